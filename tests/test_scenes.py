@@ -1,0 +1,226 @@
+"""The rendered tasks: the same groups and bytes everywhere, and captions that are true."""
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from ttmbench.drawing import SHAPES, SIZE, UNIT, Thing
+from ttmbench.scenes import (
+    COLORS,
+    KINDS,
+    OPPOSITE,
+    PLACES,
+    RELATIONS,
+    STYLES,
+    Look,
+    Scene,
+    SceneGroup,
+    make_groups,
+    random_stream,
+    render,
+)
+
+GROUP_SHAPES = {"color": (2, 2), "spatial": (1, 4), "replace": (1, 2), "place": (2, 2)}
+
+# sha256 of the bytes of the pictures of the first five groups of seed 1000, in order.
+DIGESTS: dict[tuple[str, str], str] = {}
+
+
+def pixels(scene: Scene) -> bytes:
+    return np.asarray(render(scene)).tobytes()
+
+
+def words(thing: Thing) -> str:
+    return str(Look(thing.color, thing.shape))
+
+
+def is_true(caption: str, scene: Scene) -> bool:
+    """Read a caption and look at the fields of the scene."""
+    things = {words(thing): thing for thing in scene.things}
+    assert len(things) == len(scene.things)
+    if len(things) == 1:
+        ((name, thing),) = things.items()
+        middle = SIZE * UNIT // 2
+        where = {
+            "left": thing.x < middle,
+            "right": thing.x > middle,
+            "above": thing.y < middle,
+            "below": thing.y > middle,
+        }
+        return any(caption == f"{name} {PLACES[place]}" and holds for place, holds in where.items())
+    if " and " in caption:
+        return set(caption.split(" and ")) == set(things)
+    for first, second in itertools.permutations(things):
+        for relation, phrase in RELATIONS.items():
+            if caption == f"{first} {phrase} {second}":
+                return holds(relation, things[first], things[second])
+    return False
+
+
+def holds(relation: str, first: Thing, second: Thing) -> bool:
+    """Whether the two are apart along the relation's axis, the right way round, and nearer along the other."""
+    across, down = second.x - first.x, second.y - first.y
+    gap, drift = {
+        "left": (across, down),
+        "right": (-across, down),
+        "above": (down, across),
+        "below": (-down, across),
+    }[relation]
+    return gap > first.radius + second.radius and abs(drift) < gap
+
+
+@pytest.mark.parametrize(("kind", "style"), sorted(DIGESTS))
+def test_pictures_have_pinned_bytes(kind: str, style: str) -> None:
+    scenes = [scene for group in make_groups(kind, 5, 1000, style) for scene in group.scenes]
+    digest = hashlib.sha256(b"".join(pixels(scene) for scene in scenes)).hexdigest()
+    assert digest == DIGESTS[kind, style]
+
+
+def test_every_kind_and_style_is_pinned() -> None:
+    assert set(DIGESTS) == set(itertools.product(KINDS, STYLES))
+
+
+def test_every_shape_in_every_color_has_pinned_bytes() -> None:
+    scenes = [
+        Scene((Thing(shape, color, 24 * UNIT, 24 * UNIT, 12 * UNIT),), "clean", 0)
+        for shape in SHAPES
+        for color in COLORS
+    ]
+    digest = hashlib.sha256(b"".join(map(pixels, scenes))).hexdigest()
+    assert digest == "SHAPEDIGEST"
+
+
+def test_random_streams_are_pinned() -> None:
+    assert [round(float(x), 12) for x in random_stream("task", 0).random_sample(2)] == STREAM
+    assert random_stream("task", 1).random_sample() != random_stream("task", 0).random_sample()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_have_the_shape_of_their_kind(kind: str) -> None:
+    for group in make_groups(kind, 50, 1000):
+        assert (len(group.scenes), len(group.captions)) == GROUP_SHAPES[kind]
+        assert len(set(group.captions)) == len(group.captions)
+        assert group.tags
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_caption_i_is_true_for_scene_i_and_for_no_other(kind: str) -> None:
+    for group in make_groups(kind, 100, 1001):
+        truth = [[is_true(caption, scene) for caption in group.captions] for scene in group.scenes]
+        assert truth == np.eye(*GROUP_SHAPES[kind], dtype=bool).tolist()
+
+
+def test_color_groups_exchange_colors_only() -> None:
+    for group in make_groups("color", 50, 1000):
+        first, second = (sorted(caption.split()) for caption in group.captions)
+        assert [w for w in first if w not in ("a", "an")] == [w for w in second if w not in ("a", "an")]
+        assert [w for w in group.captions[0].split() if w in SHAPES] == [
+            w for w in group.captions[1].split() if w in SHAPES
+        ]
+
+
+def test_spatial_captions_differ_in_the_relation_only() -> None:
+    for group in make_groups("spatial", 50, 1000):
+        relation = RELATIONS[group.tags["relation"]]
+        assert relation in group.captions[0]
+        rests = {
+            caption.replace(phrase, "?")
+            for caption, phrase in itertools.product(group.captions, RELATIONS.values())
+            if phrase in caption
+        }
+        assert len(rests) == 1
+
+
+def test_replace_groups_replace_one_word_and_say_which() -> None:
+    seen = set()
+    for group in make_groups("replace", 50, 1000):
+        shown, false = ([word for word in caption.split() if word not in ("a", "an")] for caption in group.captions)
+        ((old, new),) = [pair for pair in zip(shown, false, strict=True) if pair[0] != pair[1]]
+        names = {"color": COLORS, "shape": tuple(SHAPES)}[group.tags["replaced"]]
+        assert {old, new} <= set(names)
+        assert new not in shown
+        seen.add(group.tags["replaced"])
+    assert seen == {"color", "shape"}
+
+
+def test_place_groups_move_one_object_to_the_opposite_side() -> None:
+    sides = {phrase: name for name, phrase in PLACES.items()}
+    for group in make_groups("place", 50, 1000):
+        (one,), (other,) = (scene.things for scene in group.scenes)
+        assert (one.shape, one.color) == (other.shape, other.color)
+        first, second = (sides[caption.removeprefix(words(one) + " ")] for caption in group.captions)
+        assert second == OPPOSITE[first]
+        assert group.tags["axis"] == ("left-right" if first in ("left", "right") else "top-bottom")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_groups_are_a_prefix(kind: str) -> None:
+    assert make_groups(kind, 7, 3) == make_groups(kind, 20, 3)[:7]
+    assert make_groups(kind, 0, 3) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_groups_are_alike(kind: str) -> None:
+    groups = [group for seed in (1000, 1001) for group in make_groups(kind, 200, seed)]
+    assert len({group.group_id for group in groups}) == len(groups)
+    assert len({group.scenes for group in groups}) == len(groups)
+    scenes = [scene for group in groups for scene in group.scenes]
+    assert len(set(scenes)) == len(scenes)
+    assert len({pixels(scene) for scene in scenes}) == len(scenes)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"place"}))
+def test_captions_do_not_repeat_while_there_are_new_ones(kind: str) -> None:
+    groups = make_groups(kind, 300, 1000)
+    assert len({frozenset(group.captions) for group in groups}) == len(groups)
+
+
+def test_styles_share_their_layouts() -> None:
+    for clean, shifted in zip(make_groups("color", 5, 1000, "clean"), make_groups("color", 5, 1000), strict=True):
+        assert clean.captions == shifted.captions
+        for one, other in zip(clean.scenes, shifted.scenes, strict=True):
+            assert (one.things, one.seed) == (other.things, other.seed)
+            assert pixels(one) != pixels(other)
+
+
+def test_a_picture_depends_on_its_scene_only() -> None:
+    scenes = [scene for group in make_groups("color", 5, 1000) for scene in group.scenes]
+    forward = [pixels(scene) for scene in scenes]
+    np.random.seed(1)
+    assert [pixels(scene) for scene in reversed(scenes)] == forward[::-1]
+    picture = render(scenes[0])
+    assert (picture.mode, picture.size) == ("RGB", (SIZE, SIZE))
+
+
+@pytest.mark.parametrize("kind", ["color", "spatial", "replace"])
+def test_objects_neither_touch_nor_leave_the_picture(kind: str) -> None:
+    for group in make_groups(kind, 200, 1000):
+        for scene in group.scenes:
+            first, second = scene.things
+            distance = (first.x - second.x) ** 2 + (first.y - second.y) ** 2
+            assert distance > (first.radius + second.radius) ** 2
+            for thing in scene.things:
+                for center in (thing.x, thing.y):
+                    assert thing.radius <= center <= SIZE * UNIT - thing.radius
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("colour", 1, 0), "unknown kind of scene groups: 'colour'"),
+        (("color", 1, 0, "dusk"), "unknown style of scenes: 'dusk'"),
+        (("color", -1, 0), "must not be negative"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple[str, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_groups(*arguments)
+
+
+def test_groups_are_frozen() -> None:
+    group = make_groups("color", 1, 0)[0]
+    assert isinstance(group, SceneGroup)
+    with pytest.raises(AttributeError):
+        group.group_id = "other"  # type: ignore[misc]

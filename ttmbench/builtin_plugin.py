@@ -1,0 +1,143 @@
+"""The built-in plugin: what ships with the package, through the hooks that third parties use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ttmbench import chance, metrics, schedules
+from ttmbench.hookspecs import hookimpl
+from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_HF = "ttmbench.model_adapters.hf:load"
+_TINY = {"lr": 3e-4, "epochs": 10}
+
+
+@hookimpl
+def ttmbench_register_adapters() -> Iterable[AdapterSpec]:
+    """The models of the TTM paper that share transformers' dual-encoder API, and the built-in ones."""
+    return [
+        AdapterSpec(
+            "tiny-clip",
+            "ttmbench.model_adapters.tiny_clip:load",
+            "built-in CLIP trained on rendered scenes; needs no download",
+            model_args={"training_seed": 0},
+            ttm_defaults=_TINY,
+        ),
+        AdapterSpec(
+            "tiny-clip-seed1",
+            "ttmbench.model_adapters.tiny_clip:load",
+            "tiny-clip trained with another seed",
+            model_args={"training_seed": 1},
+            ttm_defaults=_TINY,
+        ),
+        AdapterSpec("hf", _HF, "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>"),
+        AdapterSpec(
+            "siglip-b16",
+            _HF,
+            "SigLIP base, patch 16, 224 px",
+            model_args={"pretrained": "google/siglip-base-patch16-224"},
+        ),
+        AdapterSpec(
+            "siglip-l16",
+            _HF,
+            "SigLIP large, patch 16, 256 px",
+            model_args={"pretrained": "google/siglip-large-patch16-256"},
+        ),
+        AdapterSpec(
+            "clip-b16",
+            _HF,
+            "CLIP base, patch 16, 224 px",
+            model_args={"pretrained": "openai/clip-vit-base-patch16"},
+        ),
+        AdapterSpec(
+            "clip-b32",
+            _HF,
+            "CLIP base, patch 32, 224 px",
+            model_args={"pretrained": "openai/clip-vit-base-patch32"},
+        ),
+    ]
+
+
+@hookimpl
+def ttmbench_register_task_dirs() -> Iterable[Traversable]:
+    """The tasks folder."""
+    return [files("ttmbench.tasks")]
+
+
+@hookimpl
+def ttmbench_register_sources() -> Iterable[SourceSpec]:
+    """The sources in `ttmbench.sources`."""
+    return [
+        SourceSpec("rendered", "ttmbench.sources:read_rendered", "scenes drawn from a seed; no download"),
+        SourceSpec("folder", "ttmbench.sources:read_folder", "a JSONL file of groups beside an image folder"),
+        SourceSpec("huggingface", "ttmbench.sources:read_huggingface", "a dataset of the Hugging Face hub"),
+    ]
+
+
+@hookimpl
+def ttmbench_register_metrics() -> Iterable[MetricSpec]:
+    """The metrics in `ttmbench.metrics` with their chance levels."""
+    return [
+        MetricSpec(
+            "text_score",
+            metrics.text_score,
+            "every image prefers its own caption",
+            metrics.text_score_ties,
+            chance.text_score,
+        ),
+        MetricSpec(
+            "image_score",
+            metrics.image_score,
+            "every caption prefers its own image",
+            metrics.image_score_ties,
+            chance.image_score,
+            defined=lambda images, captions: images > 1,
+        ),
+        MetricSpec(
+            "group_score",
+            metrics.group_score,
+            "text and image score both hold (rectangular groups: text score)",
+            metrics.group_score_ties,
+            chance.group_score,
+        ),
+        MetricSpec(
+            "group_match",
+            metrics.group_match,
+            "the true matching has the largest total score (SimpleMatch)",
+            metrics.group_match_ties,
+            chance.group_match,
+            track="matching",
+        ),
+        MetricSpec(
+            "individual_match",
+            metrics.individual_match,
+            "share of images whose own caption is their best",
+            metrics.text_score_ties,
+            chance.individual_match,
+        ),
+        MetricSpec(
+            "global_assignment_accuracy",
+            metrics.global_assignment_accuracy,
+            "share of images that one assignment over all pairs gives their own caption",
+            metrics.global_assignment_ties,
+            chance.global_assignment_accuracy,
+            scope="global",
+            track="matching",
+        ),
+    ]
+
+
+@hookimpl
+def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
+    """The schedules in `ttmbench.schedules`."""
+    return [
+        ScheduleSpec("linear", schedules.linear, "equal steps from tau_start down to tau_end"),
+        ScheduleSpec("cosine", schedules.cosine, "half a cosine from tau_start down to tau_end"),
+        ScheduleSpec("constant", schedules.constant, "tau_start throughout (ablation)"),
+        ScheduleSpec("ascending", schedules.ascending, "linear, from tau_end up to tau_start (ablation)"),
+    ]

@@ -1,0 +1,349 @@
+"""Pixels of the rendered tasks: a scene in, an RGB picture out, the same bytes on every platform.
+
+Pictures are test data with pinned digests, so nothing here may depend on a library's version or on the processor:
+
+- random numbers are `RandomState.random_sample` only, whose stream numpy has frozen;
+- geometry is integer arithmetic on a lattice of sample points, and sines are rounded to integers first;
+- colours use elementwise IEEE additions and multiplications, which have one right answer.
+"""
+
+import colorsys
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+SIZE = 48
+"""Side of a picture in pixels."""
+UNIT = 64
+"""Lengths inside a `Scene` are integers in units of 1/64 pixel."""
+
+_SAMPLES = 3  # sample points per pixel along each axis
+_ONE = 1024  # fixed point one of sines and of coordinates inside a shape
+
+HUES: dict[str, int] = {
+    "red": 0,
+    "orange": 30,
+    "yellow": 56,
+    "green": 120,
+    "cyan": 182,
+    "blue": 225,
+    "purple": 275,
+    "pink": 325,
+}
+"""The colours by name, as hues in degrees."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How pictures of a style look: ranges that a picture draws its own appearance from.
+
+    Attributes:
+        backgrounds: patterns to choose from: "plain", "gradient", "cloud", "stripes".
+        lightness: darkest and lightest background, in [0, 1].
+        contrast: strength of the background's pattern.
+        tint: largest saturation of the background.
+        surfaces: surfaces of objects to choose from: "flat", "striped", "bordered".
+        saturation: range of the saturation of objects.
+        value: range of the brightness of objects.
+        hue_shift: degrees added to every hue.
+        hue_jitter: largest extra shift of one object's hue, in degrees.
+        rotation: largest rotation of an object, in degrees.
+        specks: largest number of small distractors.
+        noise: amplitude of the noise of every pixel.
+        cast: what the light does to red, green and blue.
+    """
+
+    backgrounds: tuple[str, ...]
+    lightness: tuple[float, float]
+    contrast: float
+    tint: float
+    surfaces: tuple[str, ...]
+    saturation: tuple[float, float]
+    value: tuple[float, float]
+    hue_shift: int
+    hue_jitter: int
+    rotation: int
+    specks: int
+    noise: float
+    cast: tuple[float, float, float]
+
+
+STYLES: dict[str, Style] = {
+    "clean": Style(
+        backgrounds=("plain",),
+        lightness=(0.9, 1.0),
+        contrast=0.0,
+        tint=0.05,
+        surfaces=("flat",),
+        saturation=(0.85, 1.0),
+        value=(0.85, 1.0),
+        hue_shift=0,
+        hue_jitter=4,
+        rotation=5,
+        specks=0,
+        noise=0.0,
+        cast=(1.0, 1.0, 1.0),
+    ),
+    "light": Style(
+        backgrounds=("plain", "gradient"),
+        lightness=(0.8, 1.0),
+        contrast=0.1,
+        tint=0.1,
+        surfaces=("flat",),
+        saturation=(0.78, 1.0),
+        value=(0.78, 1.0),
+        hue_shift=0,
+        hue_jitter=6,
+        rotation=10,
+        specks=0,
+        noise=0.02,
+        cast=(1.0, 1.0, 1.0),
+    ),
+    "mid": Style(
+        backgrounds=("plain", "gradient"),
+        lightness=(0.55, 1.0),
+        contrast=0.2,
+        tint=0.15,
+        surfaces=("flat",),
+        saturation=(0.7, 1.0),
+        value=(0.7, 1.0),
+        hue_shift=0,
+        hue_jitter=8,
+        rotation=15,
+        specks=0,
+        noise=0.04,
+        cast=(1.0, 1.0, 1.0),
+    ),
+    "hue": Style(
+        backgrounds=("gradient", "cloud", "stripes"),
+        lightness=(0.1, 0.3),
+        contrast=0.2,
+        tint=0.3,
+        surfaces=("striped", "bordered"),
+        saturation=(0.7, 1.0),
+        value=(0.75, 1.0),
+        hue_shift=14,
+        hue_jitter=8,
+        rotation=35,
+        specks=3,
+        noise=0.08,
+        cast=(0.8, 0.9, 1.0),
+    ),
+}
+"""Styles by name: "clean", "light" and "mid" are what training sees, "hue" is the shift that the tasks test."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object of a scene: what it is, and where its centre is and how far it reaches, in units of 1/64 pixel."""
+
+    shape: str
+    color: str
+    x: int
+    y: int
+    radius: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything one picture is made of; equal scenes give equal bytes.
+
+    Attributes:
+        things: the objects, in no meaningful order.
+        style: a key of `STYLES`.
+        seed: the seed of the picture's own noise, rotations and background, below 2**32.
+    """
+
+    things: tuple[Thing, ...]
+    style: str
+    seed: int
+
+
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+def _trig(degrees: int) -> tuple[int, int]:
+    """Sine and cosine in fixed point: rounding hides the last bit, in which maths libraries differ."""
+    angle = math.radians(degrees)
+    return round(math.sin(angle) * _ONE), round(math.cos(angle) * _ONE)
+
+
+def _half_planes(u: Ints, v: Ints, degrees: tuple[int, ...], distance: int) -> Ints:
+    """In how many half planes each point lies; a half plane faces each direction at one distance from the centre."""
+    inside = np.zeros(u.shape, dtype=np.int64)
+    for degree in degrees:
+        sine, cosine = _trig(degree)
+        inside += u * cosine + v * sine <= distance * _ONE
+    return inside
+
+
+def _circle(u: Ints, v: Ints, x: int, y: int, radius: int) -> Mask:
+    return (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
+
+
+def _square(u: Ints, v: Ints) -> Mask:
+    return (np.abs(u) <= 810) & (np.abs(v) <= 810)
+
+
+def _triangle(u: Ints, v: Ints) -> Mask:
+    return _half_planes(u, v - 150, (90, 210, 330), 560) == 3
+
+
+def _star(u: Ints, v: Ints) -> Mask:
+    # A point of a pentagram is inside at least four of its five lines.
+    return _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4
+
+
+def _cross(u: Ints, v: Ints) -> Mask:
+    return ((np.abs(u) <= 300) & (np.abs(v) <= 940)) | ((np.abs(v) <= 300) & (np.abs(u) <= 940))
+
+
+def _ring(u: Ints, v: Ints) -> Mask:
+    return _circle(u, v, 0, 0, 960) & ~_circle(u, v, 0, 0, 520)
+
+
+def _heart(u: Ints, v: Ints) -> Mask:
+    lobes = _circle(u, v, -430, -330, 520) | _circle(u, v, 430, -330, 520)
+    tip = (np.abs(u) * 10 + (v - 940) * 8 <= 0) & (v >= -60)
+    return lobes | tip
+
+
+def _moon(u: Ints, v: Ints) -> Mask:
+    return _circle(u, v, 0, 0, 960) & ~_circle(u, v, 480, 0, 760)
+
+
+SHAPES: dict[str, Callable[[Ints, Ints], Mask]] = {
+    "circle": lambda u, v: _circle(u, v, 0, 0, 920),
+    "square": _square,
+    "triangle": _triangle,
+    "star": _star,
+    "cross": _cross,
+    "ring": _ring,
+    "heart": _heart,
+    "moon": _moon,
+}
+"""The shapes by name: which points are inside, in coordinates where a thing reaches from -1024 to 1024."""
+
+
+class _Canvas:
+    """A picture being painted, and the random stream of its scene."""
+
+    def __init__(self, rng: np.random.RandomState, pixels: Floats) -> None:
+        self.rng = rng
+        self.pixels = pixels
+
+    def paint(self, thing: Thing, degrees: int, color: tuple[float, float, float], stripe: int = 0) -> None:
+        """Blend a shape in, or only its stripes when their width (of 1024) is given."""
+        # Only the window around the thing is worked on; a thing never reaches further than 1.5 radii.
+        reach = thing.radius * 3 // 2
+        left, right = (max(0, (thing.x - reach) // UNIT), min(SIZE, (thing.x + reach) // UNIT + 1))
+        top, bottom = (max(0, (thing.y - reach) // UNIT), min(SIZE, (thing.y + reach) // UNIT + 1))
+        if left >= right or top >= bottom:
+            return
+        x = _samples(left, right)[None, :] - thing.x
+        y = _samples(top, bottom)[:, None] - thing.y
+        sine, cosine = _trig(degrees)
+        u = (x * cosine + y * sine) // thing.radius
+        v = (y * cosine - x * sine) // thing.radius
+        inside = SHAPES[thing.shape](u, v)
+        if stripe:
+            inside &= (u // stripe) % 2 == 0
+        counts = inside.reshape(bottom - top, _SAMPLES, right - left, _SAMPLES).sum(axis=(1, 3))
+        covered = counts[:, :, None] / float(_SAMPLES * _SAMPLES)
+        window = self.pixels[top:bottom, left:right]
+        window += covered * (np.array(color) - window)
+
+
+def _samples(first: int, last: int) -> Ints:
+    """Positions of the sample points of the pixels from first up to last, in units."""
+    points = np.arange(first * _SAMPLES, last * _SAMPLES, dtype=np.int64)
+    return (points * 2 + 1) * UNIT // (2 * _SAMPLES)
+
+
+def _between(rng: np.random.RandomState, bounds: tuple[float, float]) -> float:
+    return bounds[0] + (bounds[1] - bounds[0]) * float(rng.random_sample())
+
+
+def _pick(rng: np.random.RandomState, names: tuple[str, ...]) -> str:
+    return names[int(rng.random_sample() * len(names))]
+
+
+def _background(rng: np.random.RandomState, style: Style) -> Floats:
+    """A background of the style: its colour, and a pattern that lightens or darkens it."""
+    value = _between(rng, style.lightness)
+    saturation = _between(rng, (0.0, style.tint))
+    base = np.array(colorsys.hsv_to_rgb(float(rng.random_sample()), saturation, value))
+    kind = _pick(rng, style.backgrounds)
+    sine, cosine = _trig(int(rng.random_sample() * 360))
+    strength = style.contrast * (0.4 + 0.6 * float(rng.random_sample()))
+    if kind == "plain":
+        pattern = np.zeros((SIZE, SIZE))
+    elif kind == "cloud":
+        pattern = _cloud(rng) - 0.5
+    else:
+        places = np.arange(SIZE, dtype=np.int64) * 2 - SIZE + 1
+        along = places[None, :] * cosine + places[:, None] * sine
+        if kind == "gradient":
+            pattern = along / float(2 * SIZE * _ONE)
+        else:
+            width = (3 + int(rng.random_sample() * 5)) * 2 * _ONE
+            pattern = ((along // width) % 2) - 0.5
+    return base[None, None, :] + strength * pattern[:, :, None]
+
+
+def _cloud(rng: np.random.RandomState) -> Floats:
+    """Smooth noise in [0, 1]: a 7x7 grid of random values, interpolated linearly."""
+    grid = rng.random_sample((7, 7))
+    steps = np.arange(SIZE)
+    cell, part = steps // 8, (steps % 8) / 8.0
+    rows = grid[cell] * (1.0 - part)[:, None] + grid[cell + 1] * part[:, None]
+    return rows[:, cell] * (1.0 - part)[None, :] + rows[:, cell + 1] * part[None, :]
+
+
+def _add_specks(canvas: _Canvas, style: Style) -> None:
+    rng = canvas.rng
+    for _ in range(int(rng.random_sample() * (style.specks + 1))):
+        x, y = (int(rng.random_sample() * SIZE * UNIT) for _ in range(2))
+        color = colorsys.hsv_to_rgb(float(rng.random_sample()), _between(rng, (0.0, 0.6)), _between(rng, (0.3, 0.8)))
+        canvas.paint(Thing("circle", "", x, y, UNIT + int(rng.random_sample() * UNIT)), 0, color)
+
+
+def _add_thing(canvas: _Canvas, thing: Thing, style: Style) -> None:
+    rng = canvas.rng
+    jitter = _between(rng, (-style.hue_jitter, style.hue_jitter))
+    hue = ((HUES[thing.color] + style.hue_shift + jitter) % 360.0) / 360.0
+    saturation, value = _between(rng, style.saturation), _between(rng, style.value)
+    degrees = int(_between(rng, (-style.rotation, style.rotation)))
+    color = colorsys.hsv_to_rgb(hue, saturation, value)
+    surface = _pick(rng, style.surfaces)
+    if surface == "bordered":
+        canvas.paint(thing, degrees, (0.05, 0.05, 0.05))
+        thing = Thing(thing.shape, thing.color, thing.x, thing.y, thing.radius * 13 // 16)
+    canvas.paint(thing, degrees, color)
+    if surface == "striped":
+        canvas.paint(thing, degrees, colorsys.hsv_to_rgb(hue, saturation, value * 0.6), stripe=300)
+
+
+def render(scene: Scene) -> Image.Image:
+    """Draw a scene.
+
+    Args:
+        scene: what to draw; nothing else decides about the picture.
+
+    Returns:
+        An RGB picture of 48x48 pixels.
+    """
+    style = STYLES[scene.style]
+    rng = np.random.RandomState(scene.seed)
+    canvas = _Canvas(rng, _background(rng, style))
+    _add_specks(canvas, style)
+    for thing in scene.things:
+        _add_thing(canvas, thing, style)
+    pixels = canvas.pixels + style.noise * (rng.random_sample((SIZE, SIZE, 3)) - 0.5) * 2.0
+    pixels = np.clip(pixels * np.array(style.cast), 0.0, 1.0)
+    return Image.fromarray(np.floor(pixels * 255.0 + 0.5).astype(np.uint8))

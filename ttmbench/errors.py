@@ -1,0 +1,27 @@
+"""What can go wrong for a user, and the exit code of each kind."""
+
+from __future__ import annotations
+
+
+class TtmbenchError(Exception):
+    """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1)."""
+
+    exit_code = 1
+
+
+class UsageError(TtmbenchError):
+    """The command, a configuration or a task file is wrong (exit 2)."""
+
+    exit_code = 2
+
+
+class AssertionNotMet(TtmbenchError):
+    """A result is not what ``--assert`` asked for (exit 3)."""
+
+    exit_code = 3
+
+
+class DataError(TtmbenchError):
+    """Data or weights are missing, unreadable, or not what the task says (exit 4)."""
+
+    exit_code = 4

@@ -1,0 +1,117 @@
+"""Finetuning on pseudo-labels: AdamW, and a learning rate that falls along a cosine and restarts each iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ttmbench.errors import TtmbenchError
+from ttmbench.protocols import Trainable
+from ttmbench.scoring import Prepared, take
+from ttmbench.ttmconfig import TTMConfig
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Matched pairs to train on: rows of distinct images and captions, int [units, pairs of a unit]."""
+
+    images: np.ndarray
+    captions: np.ndarray
+
+
+def make_optimizer(adapter: Trainable, config: TTMConfig) -> torch.optim.AdamW:
+    """AdamW over all parameters the adapter trains, fused where the device has it."""
+    parameters = list(adapter.parameters())
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+    return torch.optim.AdamW(
+        parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused
+    )
+
+
+def iteration_learning_rate(config: TTMConfig, lr: float, iteration: int) -> float:
+    """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
+    return lr * config.lr_restart ** (iteration - 1)
+
+
+def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
+    """Factor on the iteration's learning rate: 1 at the first step, ``floor`` after the last.
+
+    >>> cosine_within_iteration(0, 10, 0.1), round(cosine_within_iteration(10, 10, 0.1), 6)
+    (1.0, 0.1)
+    """
+    return floor + (1 - floor) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def finetune(
+    adapter: Trainable,
+    prepared: Prepared,
+    pairs: TrainingPairs,
+    optimizer: torch.optim.Optimizer,
+    *,
+    config: TTMConfig,
+    learning_rate: float,
+    batch: int,
+    rng: np.random.Generator,
+    epoch_done: Callable[[float], object] = lambda loss: None,
+) -> tuple[float, ...]:
+    """Trains on matched pairs for ``config.epochs`` epochs; every image of a batch meets every caption of it.
+
+    Args:
+        adapter: the model; changed in place.
+        prepared: the task's prepared inputs.
+        pairs: what to train on, at least one unit.
+        optimizer: from `make_optimizer`; its state is used and changed.
+        config: hyperparameters.
+        learning_rate: at the start of this iteration.
+        batch: units in a batch.
+        rng: orders the units anew in every epoch.
+        epoch_done: called with the mean loss of each epoch.
+
+    Returns:
+        Mean loss of every epoch.
+
+    Raises:
+        TtmbenchError: the loss is not a finite number.
+    """
+    units = len(pairs.images)
+    steps_per_epoch = -(-units // batch)
+    steps = steps_per_epoch * config.epochs
+    losses: list[float] = []
+    for epoch in range(config.epochs):
+        order = rng.permutation(units)
+        total = torch.zeros(())
+        for step in range(steps_per_epoch):
+            chosen = order[step * batch : (step + 1) * batch]
+            factor = cosine_within_iteration(epoch * steps_per_epoch + step, steps, config.lr_floor)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * factor
+            loss = adapter.matching_loss(
+                take(prepared.images, pairs.images[chosen].reshape(-1)),
+                take(prepared.captions, pairs.captions[chosen].reshape(-1)),
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total = total + loss.detach().float().cpu() * len(chosen)
+        losses.append(float(total) / units)
+        if not math.isfinite(losses[-1]):
+            raise TtmbenchError(
+                f"the loss became {losses[-1]} in epoch {epoch + 1}; a lower learning rate may help "
+                f"(--ttm_args lr={learning_rate / 10:.1e})"
+            )
+        epoch_done(losses[-1])
+    return tuple(losses)
+
+
+def snapshot(adapter: Trainable) -> dict[str, torch.Tensor]:
+    """A copy of everything that training changes."""
+    return {name: tensor.detach().clone() for name, tensor in adapter.state_dict().items()}
+
+
+def restore(adapter: Trainable, state: Mapping[str, torch.Tensor]) -> None:
+    """Goes back to a snapshot; the snapshot stays usable."""
+    adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})

@@ -1,0 +1,68 @@
+"""Everything a plugin can do. Built-ins enter through the same hooks; each hook has a test and a line in docs/hooks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+    from pathlib import Path
+
+    from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec
+
+PROJECT = "ttmbench"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def ttmbench_register_adapters() -> Iterable[AdapterSpec]:
+    """Model adapters, by name."""
+    return ()
+
+
+@hookspec
+def ttmbench_register_task_dirs() -> Iterable[Traversable]:
+    """Folders of task YAMLs."""
+    return ()
+
+
+@hookspec
+def ttmbench_register_sources() -> Iterable[SourceSpec]:
+    """Readers of raw data into groups, by the ``kind`` that task files name."""
+    return ()
+
+
+@hookspec
+def ttmbench_register_metrics() -> Iterable[MetricSpec]:
+    """Metrics, by the name that task files list."""
+    return ()
+
+
+@hookspec
+def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
+    """Threshold schedules of TTM."""
+    return ()
+
+
+@hookspec
+def ttmbench_run_started(config: Mapping[str, Any]) -> None:
+    """A run begins; ``config`` is its configuration as the results file has it."""
+
+
+@hookspec
+def ttmbench_task_scored(task: str, filter: str, results: Mapping[str, float | None]) -> None:
+    """A task has metrics for a filter (``none``, ``simple_match``, ``ttm``)."""
+
+
+@hookspec
+def ttmbench_iteration_finished(task: str, record: IterationRecord) -> None:
+    """TTM finished an iteration on a task."""
+
+
+@hookspec
+def ttmbench_run_finished(result: Mapping[str, Any], run_dir: Path | None) -> None:
+    """A run ended; ``result`` is the results document, ``run_dir`` where it was written, if it was."""

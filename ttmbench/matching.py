@@ -1,0 +1,224 @@
+"""Which caption goes to which image: inside a group, and over a whole dataset.
+
+Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice.
+Whether two matchings tie is decided by the exact sums of the given numbers, so rounding in the addition neither
+makes nor breaks a tie, and relabelling a group's images or captions changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from itertools import permutations
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from ttmbench.types import GlobalMatching, Matching
+
+MAX_INJECTIONS = 1_000_000
+_CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
+
+
+def check_scores(scores: np.ndarray) -> None:
+    """Raises ValueError unless ``scores`` is a finite float array [groups, images, captions] with images <= captions."""
+    if scores.ndim != 3:
+        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {scores.shape}")
+    _, images, captions = scores.shape
+    if not (1 <= images <= captions and captions >= 2):
+        raise ValueError(f"a group needs 1 <= images <= captions and at least 2 captions, got {images}x{captions}")
+    finite = np.isfinite(scores).all(axis=(1, 2))
+    if not finite.all():
+        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
+
+
+@lru_cache(maxsize=64)
+def injections(images: int, captions: int) -> Int[np.ndarray, "injections images"]:
+    """All injective matchings of ``images`` images to ``captions`` captions, the identity first.
+
+    Args:
+        images: m, at least 1.
+        captions: k, at least m.
+
+    Returns:
+        int [k! / (k - m)!, m], lexicographic; entry [p, i] is the caption that matching p gives to image i.
+
+    Raises:
+        ValueError: there are more than ``MAX_INJECTIONS`` of them.
+
+    >>> injections(2, 2).tolist()
+    [[0, 1], [1, 0]]
+    >>> injections(1, 3).tolist()
+    [[0], [1], [2]]
+    """
+    count = math.perm(captions, images)
+    if count > MAX_INJECTIONS:
+        raise ValueError(
+            f"a {images}x{captions} group has {count} matchings; at most {MAX_INJECTIONS} are enumerated. "
+            "Use smaller groups or the global variant."
+        )
+    table = np.array(list(permutations(range(captions), images)), dtype=np.int64)
+    table.setflags(write=False)
+    return table
+
+
+def match_groups(scores: Float[np.ndarray, "groups images captions"]) -> Matching:
+    """Gives the images of every group the captions with the largest total score, and the margin of that choice.
+
+    The margin is the best total minus the second-best total over all injective matchings (Algorithm 1, line 5 of
+    arXiv:2510.07632); it needs no label.
+
+    Args:
+        scores: logits [groups, images, captions], finite, images <= captions, at least 2 captions.
+
+    Returns:
+        Matching with captions [groups, images], margin [groups] in logits, tie [groups].
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite (the group is named).
+
+    >>> m = match_groups(np.array([[[1., 4.], [2., 3.]], [[1., 1.], [1., 1.]]]))
+    >>> m.captions[0].tolist(), m.margin.tolist(), m.tie.tolist()
+    ([1, 0], [2.0, 0.0], [False, True])
+    """
+    check_scores(scores)
+    groups, images, captions = scores.shape
+    table = injections(images, captions)
+    exact = scores.astype(np.float64)
+    best = np.empty(groups, dtype=np.int64)
+    margin = np.empty(groups)
+    step = max(1, _CHUNK // len(table))
+    for start in range(0, groups, step):
+        part = slice(start, start + step)
+        best[part], margin[part] = _best_and_margin(exact[part], table)
+    return Matching(captions=table[best], margin=margin, tie=margin == 0)
+
+
+def oracle_margin(scores: Float[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+    """Total of the true matching minus the best other total: positive exactly where the group match is right.
+
+    It reads the labels (caption i is true for image i), so it serves diagnostics only.
+
+    Args:
+        scores: logits [groups, images, captions].
+
+    Returns:
+        float [groups], logits.
+
+    Raises:
+        ValueError: as for `match_groups`.
+
+    >>> oracle_margin(np.array([[[1., 4.], [2., 3.]]])).tolist()
+    [-2.0]
+    """
+    matching = match_groups(scores)
+    right = (matching.captions == np.arange(scores.shape[1])).all(axis=1)
+    totals = _totals(scores.astype(np.float64), injections(*scores.shape[1:]))
+    wrong_by = totals.max(axis=1) - totals[:, 0]
+    return np.where(matching.tie & (wrong_by == 0), 0.0, np.where(right, matching.margin, -wrong_by))
+
+
+def match_global(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching:
+    """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
+
+    An image is marked as tied where another assignment with the same total gives it another caption. That is so
+    exactly where its edge lies on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
+
+    Args:
+        scores: logits [images, captions], finite, images <= captions.
+
+    Returns:
+        GlobalMatching with captions, scores and tie, each [images].
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite.
+
+    >>> match_global(np.array([[3., 2., 0.], [3., 0., 0.]])).captions.tolist()
+    [1, 0]
+    >>> match_global(np.zeros((2, 2))).tie.tolist()
+    [True, True]
+    """
+    if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
+        raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
+    if not np.isfinite(scores).all():
+        row = int(np.argmin(np.isfinite(scores).all(axis=1)))
+        raise ValueError(f"image {row} has a score that is not a finite number")
+    exact = scores.astype(np.float64)
+    _, columns = linear_sum_assignment(exact, maximize=True)
+    columns = np.asarray(columns, dtype=np.int64)
+    rows = np.arange(len(columns))
+    return GlobalMatching(
+        captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)]
+    )
+
+
+def _totals(
+    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
+) -> Float[np.ndarray, "groups injections"]:
+    total = scores[:, 0, table[:, 0]]
+    for image in range(1, table.shape[1]):
+        total = total + scores[:, image, table[:, image]]
+    return total
+
+
+def _best_and_margin(
+    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
+) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
+    """Index of the best matching and its margin; sums too close for float64 are compared exactly."""
+    totals = _totals(scores, table)
+    best = totals.argmax(axis=1)
+    top = totals.max(axis=1)
+    others = totals.copy()
+    np.put_along_axis(others, best[:, None], -np.inf, axis=1)
+    margin = top - others.max(axis=1)
+    # The rounding error of one sum is below images * eps * sum|s|; anything within four of these is looked at again.
+    doubt = 4 * table.shape[1] * np.finfo(np.float64).eps * np.abs(scores).sum(axis=(1, 2))
+    for group in np.flatnonzero(margin <= doubt):
+        close = np.flatnonzero(totals[group] >= top[group] - doubt[group])
+        sums = [_exact_total(scores[group], table[p]) for p in close]
+        order = sorted(range(len(close)), key=lambda p: sums[p], reverse=True)
+        best[group] = close[order[0]]
+        margin[group] = _positive_float(sums[order[0]] - sums[order[1]])
+    return best, margin
+
+
+def _exact_total(scores: Float[np.ndarray, "images captions"], matching: Int[np.ndarray, " images"]) -> Fraction:
+    return sum((Fraction(float(scores[i, j])) for i, j in enumerate(matching)), Fraction(0))
+
+
+def _positive_float(value: Fraction) -> float:
+    """The nearest float, but never 0 for a value that is not: the sign decides, the size only ranks."""
+    return float(value) or (math.ulp(0.0) if value else 0.0)
+
+
+def _ambiguous(
+    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
+) -> Bool[np.ndarray, " captions"]:
+    """Which rows (images, then one idle row per unused caption) could be given another caption at no cost."""
+    images, captions = scores.shape
+    square = np.zeros((captions, captions))
+    square[:images] = scores
+    matched = np.empty(captions, dtype=np.int64)
+    matched[:images] = columns
+    matched[images:] = np.setdiff1d(np.arange(captions), columns)
+    # loss[r, q]: what row r loses by taking the caption of row q. No cycle is negative at the optimum, so the
+    # shortest distances from an outside node are potentials, and a cycle is free iff all its edges are tight.
+    own = square[np.arange(captions), matched]
+    loss = own[:, None] - square[:, matched]
+    tolerance = 1e-12 * max(1.0, float(np.abs(own).max()), float(np.abs(scores).max()))
+    distance = np.zeros(captions)
+    for _ in range(captions):
+        shorter = np.minimum(distance, (distance[:, None] + loss).min(axis=0))
+        if np.all(distance - shorter <= tolerance):
+            break
+        distance = shorter
+    tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
+    np.fill_diagonal(tight, False)
+    # Two idle rows may swap freely without any image noticing: that alone makes no tie.
+    tight[images:, images:] = False
+    _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
+    return np.bincount(component)[component] > 1

@@ -1,0 +1,73 @@
+"""Builds the adapter that ``--model`` and ``--model_args`` name, and says what it can do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.protocols import DualEncoder, PairScorer, Trainable
+from ttmbench.registry import Registry, load_target
+
+
+def make_adapter(
+    registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Any:
+    """Imports and calls a registered adapter.
+
+    Args:
+        registry: where names are looked up.
+        name: of the model.
+        model_args: the user's arguments; each must be a parameter of the adapter.
+        settings: device, dtype, offline, trust_remote_code: passed on where the adapter takes them.
+
+    Returns:
+        The adapter.
+
+    Raises:
+        UsageError: unknown model or argument, or what was built has no way to score.
+        DataError: weights out of reach or damaged.
+    """
+    spec = registry.adapter(name)
+    factory = load_target(spec.target, spec.needs)
+    arguments = {**spec.model_args, **model_args}
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [key for key in arguments if key not in parameters and not takes_any]
+    if unknown:
+        known = ", ".join(key for key in parameters if key not in settings) or "none"
+        raise UsageError(f"model '{name}' has no argument '{unknown[0]}' (--model_args); it has: {known}")
+    missing = [
+        key
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and key not in arguments
+        and key not in settings
+    ]
+    if missing:
+        raise UsageError(f"model '{name}' needs --model_args {missing[0]}=...")
+    passed = {key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments}
+    try:
+        adapter = factory(**passed, **arguments)
+    except TtmbenchError:
+        raise
+    except TypeError as error:
+        raise UsageError(f"model '{name}': {error}") from error
+    if not isinstance(adapter, DualEncoder | PairScorer):
+        raise UsageError(
+            f"model '{name}': {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
+            "(prepare_images, prepare_captions, encode_images, encode_captions, logits)"
+        )
+    return adapter
+
+
+def can_adapt(adapter: Any) -> bool:
+    """Whether TTM can adapt this model."""
+    return isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable)
+
+
+def capabilities(adapter: Any) -> list[str]:
+    """Names of the protocols an adapter implements."""
+    return [protocol.__name__ for protocol in (DualEncoder, PairScorer, Trainable) if isinstance(adapter, protocol)]

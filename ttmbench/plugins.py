@@ -1,0 +1,133 @@
+"""Finds plugins and asks them what they bring. A fresh manager per call; nothing is kept in the module."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from ttmbench import builtin_plugin, hookspecs
+from ttmbench.errors import UsageError
+
+BUILTIN = "ttmbench"
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """An installed plugin that could not be imported, and why."""
+
+    name: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """Loaded plugins and those that failed to load."""
+
+    manager: pluggy.PluginManager
+    broken: tuple[BrokenPlugin, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the loaded plugins, the built-in one first."""
+        loaded = [name for name, _ in self.manager.list_name_plugin()]
+        return sorted(loaded, key=lambda name: (name != BUILTIN, name))
+
+    def collect(self, hook: str, key: Callable[[Any], Iterable[str]]) -> dict[str, tuple[Any, str]]:
+        """What all plugins register through a hook, by name, each with the plugin it comes from.
+
+        Args:
+            hook: name of a registering hook.
+            key: item -> the names it takes.
+
+        Returns:
+            name -> (item, plugin name).
+
+        Raises:
+            UsageError: two plugins take one name, or a plugin's hook raises; the plugins are named.
+        """
+        found: dict[str, tuple[Any, str]] = {}
+        for plugin, items in self.each(hook):
+            for item in items:
+                for name in key(item):
+                    if name in found:
+                        raise UsageError(
+                            f"plugins '{found[name][1]}' and '{plugin}' both register '{name}' through {hook}; "
+                            "uninstall one, or rename what it registers"
+                        )
+                    found[name] = (item, plugin)
+        return found
+
+    def each(self, hook: str) -> list[tuple[str, list[Any]]]:
+        """What each plugin returns from a registering hook: (plugin name, items), the built-in plugin first."""
+        results = []
+        implementations = self._implementations(hook)
+        for implementation in sorted(implementations, key=lambda one: self.names.index(one.plugin_name)):
+            name = implementation.plugin_name
+            try:
+                results.append((name, list(implementation.function())))
+            except UsageError:
+                raise
+            except Exception as error:
+                raise UsageError(f"plugin '{name}' failed in {hook}: {type(error).__name__}: {error}") from error
+        return results
+
+    def notify(self, hook: str, **values: Any) -> None:
+        """Tells every plugin of an event. A plugin that fails is warned about; it never ends a run."""
+        for implementation in self._implementations(hook):
+            try:
+                implementation.function(*(values[name] for name in implementation.argnames))
+            except Exception as error:
+                warnings.warn(
+                    f"plugin '{implementation.plugin_name}' failed in {hook}: {type(error).__name__}: {error}",
+                    stacklevel=2,
+                )
+
+    def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
+        caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
+        return list(caller.get_hookimpls())
+
+
+def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
+    """Loads the built-in plugin and every installed one (entry-point group ``ttmbench``).
+
+    Args:
+        extra: more plugins, as (name, object), for tests and notebooks.
+
+    Returns:
+        The plugins; those that fail to import are listed as broken.
+
+    Raises:
+        UsageError: a plugin implements a hook that does not exist, or two plugins share a name.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    broken: list[BrokenPlugin] = []
+    _register(manager, BUILTIN, builtin_plugin)
+    for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
+        try:
+            plugin = point.load()
+        except Exception as error:
+            broken.append(BrokenPlugin(_label(point), point.value, f"{type(error).__name__}: {error}"))
+            continue
+        _register(manager, _label(point), plugin)
+    for name, plugin in extra:
+        _register(manager, name, plugin)
+    return Plugins(manager, tuple(broken))
+
+
+def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
+    try:
+        manager.register(plugin, name=name)
+        manager.check_pending()
+    except (ValueError, pluggy.PluginValidationError) as error:
+        raise UsageError(f"plugin '{name}' does not fit: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _label(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.name

@@ -1,0 +1,20 @@
+"""Progress bars: on stderr, silent when it is not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Yields the items and shows how far they are."""
+    yield from tqdm(items, desc=what, total=total, leave=False, disable=None, dynamic_ncols=True)
+
+
+def bar(total: int, what: str) -> Any:
+    """A bar to move by hand (``update``, ``set_postfix_str``); a context manager."""
+    return tqdm(total=total, desc=what, leave=False, disable=None, dynamic_ncols=True)

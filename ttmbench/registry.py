@@ -1,0 +1,213 @@
+"""Names to things: models, tasks, sources, metrics and schedules of all plugins, with "did you mean"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench.errors import UsageError
+from ttmbench.plugins import Plugins, load_plugins
+from ttmbench.taskfile import TaskFile, load_task
+from ttmbench.types import AdapterSpec, Group, MetricSpec, ScheduleSpec, SourceRequest, SourceSpec
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Everything that can be asked for by name, each with the plugin it comes from."""
+
+    plugins: Plugins
+    adapters: Mapping[str, tuple[AdapterSpec, str]]
+    task_files: Mapping[str, tuple[Traversable, str]]
+    sources: Mapping[str, tuple[SourceSpec, str]]
+    metrics: Mapping[str, tuple[MetricSpec, str]]
+    schedules: Mapping[str, tuple[ScheduleSpec, str]]
+
+    def adapter(self, name: str) -> AdapterSpec:
+        """A model by name or alias; UsageError with near names otherwise."""
+        return self._get(self.adapters, name, "model")  # type: ignore[no-any-return]
+
+    def metric(self, name: str) -> MetricSpec:
+        """A metric by name; UsageError with near names otherwise."""
+        return self._get(self.metrics, name, "metric")  # type: ignore[no-any-return]
+
+    def schedule(self, name: str) -> ScheduleSpec:
+        """A threshold schedule by name; UsageError with near names otherwise."""
+        return self._get(self.schedules, name, "schedule")  # type: ignore[no-any-return]
+
+    def task(self, name: str) -> TaskFile:
+        """A task by name, or by the path of its file.
+
+        Raises:
+            UsageError: no such task, or its file is wrong.
+        """
+        if name.endswith(ENDINGS) and (name not in self.task_files):
+            path = Path(name)
+            if not path.is_file():
+                raise UsageError(f"task file {name} does not exist")
+            return self._checked(load_task(path))
+        return self._checked(load_task(self._get(self.task_files, name, "task")))
+
+    def all_tasks(self) -> dict[str, TaskFile]:
+        """Every registered task by name, sorted; UsageError naming file and key if one is wrong."""
+        return {name: self.task(name) for name in sorted(self.task_files)}
+
+    def select_tasks(self, patterns: Sequence[str]) -> dict[str, TaskFile]:
+        """Tasks by name, tag, glob or file, each once, in the order asked for.
+
+        Args:
+            patterns: what ``--tasks`` lists.
+
+        Returns:
+            name -> task.
+
+        Raises:
+            UsageError: a pattern that fits nothing, with near names; or a wrong file.
+        """
+        chosen: dict[str, TaskFile] = {}
+        for pattern in patterns:
+            if pattern in self.task_files or pattern.endswith(ENDINGS):
+                task = self.task(pattern)
+                chosen.setdefault(task.spec.task, task)
+                continue
+            everything = self.all_tasks()
+            fitting = [
+                name
+                for name, task in everything.items()
+                if pattern in task.spec.tag or fnmatchcase(name, pattern)
+            ]
+            if not fitting:
+                tags = {tag for task in everything.values() for tag in task.spec.tag}
+                raise UsageError(self._unknown("task", pattern, [*everything, *tags]))
+            for name in fitting:
+                chosen.setdefault(name, everything[name])
+        return chosen
+
+    def load_groups(self, task: TaskFile, limit: int | None = None, offline: bool = False) -> list[Group]:
+        """Reads a task's groups through its source and checks their number and shape.
+
+        Args:
+            task: the task.
+            limit: read no more groups than this.
+            offline: never touch the network.
+
+        Returns:
+            The groups, in the source's order.
+
+        Raises:
+            DataError: data out of reach, or not what the task file says.
+            UsageError: the source is unknown or its options are wrong.
+        """
+        from ttmbench.checks import check_groups
+
+        spec = task.spec
+        reader = load_target(self._get(self.sources, spec.source["kind"], "source").target)
+        request = SourceRequest(
+            options={key: value for key, value in spec.source.items() if key != "kind"},
+            columns=spec.group.model_dump(include={"id", "images", "captions", "tags"}),
+            shape=spec.shape,
+            n_groups=spec.group.n_groups,
+            folder=task.folder,
+            limit=limit,
+            offline=offline,
+        )
+        groups = list(reader(request))
+        check_groups(spec, groups, limit)
+        return groups
+
+    def _checked(self, task: TaskFile) -> TaskFile:
+        spec = task.spec
+        for metric in spec.metrics:
+            self._get(self.metrics, metric, f"task {spec.task}: metric")
+        self._get(self.sources, spec.source["kind"], f"task {spec.task}: source kind")
+        for settings in spec.ttm.values():
+            if "schedule" in settings:
+                self._get(self.schedules, settings["schedule"], f"task {spec.task}: schedule")
+        return task
+
+    def _get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
+        if name not in table:
+            raise UsageError(self._unknown(what, name, list(table)))
+        return table[name][0]
+
+    def _unknown(self, what: str, name: str, known: Iterable[str]) -> str:
+        names = sorted(set(known))
+        near = get_close_matches(name, names, n=2, cutoff=0.6)
+        if near:
+            hint = f"did you mean {' or '.join(repr(one) for one in near)}?"
+        else:
+            hint = f"known: {', '.join(names)}"
+        broken = "".join(
+            f" (plugin '{plugin.name}' could not be imported: {plugin.reason})" for plugin in self.plugins.broken
+        )
+        return f"unknown {what} '{name}'; {hint}{broken}"
+
+
+def build_registry(include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = ()) -> Registry:
+    """Collects what all plugins bring, and the task files of further folders.
+
+    Args:
+        include_paths: folders of task YAMLs.
+        extra: more plugins, as (name, object).
+
+    Returns:
+        The registry.
+
+    Raises:
+        UsageError: a plugin or a folder is wrong, or two things take one name.
+    """
+    plugins = load_plugins(extra)
+    files: dict[str, tuple[Traversable, str]] = {}
+    folders = [(plugin, folder) for plugin, dirs in plugins.each("ttmbench_register_task_dirs") for folder in dirs]
+    for include in include_paths:
+        if not Path(include).is_dir():
+            raise UsageError(f"--include_path {include} is no folder")
+        folders.append((str(include), Path(include)))
+    for origin, folder in folders:
+        for entry in folder.iterdir():
+            if not entry.name.endswith(ENDINGS) or entry.name.startswith("_"):
+                continue
+            name = entry.name.rsplit(".", 1)[0]
+            if name in files:
+                raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{origin}'; rename one")
+            files[name] = (entry, origin)
+    return Registry(
+        plugins=plugins,
+        adapters=plugins.collect("ttmbench_register_adapters", lambda spec: (spec.name, *spec.aliases)),
+        task_files=files,
+        sources=plugins.collect("ttmbench_register_sources", lambda spec: (spec.kind,)),
+        metrics=plugins.collect("ttmbench_register_metrics", lambda spec: (spec.name,)),
+        schedules=plugins.collect("ttmbench_register_schedules", lambda spec: (spec.name,)),
+    )
+
+
+def load_target(target: str, needs: Sequence[str] = ()) -> Any:
+    """Imports ``"module:callable"``.
+
+    Args:
+        target: where it is.
+        needs: what to install if the import fails.
+
+    Returns:
+        The callable.
+
+    Raises:
+        UsageError: it cannot be imported; the message says what to install.
+    """
+    module, _, name = target.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        install = f"; pip install {' '.join(needs)}" if needs else ""
+        raise UsageError(f"{target} cannot be imported: {error}{install}") from error
+    except AttributeError as error:
+        raise UsageError(f"{target} does not exist: {error}") from error

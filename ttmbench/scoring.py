@@ -1,0 +1,303 @@
+"""The only place that calls a model to score: prepared once, every distinct image and caption encoded once a pass.
+
+Scores are float32 logits [groups, images, captions]. Inside groups only; every image meets every caption only where
+the global variant asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import ImageOps
+
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.progress import bar, track
+from ttmbench.protocols import DualEncoder, PairScorer
+from ttmbench.types import Group, ImageRef, Scores
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ttmbench.protocols import Batch
+
+MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is refused
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which distinct image and caption stands where: int [groups, images] and int [groups, captions]."""
+
+    images: np.ndarray
+    captions: np.ndarray
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task as a dual encoder takes it: each distinct image and caption once, and where each one stands."""
+
+    images: Batch
+    captions: Batch
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Features:
+    """Encoded distinct images [n, d] and captions [n, d]."""
+
+    images: torch.Tensor
+    captions: torch.Tensor
+
+
+def open_upright(image: ImageRef, group_id: str) -> Image:
+    """Opens a picture, turns it upright and to RGB.
+
+    Args:
+        image: the picture.
+        group_id: for the message.
+
+    Returns:
+        An RGB picture.
+
+    Raises:
+        DataError: it cannot be read; the message names picture and group.
+    """
+    try:
+        return ImageOps.exif_transpose(image.open()).convert("RGB")
+    except TtmbenchError:
+        raise
+    except Exception as error:
+        raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
+
+
+class Fingerprint:
+    """A digest of decoded pixels and captions, so that a changed dataset is noticed."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._pictures: dict[str, str] = {}
+        self._groups = groups
+
+    def add(self, name: str, picture: Image) -> None:
+        """Takes in one distinct picture."""
+        head = f"{picture.width}x{picture.height}:".encode()
+        self._pictures[name] = hashlib.sha256(head + picture.tobytes()).hexdigest()
+
+    def hexdigest(self) -> str:
+        """sha256 over every group's pictures and captions in order; every picture must have been added."""
+        digest = hashlib.sha256()
+        for group in self._groups:
+            for image in group.images:
+                digest.update(self._pictures[image.name].encode())
+            for caption in group.captions:
+                digest.update(hashlib.sha256(caption.encode()).digest())
+        return digest.hexdigest()
+
+
+def prepare(adapter: DualEncoder, groups: Sequence[Group], batch_size: int) -> tuple[Prepared, str]:
+    """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
+
+    Args:
+        adapter: the model.
+        groups: all of one shape, at least one.
+        batch_size: pictures held decoded at a time.
+
+    Returns:
+        The prepared inputs and the fingerprint of the data.
+
+    Raises:
+        DataError: a picture cannot be read.
+    """
+    fingerprint = Fingerprint(groups)
+    images = list(_distinct_images(groups))
+    parts: list[Batch] = []
+    with bar(len(images), "images") as shown:
+        for start in range(0, len(images), batch_size):
+            pictures = []
+            for group_id, image in images[start : start + batch_size]:
+                picture = open_upright(image, group_id)
+                fingerprint.add(image.name, picture)
+                pictures.append(picture)
+            parts.append(adapter.prepare_images(pictures))
+            shown.update(len(pictures))
+    captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
+    image_row = {image.name: row for row, (_, image) in enumerate(images)}
+    caption_row = {caption: row for row, caption in enumerate(captions)}
+    rows = Rows(
+        images=np.array([[image_row[image.name] for image in group.images] for group in groups]),
+        captions=np.array([[caption_row[caption] for caption in group.captions] for group in groups]),
+    )
+    return Prepared(concatenate(parts), adapter.prepare_captions(captions), rows), fingerprint.hexdigest()
+
+
+def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int) -> Features:
+    """Encodes every distinct image and caption once, without gradients.
+
+    Args:
+        adapter: the model.
+        prepared: its inputs.
+        batch_size: rows encoded at a time; changes no score.
+
+    Returns:
+        Features of both sides.
+    """
+    with torch.inference_mode():
+        return Features(
+            images=_encode(adapter.encode_images, prepared.images, batch_size, "encoding images"),
+            captions=_encode(adapter.encode_captions, prepared.captions, batch_size, "encoding captions"),
+        )
+
+
+def score_groups(adapter: DualEncoder, features: Features, rows: Rows) -> np.ndarray:
+    """Logits inside every group.
+
+    Each group is its own product, so that its scores depend neither on its neighbours nor on their number.
+
+    Args:
+        adapter: the model.
+        features: of all distinct images and captions.
+        rows: which of them stand in which group.
+
+    Returns:
+        float32 [groups, images, captions].
+    """
+    scores = np.empty((*rows.images.shape, rows.captions.shape[1]), dtype=np.float32)
+    image_features = features.images[torch.from_numpy(rows.images)]
+    caption_features = features.captions[torch.from_numpy(rows.captions)]
+    with torch.inference_mode():
+        logits = [
+            adapter.logits(images, captions)
+            for images, captions in zip(image_features, caption_features, strict=True)
+        ]
+        scores[:] = torch.stack(logits).float().cpu().numpy()
+    return scores
+
+
+def score_all_pairs(adapter: DualEncoder, features: Features, rows: Rows) -> np.ndarray:
+    """Logits of every image with every caption, in the order of the groups.
+
+    Args:
+        adapter: the model.
+        features: of all distinct images and captions.
+        rows: which of them stand in which group.
+
+    Returns:
+        float32 [groups * images, groups * captions].
+    """
+    with torch.inference_mode():
+        distinct = adapter.logits(features.images, features.captions).float().cpu().numpy()
+    table: np.ndarray = distinct[np.ix_(rows.images.reshape(-1), rows.captions.reshape(-1))]
+    return table
+
+
+def score_with_pairs(
+    adapter: PairScorer, groups: Sequence[Group], batch_size: int, all_pairs: bool
+) -> tuple[Scores, str]:
+    """Scores a task pair by pair; each distinct pair is asked for once.
+
+    Args:
+        adapter: the model.
+        groups: all of one shape, at least one.
+        batch_size: pairs given to the model at a time.
+        all_pairs: also score every image with every caption of the task.
+
+    Returns:
+        The scores and the fingerprint of the data.
+
+    Raises:
+        DataError: a picture cannot be read.
+        TtmbenchError: too many pairs for the global variant, or the model returned something else than one score a pair.
+    """
+    fingerprint = Fingerprint(groups)
+    images = dict((image.name, (group_id, image)) for group_id, image in _distinct_images(groups))
+    captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
+    inside = [(image.name, c) for g in groups for image, c in product(g.images, g.captions)]
+    wanted = list(dict.fromkeys(inside))
+    if all_pairs:
+        if len(images) * len(captions) > MAX_GLOBAL_PAIRS:
+            raise TtmbenchError(
+                f"a global metric needs {len(images) * len(captions)} pairs from a model that scores pair by pair; "
+                f"at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or a task inside groups."
+            )
+        wanted = list(product(images, captions))
+    wanted.sort(key=_order_of(images))
+    score: dict[tuple[str, str], float] = {}
+    open_now: dict[str, Image] = {}
+    with bar(len(wanted), "pairs") as shown:
+        for start in range(0, len(wanted), batch_size):
+            part = wanted[start : start + batch_size]
+            open_now = {name: open_now[name] for name, _ in part if name in open_now}
+            for name, _ in part:
+                if name not in open_now:
+                    group_id, image = images[name]
+                    open_now[name] = open_upright(image, group_id)
+                    fingerprint.add(name, open_now[name])
+            values = np.asarray(adapter.score_pairs([open_now[name] for name, _ in part], [c for _, c in part]))
+            if values.shape != (len(part),):
+                raise TtmbenchError(
+                    f"the model returned scores of shape {values.shape} for {len(part)} pairs; one each is expected"
+                )
+            score.update(zip(part, values.astype(np.float32).tolist(), strict=True))
+            shown.update(len(part))
+    shape = (len(groups), len(groups[0].images), len(groups[0].captions))
+    grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
+    matrix = None
+    if all_pairs:
+        rows = [image.name for group in groups for image in group.images]
+        columns = [caption for group in groups for caption in group.captions]
+        matrix = np.array([[score[(row, column)] for column in columns] for row in rows], dtype=np.float32)
+    return Scores(grouped, matrix), fingerprint.hexdigest()
+
+
+def take(batch: Batch, index: np.ndarray | slice) -> Batch:
+    """Some rows of prepared inputs."""
+    rows = index if isinstance(index, slice) else torch.from_numpy(np.ascontiguousarray(index))
+    if isinstance(batch, Mapping):
+        return {name: tensor[rows] for name, tensor in batch.items()}
+    return batch[rows]
+
+
+def concatenate(parts: Sequence[Batch]) -> Batch:
+    """Prepared inputs, one after the other."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[call-overload]
+    return torch.cat(list(parts))  # type: ignore[arg-type]
+
+
+def n_rows(batch: Batch) -> int:
+    """Number of rows of prepared inputs."""
+    return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+
+
+def check_finite(scores: np.ndarray, groups: Sequence[Group]) -> None:
+    """Raises TtmbenchError naming the first group for which the model gave a score that is not finite."""
+    finite = np.isfinite(scores).all(axis=(1, 2))
+    if not finite.all():
+        group_id = groups[int(np.argmin(finite))].group_id
+        raise TtmbenchError(f"the model gave group {group_id} a score that is not a finite number")
+
+
+def _encode(encoder: Callable[[Any], torch.Tensor], batch: Batch, batch_size: int, what: str) -> torch.Tensor:
+    total = n_rows(batch)
+    starts = track(range(0, total, batch_size), what, total=-(-total // batch_size))
+    return torch.cat([encoder(take(batch, slice(start, start + batch_size))) for start in starts])
+
+
+def _distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
+    seen: set[str] = set()
+    for group in groups:
+        for image in group.images:
+            if image.name not in seen:
+                seen.add(image.name)
+                yield group.group_id, image
+
+
+def _order_of(images: Mapping[str, Any]) -> Callable[[tuple[str, str]], int]:
+    """Sort key that keeps the pairs of one picture together, so that it is opened once."""
+    position = {name: index for index, name in enumerate(images)}
+    return lambda pair: position[pair[0]]

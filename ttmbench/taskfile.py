@@ -1,0 +1,215 @@
+"""Task files: one YAML per task, checked key by key; ``include:`` shares fields between variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ttmbench.errors import UsageError
+from ttmbench.ttmconfig import TTMConfig, describe
+from ttmbench.types import GroupShape
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+MAX_BYTES = 1_000_000
+MAX_INCLUDES = 8
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class GroupSpec(BaseModel):
+    """Shape and number of groups, and the columns of the raw data that hold them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shape: tuple[int, int]
+    n_groups: int | None = Field(None, ge=1)
+    id: str | None = None
+    images: list[str] = []
+    captions: list[str] = []
+    tags: list[str] = []
+
+    @model_validator(mode="after")
+    def _shape_is_one(self) -> GroupSpec:
+        GroupShape(*self.shape)
+        return self
+
+    @property
+    def group_shape(self) -> GroupShape:
+        """The shape as a type."""
+        return GroupShape(*self.shape)
+
+
+class TaskSpec(BaseModel):
+    """A task as its YAML states it.
+
+    Attributes:
+        task: name; equals the file's name without ending.
+        version: raised whenever the task's numbers can change.
+        description: one or two sentences.
+        reference: address of the paper or page.
+        citation: BibTeX.
+        license: of the data.
+        gated: whether the data's owner asks for a login or an agreement.
+        tag: labels by which ``--tasks`` selects several tasks.
+        source: ``kind`` of reader, and its options.
+        group: shape, number and columns.
+        matching: inside groups, or one assignment over all images and captions.
+        metrics: names, in the order of tables.
+        ttm: TTM settings: ``defaults`` for every model, and presets by model name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    version: int = Field(ge=0)
+    description: str = ""
+    reference: str = ""
+    citation: str = ""
+    license: str = ""
+    gated: bool = False
+    tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    source: dict[str, Any]
+    group: GroupSpec
+    matching: Literal["group", "global"] = "group"
+    metrics: list[str] = Field(min_length=1)
+    ttm: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskSpec:
+        if not isinstance(self.source.get("kind"), str):
+            raise ValueError("'source' needs a 'kind'")
+        for name, settings in self.ttm.items():
+            unknown = sorted(set(settings) - set(TTMConfig.model_fields))
+            if unknown:
+                raise ValueError(
+                    f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}"
+                )
+            try:
+                TTMConfig(**settings)
+            except ValidationError as error:
+                raise ValueError(f"ttm.{name}: {describe(error)}") from None
+        return self
+
+    @property
+    def shape(self) -> GroupShape:
+        """Images and captions in each group."""
+        return self.group.group_shape
+
+    @property
+    def is_global(self) -> bool:
+        """Whether TTM matches over all images and captions at once."""
+        return self.matching == "global"
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A task and the folder its file lies in (None inside a package archive)."""
+
+    spec: TaskSpec
+    folder: Path | None
+
+
+def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
+    """Reads and checks a task file.
+
+    Args:
+        path: the YAML file.
+        check_name: also demand that ``task:`` equals the file's name.
+
+    Returns:
+        The task.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
+    """
+    merged = _read(path, _siblings(path), depth=0)
+    try:
+        spec = TaskSpec(**merged)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, _model_at(error))}") from None
+    except TypeError as error:
+        raise UsageError(f"{path}: keys must be words ({error})") from None
+    stem = path.name.rsplit(".", 1)[0]
+    if check_name and spec.task != stem:
+        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
+    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML without doubled keys and without aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed in task files; use include")
+        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key in seen:
+                raise yaml.YAMLError(f"key '{key}' is given twice (line {key_node.start_mark.line + 1})")
+            seen.add(key if isinstance(key, str) else None)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Traversable, folder: Mapping[str, Traversable], depth: int) -> dict[str, Any]:
+    """One file with what it includes underneath it; the including file's fields win."""
+    if depth > MAX_INCLUDES:
+        raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"{path}: {len(raw)} bytes is too large for a task file (at most {MAX_BYTES})")
+    try:
+        content = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{path}: is not valid YAML: {_one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+    included = content.pop("include", [])
+    merged: dict[str, Any] = {}
+    for name in [included] if isinstance(included, str) else included:
+        if name not in folder:
+            raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
+        merged = _merge(merged, _read(folder[name], folder, depth + 1))
+    return _merge(merged, content)
+
+
+def _siblings(path: Traversable) -> dict[str, Traversable]:
+    """The YAMLs beside a file: all that it may include."""
+    parent = getattr(path, "parent", None)
+    if parent is None:
+        return {}
+    return {entry.name: entry for entry in parent.iterdir() if entry.name.endswith((".yaml", ".yml"))}
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _model_at(error: ValidationError) -> type[BaseModel]:
+    return GroupSpec if error.errors()[0]["loc"][:1] == ("group",) else TaskSpec
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,292 @@
+"""Test-Time Matching: Algorithm 1 of arXiv:2510.07632, inside groups and over the whole dataset (section 3.2.1).
+
+Nothing in this file knows which caption is true. Captions are shuffled by seed before anything looks at them, so
+"caption i belongs to image i" is false here; `Step.captions` is mapped back by whoever reports.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ttmbench.finetune import (
+    TrainingPairs,
+    finetune,
+    iteration_learning_rate,
+    make_optimizer,
+)
+from ttmbench.matching import match_global, match_groups
+from ttmbench.metrics import group_score
+from ttmbench.progress import bar
+from ttmbench.protocols import DualEncoder, Trainable
+from ttmbench.schedules import threshold_for_coverage
+from ttmbench.scoring import Prepared, encode, score_all_pairs, score_groups
+from ttmbench.ttmconfig import DEFAULT_SHARE, TTMConfig, batch_units
+from ttmbench.types import ScheduleSpec, Scores
+
+
+class TrainableDualEncoder(DualEncoder, Trainable, Protocol):
+    """What TTM adapts."""
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A candidate matching of every unit (a group; a pair in the global variant) and how sure the model is of it.
+
+    Attributes:
+        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
+        confidence: what tau_t is compared with, logits [units]: the margin; the pair's score in the global variant.
+        tie: bool [units]; a tied unit is never selected.
+        pairs: the same matching as rows of distinct images and captions.
+    """
+
+    captions: np.ndarray
+    confidence: np.ndarray
+    tie: np.ndarray
+    pairs: TrainingPairs
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration as TTM itself sees it: no label was read.
+
+    Attributes:
+        iteration: from 1.
+        threshold: tau_t.
+        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit].
+        selected: bool [units].
+        tie: bool [units].
+        loss: mean loss of each epoch.
+        learning_rate: at the start of the iteration.
+        scores: of the finetuned model, in the task's own order.
+        seconds: wall time.
+    """
+
+    iteration: int
+    threshold: float
+    captions: np.ndarray
+    selected: np.ndarray
+    tie: np.ndarray
+    loss: tuple[float, ...]
+    learning_rate: float
+    scores: Scores
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
+
+    adapter: TrainableDualEncoder
+    prepared: Prepared
+    batch_size: int
+    is_global: bool
+    all_pairs: bool
+
+    def score(self) -> Scores:
+        """One scoring pass, serving metrics and matching alike."""
+        features = encode(self.adapter, self.prepared, self.batch_size)
+        rows = self.prepared.rows
+        pairs = score_all_pairs(self.adapter, features, rows) if self.all_pairs else None
+        return Scores(score_groups(self.adapter, features, rows), pairs)
+
+
+def adapt(
+    stage: Stage,
+    scores: Scores,
+    *,
+    config: TTMConfig,
+    schedule: ScheduleSpec,
+    learning_rate: float,
+    seed: int,
+) -> Iterator[Step]:
+    """Runs TTM and yields every iteration; the model is changed in place and the last iteration is the result.
+
+    Args:
+        stage: model and prepared inputs.
+        scores: of the model as it is now, so that it is not scored again.
+        config: hyperparameters.
+        schedule: threshold schedule.
+        learning_rate: at the start of the first iteration.
+        seed: shuffles the captions and orders the batches.
+
+    Yields:
+        One Step an iteration.
+
+    Raises:
+        TtmbenchError: no threshold can be chosen, or the loss is not finite.
+    """
+    blind = _Blind(stage, seed)
+    labels = blind.propose(scores)
+    by_share = config.threshold == "share" or (config.threshold == "auto" and stage.is_global)
+    thresholds = schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations)
+    trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    with bar(config.iterations * config.epochs, f"TTM seed {seed}") as shown:
+        for iteration, threshold in enumerate(thresholds.tolist(), start=1):
+            started = time.perf_counter()
+            selected = select(labels, threshold, by_share)
+            loss = trainer.train(iteration, labels, selected, shown)
+            if loss:
+                scores = stage.score()
+            rate, seconds = trainer.rate(iteration), time.perf_counter() - started
+            yield Step(
+                iteration, threshold, blind.unshuffle(labels), selected, labels.tie, loss, rate, scores, seconds
+            )
+            if iteration < config.iterations:
+                labels = blind.propose(scores)
+
+
+def overfit(
+    stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: float, seed: int
+) -> Iterator[Step]:
+    """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
+
+    Every unit without a tie is kept, and the matching is never looked at again. Training has TTM's budget with the
+    same restarts, and ends early once every kept group satisfies the group score with its pseudo-label as the truth.
+
+    Args:
+        stage: model and prepared inputs; the model is changed in place.
+        scores: of the model as it is now.
+        config: hyperparameters; those of the threshold are not used.
+        learning_rate: at the start.
+        seed: shuffles the captions and orders the batches.
+
+    Yields:
+        One Step a restart, its threshold 0.
+
+    Raises:
+        TtmbenchError: the loss is not finite.
+    """
+    blind = _Blind(stage, seed)
+    labels = blind.propose(scores)
+    keep = select(labels, -math.inf, by_share=False)
+    trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    captions = blind.unshuffle(labels)
+    with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}") as shown:
+        for iteration in range(1, config.iterations + 1):
+            started = time.perf_counter()
+            loss = trainer.train(iteration, labels, keep, shown)
+            if loss:
+                scores = stage.score()
+            rate, seconds = trainer.rate(iteration), time.perf_counter() - started
+            yield Step(iteration, 0.0, captions, keep, labels.tie, loss, rate, scores, seconds)
+            if not loss or (not stage.is_global and _fits(scores.groups[keep], captions[keep])):
+                break
+
+
+def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray:
+    """Which units become pseudo-labels: confident enough, and never a tied one.
+
+    Args:
+        labels: the candidates.
+        threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
+        by_share: the share rule (section B.1).
+
+    Returns:
+        bool [units].
+    """
+    if not by_share:
+        return (labels.confidence >= threshold) & ~labels.tie
+    keep = round((1 - threshold) * len(labels.tie))
+    ranked = np.argsort(np.where(labels.tie, -np.inf, labels.confidence), kind="stable")[::-1]
+    chosen = np.zeros(len(labels.tie), dtype=bool)
+    chosen[ranked[: max(0, keep)]] = True
+    return chosen & ~labels.tie
+
+
+class _Blind:
+    """The task with its captions in an order drawn by seed: inside every group, or among all captions."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage = stage
+        captions = stage.prepared.rows.captions
+        rng = np.random.default_rng([seed, 0])
+        if stage.is_global:
+            self._order = rng.permutation(captions.size)
+        else:
+            self._order = rng.permuted(np.broadcast_to(np.arange(captions.shape[1]), captions.shape), axis=1)
+
+    def propose(self, scores: Scores) -> PseudoLabels:
+        """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
+        rows = self._stage.prepared.rows
+        if self._stage.is_global:
+            assert scores.all_pairs is not None, "the global variant scores every pair"
+            overall = match_global(scores.all_pairs[:, self._order])
+            images = rows.images.reshape(-1)
+            captions = rows.captions.reshape(-1)[self._order][overall.captions]
+            pairs = TrainingPairs(images[:, None], captions[:, None])
+            return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie, pairs)
+        matching = match_groups(np.take_along_axis(scores.groups, self._order[:, None, :], axis=2))
+        shuffled = np.take_along_axis(rows.captions, self._order, axis=1)
+        pairs = TrainingPairs(rows.images, np.take_along_axis(shuffled, matching.captions, axis=1))
+        return PseudoLabels(matching.captions, matching.margin, matching.tie, pairs)
+
+    def unshuffle(self, labels: PseudoLabels) -> np.ndarray:
+        """The matching's captions by their positions in the task's own order."""
+        if self._stage.is_global:
+            return np.asarray(self._order[labels.captions])
+        return np.take_along_axis(self._order, labels.captions, axis=1)
+
+
+class _Trainer:
+    """Optimiser, batch size and learning rate over the iterations of one run."""
+
+    def __init__(self, stage: Stage, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
+        self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
+        images = stage.prepared.rows.images.shape[1]
+        default = config.batch_groups or (100 if images == 1 else 50)
+        # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
+        self._batch = batch_units(units, default * (images if stage.is_global else 1))
+        self._optimizer = make_optimizer(stage.adapter, config)
+
+    def rate(self, iteration: int) -> float:
+        return iteration_learning_rate(self._config, self._learning_rate, iteration)
+
+    def train(
+        self, iteration: int, labels: PseudoLabels, selected: np.ndarray, shown: Any
+    ) -> tuple[float, ...]:
+        """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
+        if not selected.any():
+            shown.update(self._config.epochs)
+            return ()
+        if not self._config.keep_optimizer_state and iteration > 1:
+            self._optimizer = make_optimizer(self._stage.adapter, self._config)
+
+        def epoch_done(loss: float) -> None:
+            shown.set_postfix_str(f"iteration {iteration}/{self._config.iterations}, loss {loss:.3f}")
+            shown.update()
+
+        return finetune(
+            self._stage.adapter,
+            self._stage.prepared,
+            TrainingPairs(labels.pairs.images[selected], labels.pairs.captions[selected]),
+            self._optimizer,
+            config=self._config,
+            learning_rate=self.rate(iteration),
+            batch=self._batch,
+            rng=np.random.default_rng([self._seed, iteration]),
+            epoch_done=epoch_done,
+        )
+
+
+def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
+    if config.tau_start is not None:
+        return config.tau_start
+    if by_share:
+        return DEFAULT_SHARE
+    clear = labels.confidence[~labels.tie]
+    if len(clear) == 0:
+        return 0.0
+    return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
+
+
+def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether every group satisfies the group score if its pseudo-label were the truth."""
+    rest = np.array([np.setdiff1d(np.arange(scores.shape[2]), row) for row in captions]).reshape(len(captions), -1)
+    order = np.concatenate([captions, rest.astype(captions.dtype)], axis=1)
+    return bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())

@@ -1,0 +1,101 @@
+"""Settings of the test-time stage: one frozen model, checked where it is made, used by task files and runs alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ttmbench.errors import UsageError
+
+DEFAULT_LEARNING_RATE = 1e-5
+DEFAULT_SHARE = 0.5
+
+
+class TTMConfig(BaseModel):
+    """Hyperparameters of TTM; defaults are the paper's (section B.1 of arXiv:2510.07632) where it states them.
+
+    Attributes:
+        iterations: T.
+        epochs: epochs in each iteration.
+        lr: learning rate at the start of the first iteration; None takes the model's own default or 1e-5.
+        lr_restart: factor on ``lr`` from one iteration to the next.
+        lr_floor: where the cosine inside an iteration ends, as a share of its start.
+        weight_decay: of AdamW.
+        betas: of AdamW.
+        batch_groups: groups in a batch; None takes 50, or 100 for groups with one image.
+        keep_optimizer_state: carry AdamW's state from one iteration to the next.
+        schedule: name of a threshold schedule.
+        tau_start: tau_1; None chooses the margin that keeps ``coverage`` of the groups before any adaptation.
+        tau_end: tau_T.
+        coverage: share of groups that an automatic tau_1 keeps.
+        threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
+            the top 1 - tau_t; ``auto`` is absolute for groups and share for the global variant.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    iterations: int = Field(10, ge=1)
+    epochs: int = Field(20, ge=1)
+    lr: float | None = Field(None, gt=0, allow_inf_nan=False)
+    lr_restart: float = Field(0.95, gt=0, le=1)
+    lr_floor: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)
+    betas: tuple[float, float] = (0.9, 0.999)
+    batch_groups: int | None = Field(None, ge=1)
+    keep_optimizer_state: bool = False
+    schedule: str = "linear"
+    tau_start: float | None = Field(None, ge=0, allow_inf_nan=False)
+    tau_end: float = Field(0.0, ge=0, allow_inf_nan=False)
+    coverage: float = Field(0.25, gt=0, le=1)
+    threshold: Literal["auto", "absolute", "share"] = "auto"
+
+    def with_changes(self, changes: dict[str, Any], origin: str) -> TTMConfig:
+        """A copy with some settings replaced.
+
+        Args:
+            changes: setting -> value.
+            origin: where they come from, for the message.
+
+        Returns:
+            The new settings, checked.
+
+        Raises:
+            UsageError: an unknown setting or a value out of range, named.
+        """
+        try:
+            return TTMConfig(**{**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise UsageError(f"{origin}: {describe(error, TTMConfig)}") from None
+
+
+def batch_units(total: int, default: int) -> int:
+    """Units in a batch: the default, or slightly more where the total is just above a multiple of it (section B.1).
+
+    >>> batch_units(102, 50), batch_units(400, 50), batch_units(135, 50), batch_units(7, 50)
+    (51, 50, 50, 7)
+    """
+    if total <= default:
+        return max(1, total)
+    full, rest = divmod(total, default)
+    return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
+
+
+def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """A pydantic error in one sentence: the first culprit by key, what is wrong, and a near name if there is one."""
+    from difflib import get_close_matches
+
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = sorted(model.model_fields) if model else []
+        near = get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
+        return f"unknown key '{key}'{hint}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"key '{key}' is missing"
+    shown = repr(first["input"])
+    got = f", got {shown}" if key and len(shown) < 80 else ""
+    return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message

@@ -1,0 +1,243 @@
+"""The frozen types that flow through a run, one way: task -> scores -> matching -> pseudo-labels -> record.
+
+Axis order everywhere: groups, images, captions. Scores, margins and thresholds are logits; rates are fractions
+in [0, 1]; what is undefined is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Track = Literal["zero_shot", "matching", "test_time", "oracle"]
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """Number of images (m) and captions (k) in each group of a task, m <= k."""
+
+    images: int
+    captions: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.images <= self.captions and self.captions >= 2):
+            raise ValueError(
+                f"a group needs 1 <= images <= captions and at least 2 captions, got {self.images}x{self.captions}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.images}x{self.captions}"
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A picture by name, opened only when asked: equal names within a task mean the same picture."""
+
+    name: str
+    open: Callable[[], Image] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Images and captions that are told apart together; caption i is true for image i."""
+
+    group_id: str
+    images: tuple[ImageRef, ...]
+    captions: tuple[str, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model says of a task, in logits.
+
+    Attributes:
+        groups: float32 [groups, images, captions].
+        all_pairs: float32 [groups * images, groups * captions], every image against every caption in the order of
+            the groups; only where a metric or the global variant asks for it.
+    """
+
+    groups: Float[np.ndarray, "groups images captions"]
+    all_pairs: Float[np.ndarray, "all_images all_captions"] | None = None
+
+    @property
+    def shape(self) -> GroupShape:
+        """Images and captions per group."""
+        return GroupShape(*self.groups.shape[1:])
+
+    @property
+    def truth(self) -> Int[np.ndarray, " all_images"]:
+        """Column of ``all_pairs`` that is true for each of its rows."""
+        groups, images, captions = self.groups.shape
+        return (np.arange(groups)[:, None] * captions + np.arange(images)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The caption that each image of each group is given, and how clear the choice was.
+
+    Attributes:
+        captions: index of the caption given to each image; where ``tie`` is set, one of several equal choices.
+        margin: best total minus second-best total, in logits, never negative.
+        tie: whether several matchings share the best total.
+    """
+
+    captions: Int[np.ndarray, "groups images"]
+    margin: Float[np.ndarray, " groups"]
+    tie: Bool[np.ndarray, " groups"]
+
+
+@dataclass(frozen=True)
+class GlobalMatching:
+    """The one assignment of captions to all images that has the largest total (Eq. 2).
+
+    Attributes:
+        captions: index of the caption given to each image.
+        scores: the score of each assigned pair, in logits.
+        tie: whether some equally good assignment gives the image another caption.
+    """
+
+    captions: Int[np.ndarray, " images"]
+    scores: Float[np.ndarray, " images"]
+    tie: Bool[np.ndarray, " images"]
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One iteration of TTM, as reported. Everything that read a label is a diagnostic and steered nothing.
+
+    Attributes:
+        seed: the run's seed.
+        iteration: 1 for the first.
+        threshold: tau_t; logits, or a share for the global share rule.
+        selected: number of pseudo-labelled units (groups; pairs in the global variant).
+        candidates: number of units to select from.
+        coverage: ``selected / candidates``.
+        tied: number of units that no threshold could select, because their matching ties.
+        pseudo_label_accuracy: share of right ones among the selected (diagnostic); None if none was selected.
+        loss: mean training loss of each epoch; empty if nothing was selected.
+        learning_rate: the rate at which this iteration started.
+        metrics: metric name -> value after this iteration's finetuning (diagnostic).
+        seconds: wall time of the iteration.
+    """
+
+    seed: int
+    iteration: int
+    threshold: float
+    selected: int
+    candidates: int
+    coverage: float
+    tied: int
+    pseudo_label_accuracy: float | None
+    loss: tuple[float, ...]
+    learning_rate: float
+    metrics: Mapping[str, float | None]
+    seconds: float
+
+
+# --- what plugins register -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """A model adapter by name.
+
+    Attributes:
+        name: what ``--model`` calls it.
+        target: ``"module:callable"``, imported when the model is asked for; called with the model arguments as
+            keywords, and with ``device``, ``dtype`` and ``trust_remote_code`` where it accepts them.
+        summary: one line for ``ttmbench ls models``.
+        needs: extras or packages to install, named when the import fails.
+        aliases: other names.
+        model_args: arguments that this name fixes; ``--model_args`` may override them.
+        ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
+    """
+
+    name: str
+    target: str
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    ttm_defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a source is asked for.
+
+    Attributes:
+        options: the ``source:`` mapping of the task file without ``kind``.
+        columns: the ``group:`` mapping's column names (``id``, ``images``, ``captions``, ``tags``).
+        shape: images and captions per group.
+        n_groups: how many groups the task file promises, if it does.
+        folder: folder of the task file, for relative paths; None for tasks inside a package archive.
+        limit: read no more groups than this, if set.
+        offline: never touch the network.
+    """
+
+    options: Mapping[str, Any]
+    columns: Mapping[str, Any]
+    shape: GroupShape
+    n_groups: int | None = None
+    folder: Path | None = None
+    limit: int | None = None
+    offline: bool = False
+
+
+SourceReader = Callable[[SourceRequest], Iterable[Group]]
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A reader of raw data by the ``kind`` that task files name; ``target`` is ``"module:callable"``."""
+
+    kind: str
+    target: str
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """A metric of a score array.
+
+    Attributes:
+        name: as task files and results spell it.
+        compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
+            scores [all images, all captions] and true caption [all images] -> bool [all images].
+        summary: one line for ``ttmbench ls metrics``.
+        ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
+        chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
+            ``scope="global"`` the arguments are the numbers of all images and all captions.
+        defined: (images, captions) -> whether the metric means anything for this shape.
+        scope: ``group`` or ``global``.
+        track: which leaderboard track the raw value belongs to.
+        higher_is_better: as lm-evaluation-harness has it.
+    """
+
+    name: str
+    compute: Callable[..., np.ndarray]
+    summary: str = ""
+    ties: Callable[..., np.ndarray] | None = None
+    chance: Callable[[int, int], float | None] | None = None
+    defined: Callable[[int, int], bool] = lambda images, captions: True
+    scope: Literal["group", "global"] = "group"
+    track: Track = "zero_shot"
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """A threshold schedule: (tau_start, tau_end, iterations) -> thresholds [iterations]."""
+
+    name: str
+    compute: Callable[[float, float, int], np.ndarray]
+    summary: str = ""
