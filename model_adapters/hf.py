@@ -1,5 +1,6 @@
-"""CLIP, SigLIP and models with the same interface, through transformers: preprocessing, temperature, bias and loss
-as the model's own forward has them.
+"""CLIP, SigLIP and models with the same interface, through transformers.
+
+Preprocessing, temperature, bias and loss are those of the model's own forward.
 """
 
 from __future__ import annotations
@@ -72,9 +73,7 @@ def load(
     if missing:
         raise DataError(f"the weights of {pretrained} lack {len(missing)} tensors, the first is {missing[0]}")
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
-        raise UsageError(
-            f"{pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
-        )
+        raise UsageError(f"{pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature")
     return ContrastiveModel(model, tokenizer, image_processor, name=pretrained, device=device, dtype=dtype)
 
 
@@ -85,9 +84,7 @@ class ContrastiveModel:
     cross-entropy.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any, image_processor: Any, *, name: str, device: str, dtype: str
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, image_processor: Any, *, name: str, device: str, dtype: str) -> None:
         self.device = torch.device(_pick_device(device))
         self.model = model.to(self.device).eval()
         self.tokenizer = tokenizer
@@ -142,7 +139,7 @@ class ContrastiveModel:
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """All parameters."""
-        return self.model.parameters()  # type: ignore[no-any-return]
+        return self.model.parameters()
 
     def matching_loss(self, images: Any, captions: Any) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch."""
@@ -159,7 +156,7 @@ class ContrastiveModel:
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """The model's."""
-        return self.model.state_dict()  # type: ignore[no-any-return]
+        return self.model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Puts weights back."""
@@ -205,7 +202,7 @@ def _why_not_loaded(pretrained: str, error: Exception) -> str:
     )
 
 
-class _quiet:  # noqa: N801 - reads as a statement
+class _quiet:
     """Keeps transformers' loading bars and advice off the screen: errors are raised anyway."""
 
     def __init__(self, logging: Any) -> None:

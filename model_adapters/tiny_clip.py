@@ -1,4 +1,4 @@
-"""The built-in model: a small CLIP trained on rendered scenes by scripts/train_tiny_clip.py, loaded as any hub model is."""
+"""The built-in model: a small CLIP trained on rendered scenes (scripts/train_tiny_clip.py), loaded as any hub model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf
+
+from ttmbench.errors import UsageError
 
 FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 

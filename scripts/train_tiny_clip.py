@@ -63,23 +63,23 @@ class Recipe:
         max_scale: upper bound of the temperature's inverse.
     """
 
-    steps: int = 3000
+    steps: int = 1500
     schedule_steps: int = 3500
     pair_families: int = 10_000
     single_families: int = 3_000
-    bound: int = 16
+    bound: int = 28
     bags: int = 32
-    exchanged: int = 16
-    related: int = 40
-    placed: int = 16
+    exchanged: int = 24
+    related: int = 24
+    placed: int = 12
     named: int = 8
     family_weight: float = 0.5
     lr: float = 1e-3
     warm_up: int = 200
-    vision_width: int = 96
+    vision_width: int = 64
     vision_layers: int = 3
-    vision_mlp: int = 2
-    patch: int = 12
+    vision_mlp: int = 4
+    patch: int = 8
     text_width: int = 64
     text_layers: int = 2
     text_mlp: int = 2
@@ -284,7 +284,7 @@ def train(
         seed: of the weights and the batches.
         pools: pairs and singles.
         tokenizer: of the captions.
-        report: called with the model, the step and the loss every 100 steps.
+        report: called with the model, the step and the loss every 50 steps.
     """
     torch.manual_seed(seed)
     model = build_model(recipe, tokenizer).train()
@@ -304,7 +304,7 @@ def train(
         optimizer.step()
         with torch.no_grad():
             model.logit_scale.clamp_(max=math.log(recipe.max_scale))
-        if (step + 1) % 100 == 0:
+        if (step + 1) % 50 == 0:
             report(model, step + 1, loss.item())
     return model.eval()
 

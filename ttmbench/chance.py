@@ -1,4 +1,6 @@
-"""Chance levels: the expected value of each metric for i.i.d. continuous scores (Propositions 1 to 4 of arXiv:2510.07632).
+"""Chance levels: the expected value of each metric for i.i.d. continuous scores.
+
+Proposition numbers are those of arXiv:2510.07632.
 
 Arguments are the numbers of images (m) and captions (k) of a group; results are fractions. An argument outside
 1 <= m <= k is a ValueError.

@@ -51,7 +51,8 @@ class Style:
         hue_shift: degrees added to every hue.
         hue_jitter: largest extra shift of one object's hue, in degrees.
         rotation: largest rotation of an object, in degrees.
-        specks: largest number of small distractors.
+        specks: largest number of round distractors without much colour.
+        speck_radius: their largest radius, in pixels.
         noise: amplitude of the noise of every pixel.
         cast: what the light does to red, green and blue.
     """
@@ -67,6 +68,7 @@ class Style:
     hue_jitter: int
     rotation: int
     specks: int
+    speck_radius: int
     noise: float
     cast: tuple[float, float, float]
 
@@ -84,6 +86,7 @@ STYLES: dict[str, Style] = {
         hue_jitter=4,
         rotation=5,
         specks=0,
+        speck_radius=0,
         noise=0.0,
         cast=(1.0, 1.0, 1.0),
     ),
@@ -99,6 +102,7 @@ STYLES: dict[str, Style] = {
         hue_jitter=6,
         rotation=10,
         specks=0,
+        speck_radius=0,
         noise=0.02,
         cast=(1.0, 1.0, 1.0),
     ),
@@ -114,23 +118,25 @@ STYLES: dict[str, Style] = {
         hue_jitter=8,
         rotation=15,
         specks=0,
+        speck_radius=0,
         noise=0.04,
         cast=(1.0, 1.0, 1.0),
     ),
     "hue": Style(
         backgrounds=("gradient", "cloud", "stripes"),
-        lightness=(0.1, 0.3),
-        contrast=0.2,
+        lightness=(0.15, 0.35),
+        contrast=0.5,
         tint=0.3,
         surfaces=("striped", "bordered"),
-        saturation=(0.7, 1.0),
-        value=(0.75, 1.0),
-        hue_shift=14,
+        saturation=(0.5, 0.8),
+        value=(0.5, 0.85),
+        hue_shift=16,
         hue_jitter=8,
         rotation=35,
-        specks=3,
+        specks=8,
+        speck_radius=4,
         noise=0.08,
-        cast=(0.8, 0.9, 1.0),
+        cast=(0.75, 0.88, 1.0),
     ),
 }
 """Styles by name: "clean", "light" and "mid" are what training sees, "hue" is the shift that the tasks test."""
@@ -183,7 +189,8 @@ def _half_planes(u: Ints, v: Ints, degrees: tuple[int, ...], distance: int) -> I
 
 
 def _circle(u: Ints, v: Ints, x: int, y: int, radius: int) -> Mask:
-    return (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
+    inside: Mask = (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
+    return inside
 
 
 def _square(u: Ints, v: Ints) -> Mask:
@@ -309,8 +316,9 @@ def _add_specks(canvas: _Canvas, style: Style) -> None:
     rng = canvas.rng
     for _ in range(int(rng.random_sample() * (style.specks + 1))):
         x, y = (int(rng.random_sample() * SIZE * UNIT) for _ in range(2))
-        color = colorsys.hsv_to_rgb(float(rng.random_sample()), _between(rng, (0.0, 0.6)), _between(rng, (0.3, 0.8)))
-        canvas.paint(Thing("circle", "", x, y, UNIT + int(rng.random_sample() * UNIT)), 0, color)
+        color = colorsys.hsv_to_rgb(float(rng.random_sample()), _between(rng, (0.0, 0.5)), _between(rng, (0.3, 0.7)))
+        radius = UNIT + int(rng.random_sample() * (style.speck_radius - 1) * UNIT)
+        canvas.paint(Thing("circle", "", x, y, radius), 0, color)
 
 
 def _add_thing(canvas: _Canvas, thing: Thing, style: Style) -> None:
@@ -344,6 +352,6 @@ def render(scene: Scene) -> Image.Image:
     _add_specks(canvas, style)
     for thing in scene.things:
         _add_thing(canvas, thing, style)
-    pixels = canvas.pixels + style.noise * (rng.random_sample((SIZE, SIZE, 3)) - 0.5) * 2.0
+    pixels: Floats = canvas.pixels + style.noise * (rng.random_sample((SIZE, SIZE, 3)) - 0.5) * 2.0
     pixels = np.clip(pixels * np.array(style.cast), 0.0, 1.0)
     return Image.fromarray(np.floor(pixels * 255.0 + 0.5).astype(np.uint8))

@@ -27,9 +27,7 @@ def make_optimizer(adapter: Trainable, config: TTMConfig) -> torch.optim.AdamW:
     """AdamW over all parameters the adapter trains, fused where the device has it."""
     parameters = list(adapter.parameters())
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    return torch.optim.AdamW(
-        parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused
-    )
+    return torch.optim.AdamW(parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
 
 
 def iteration_learning_rate(config: TTMConfig, lr: float, iteration: int) -> float:

@@ -1,4 +1,4 @@
-"""Everything a plugin can do. Built-ins enter through the same hooks; each hook has a test and a line in docs/hooks.md."""
+"""Everything a plugin can do. Built-ins enter by the same hooks; each has a test and a line in docs/hooks.md."""
 
 from __future__ import annotations
 

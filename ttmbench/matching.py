@@ -25,7 +25,7 @@ _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
 
 
 def check_scores(scores: np.ndarray) -> None:
-    """Raises ValueError unless ``scores`` is a finite float array [groups, images, captions] with images <= captions."""
+    """Raises ValueError unless ``scores`` is finite and [groups, images, captions] with images <= captions."""
     if scores.ndim != 3:
         raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {scores.shape}")
     _, images, captions = scores.shape
@@ -151,9 +151,7 @@ def match_global(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching
     _, columns = linear_sum_assignment(exact, maximize=True)
     columns = np.asarray(columns, dtype=np.int64)
     rows = np.arange(len(columns))
-    return GlobalMatching(
-        captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)]
-    )
+    return GlobalMatching(captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)])
 
 
 def _totals(

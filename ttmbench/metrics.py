@@ -29,7 +29,7 @@ def text_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.n
     [True, False]
     """
     own, other = _rows(scores)
-    return (own > other).all(axis=1)
+    return np.asarray((own > other).all(axis=1))
 
 
 def text_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
@@ -39,7 +39,7 @@ def text_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool
 
 
 def image_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
-    """Every true caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
+    """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
 
     Args:
         scores: logits [groups, images, captions], at least two images: with one image there is nothing to prefer.
@@ -54,7 +54,7 @@ def image_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.
     [False, True]
     """
     own, other = _columns(scores)
-    return (own > other).all(axis=1)
+    return np.asarray((own > other).all(axis=1))
 
 
 def image_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:

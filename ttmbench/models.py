@@ -11,9 +11,7 @@ from ttmbench.protocols import DualEncoder, PairScorer, Trainable
 from ttmbench.registry import Registry, load_target
 
 
-def make_adapter(
-    registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Any:
+def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     """Imports and calls a registered adapter.
 
     Args:
@@ -48,7 +46,9 @@ def make_adapter(
     ]
     if missing:
         raise UsageError(f"model '{name}' needs --model_args {missing[0]}=...")
-    passed = {key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments}
+    passed = {
+        key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
+    }
     try:
         adapter = factory(**passed, **arguments)
     except TtmbenchError:

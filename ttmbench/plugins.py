@@ -70,7 +70,8 @@ class Plugins:
         for implementation in sorted(implementations, key=lambda one: self.names.index(one.plugin_name)):
             name = implementation.plugin_name
             try:
-                results.append((name, list(implementation.function())))
+                items: Any = implementation.function()
+                results.append((name, list(items)))
             except UsageError:
                 raise
             except Exception as error:

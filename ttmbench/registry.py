@@ -34,15 +34,15 @@ class Registry:
 
     def adapter(self, name: str) -> AdapterSpec:
         """A model by name or alias; UsageError with near names otherwise."""
-        return self._get(self.adapters, name, "model")  # type: ignore[no-any-return]
+        return self._get(self.adapters, name, "model")
 
     def metric(self, name: str) -> MetricSpec:
         """A metric by name; UsageError with near names otherwise."""
-        return self._get(self.metrics, name, "metric")  # type: ignore[no-any-return]
+        return self._get(self.metrics, name, "metric")
 
     def schedule(self, name: str) -> ScheduleSpec:
         """A threshold schedule by name; UsageError with near names otherwise."""
-        return self._get(self.schedules, name, "schedule")  # type: ignore[no-any-return]
+        return self._get(self.schedules, name, "schedule")
 
     def task(self, name: str) -> TaskFile:
         """A task by name, or by the path of its file.
@@ -81,9 +81,7 @@ class Registry:
                 continue
             everything = self.all_tasks()
             fitting = [
-                name
-                for name, task in everything.items()
-                if pattern in task.spec.tag or fnmatchcase(name, pattern)
+                name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)
             ]
             if not fitting:
                 tags = {tag for task in everything.values() for tag in task.spec.tag}

@@ -96,7 +96,7 @@ def random_stream(*names: object) -> np.random.RandomState:
 
 
 def below(rng: np.random.RandomState, bound: int) -> int:
-    """A random integer in [0, bound); `random_sample` draws the same stream whatever the platform's integers are."""
+    """A random integer in [0, bound); `random_sample` draws alike on every platform."""
     return int(rng.random_sample() * bound)
 
 
@@ -224,7 +224,7 @@ _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
 def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
     """The groups of a rendered task.
 
-    Asking for fewer groups gives a prefix of the same list, and another style gives the same layouts in another look.
+    Asking for fewer groups gives a prefix of the same list. Another style gives the same layouts in another look.
 
     Args:
         kind: one of `KINDS`.

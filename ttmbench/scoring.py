@@ -170,8 +170,7 @@ def score_groups(adapter: DualEncoder, features: Features, rows: Rows) -> np.nda
     caption_features = features.captions[torch.from_numpy(rows.captions)]
     with torch.inference_mode():
         logits = [
-            adapter.logits(images, captions)
-            for images, captions in zip(image_features, caption_features, strict=True)
+            adapter.logits(images, captions) for images, captions in zip(image_features, caption_features, strict=True)
         ]
         scores[:] = torch.stack(logits).float().cpu().numpy()
     return scores
@@ -210,7 +209,7 @@ def score_with_pairs(
 
     Raises:
         DataError: a picture cannot be read.
-        TtmbenchError: too many pairs for the global variant, or the model returned something else than one score a pair.
+        TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
     """
     fingerprint = Fingerprint(groups)
     images = dict((image.name, (group_id, image)) for group_id, image in _distinct_images(groups))
@@ -263,10 +262,10 @@ def take(batch: Batch, index: np.ndarray | slice) -> Batch:
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
     """Prepared inputs, one after the other."""
-    first = parts[0]
-    if isinstance(first, Mapping):
-        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[call-overload]
-    return torch.cat(list(parts))  # type: ignore[arg-type]
+    mappings = [part for part in parts if isinstance(part, Mapping)]
+    if mappings:
+        return {name: torch.cat([part[name] for part in mappings]) for name in mappings[0]}
+    return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
 
 
 def n_rows(batch: Batch) -> int:

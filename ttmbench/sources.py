@@ -73,7 +73,7 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
 def read_folder(request: SourceRequest) -> Iterable[Group]:
     """A user's own task: a JSONL or CSV file of groups beside an image folder.
 
-    The task file's ``group:`` names the columns. Image paths are relative to the ``images`` folder and may not leave it.
+    The task file's ``group:`` names the columns. Image paths are relative to the ``images`` folder and stay inside it.
     """
     options = _options(FolderOptions, request)
     base = request.folder or Path()

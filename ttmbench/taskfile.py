@@ -90,9 +90,7 @@ class TaskSpec(BaseModel):
         for name, settings in self.ttm.items():
             unknown = sorted(set(settings) - set(TTMConfig.model_fields))
             if unknown:
-                raise ValueError(
-                    f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}"
-                )
+                raise ValueError(f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}")
             try:
                 TTMConfig(**settings)
             except ValidationError as error:
@@ -150,7 +148,7 @@ class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed in task files; use include")
-        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

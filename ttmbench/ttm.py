@@ -134,16 +134,12 @@ def adapt(
             if loss:
                 scores = stage.score()
             rate, seconds = trainer.rate(iteration), time.perf_counter() - started
-            yield Step(
-                iteration, threshold, blind.unshuffle(labels), selected, labels.tie, loss, rate, scores, seconds
-            )
+            yield Step(iteration, threshold, blind.unshuffle(labels), selected, labels.tie, loss, rate, scores, seconds)
             if iteration < config.iterations:
                 labels = blind.propose(scores)
 
 
-def overfit(
-    stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: float, seed: int
-) -> Iterator[Step]:
+def overfit(stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: float, seed: int) -> Iterator[Step]:
     """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
 
     Every unit without a tie is kept, and the matching is never looked at again. Training has TTM's budget with the
@@ -247,9 +243,7 @@ class _Trainer:
     def rate(self, iteration: int) -> float:
         return iteration_learning_rate(self._config, self._learning_rate, iteration)
 
-    def train(
-        self, iteration: int, labels: PseudoLabels, selected: np.ndarray, shown: Any
-    ) -> tuple[float, ...]:
+    def train(self, iteration: int, labels: PseudoLabels, selected: np.ndarray, shown: Any) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
         if not selected.any():
             shown.update(self._config.epochs)

@@ -1,0 +1,7 @@
+"""``python -m ttmbench``."""
+
+import sys
+
+from ttmbench.cli import main
+
+sys.exit(main())

@@ -1,0 +1,50 @@
+"""The command line: parsed with the standard library alone; each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ttmbench.errors import TtmbenchError
+
+COMMANDS = ("run", "score", "ls", "show", "validate", "schema")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        arguments: without the program's name; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion does not hold, 4 data or
+        weights out of reach, 130 interrupted.
+    """
+    from ttmbench.cli.options import build_parser, normalise
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = False
+    try:
+        options = build_parser().parse_args(normalise(given))
+        debug = getattr(options, "verbosity", "info") == "debug"
+        code: int = options.execute(options)
+        return code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    except TtmbenchError as error:
+        if debug:
+            raise
+        print(f"ttmbench: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ttmbench: interrupted; finished tasks are saved", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        print(f"ttmbench: {kind}: {error} (--verbosity debug shows where)", file=sys.stderr)
+        return 1

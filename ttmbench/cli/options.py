@@ -1,0 +1,189 @@
+"""Every option of every command: argparse, nothing heavy, errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn
+
+from ttmbench import __version__
+from ttmbench.cli import COMMANDS
+
+EXAMPLES = """\
+examples:
+  ttmbench --model tiny-clip --tasks shapes_color --ttm
+  ttmbench run --model siglip-b16 --tasks winoground --ttm --ttm_preset paper --output_path results
+  ttmbench score clip.jsonl --task winoground
+  ttmbench ls tasks
+
+Options may be written with dashes or underscores. Without a command, `run` is meant.
+exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion does not hold,
+4 data or weights out of reach, 130 interrupted
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors of one line and a near name for a misspelt option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints one line and exits 2."""
+        if message.startswith("unrecognized arguments:"):
+            words = message.removeprefix("unrecognized arguments:").split()
+            known = [option for action in self._actions for option in action.option_strings]
+            near = get_close_matches(words[0], known, n=1)
+            message = f"unknown option {words[0]}" + (f"; did you mean {near[0]}?" if near else "")
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def normalise(arguments: Sequence[str]) -> list[str]:
+    """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
+
+    >>> normalise(["--model", "tiny-clip", "--batch-size=8"])
+    ['run', '--model', 'tiny-clip', '--batch_size=8']
+    """
+    words = []
+    for word in arguments:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word.partition("=")
+            word = "--" + name[2:].replace("-", "_") + equals + value
+        words.append(word)
+    if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+        words.insert(0, "run")
+    return words
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="ttmbench",
+        description="How well does a vision-language model compose, and what does it gain from test-time matching?",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    commands.required = True
+    _run(commands.add_parser("run", help="evaluate a model on tasks, raw and matched; adapt it by TTM", **_plain()))
+    _score(commands.add_parser("score", help="every metric from stored scores: no model, no dataset", **_plain()))
+    _ls(commands.add_parser("ls", help="list tasks, models, tags, metrics, schedules or plugins", **_plain()))
+    _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
+    _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
+    _schema(commands.add_parser("schema", help="print the JSON Schema of results or task files", **_plain()))
+    assert set(commands.choices) == set(COMMANDS), "every command is listed"
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to run")
+    what.add_argument("--model", "-M", metavar="NAME", help="see `ttmbench ls models`")
+    what.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
+    what.add_argument("--tasks", "-t", metavar="A,B", help="names, tags, globs or YAML files, see `ttmbench ls tasks`")
+    what.add_argument("--task_args", metavar="K=V,...", help="changes to the tasks' source, such as seed=3")
+    what.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    what.add_argument("--limit", metavar="N", type=_count, help="use the first N groups only")
+    what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
+    what.add_argument("--config", metavar="FILE", help="YAML file of these options; the command line wins")
+    ttm = parser.add_argument_group("test-time stage")
+    ttm.add_argument("--ttm", action="store_true", default=None, help="adapt by test-time matching before scoring")
+    ttm.add_argument("--ttm_args", metavar="K=V,...", help="lr, epochs, iterations, schedule, tau_start, ...")
+    ttm.add_argument("--ttm_preset", metavar="auto|paper", help="paper: the task's preset for this model, four seeds")
+    ttm.add_argument(
+        "--simple_match", action="store_true", default=None, help="also run SimpleMatch's overfitting step"
+    )
+    ttm.add_argument("--seeds", metavar="0,1,2,3", type=_seeds, help="seeds of the test-time stage (default: one)")
+    how = parser.add_argument_group("how to run")
+    how.add_argument("--batch_size", metavar="N", type=_count, help="scored at a time; changes no score")
+    how.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
+    how.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
+    how.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
+    how.add_argument("--bootstrap_iters", metavar="N", type=int, help="resamples of the intervals, 0 for none")
+    how.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
+    how.add_argument("--trust_remote_code", action="store_true", default=None, help="run code that a hub model ships")
+    how.add_argument("--on_error", metavar="raise|continue", help="after a failed task: stop, or go on with the next")
+    how.add_argument("--dry_run", action="store_true", help="check everything, say what would run, and stop")
+    out = parser.add_argument_group("output")
+    out.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where results go")
+    out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
+    out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
+    out.add_argument("--assert", dest="assertions", metavar="COND", action="append", help="task.metric,filter>=0.9")
+    _verbosity(out)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.run", "run"))
+
+
+def _score(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scores", metavar="SCORES", help="JSONL, npz or safetensors; told apart by content")
+    parser.add_argument("--task", required=True, metavar="NAME", help="whose shape and size the scores have")
+    parser.add_argument("--output_path", "-o", metavar="x.json", help="where the results go")
+    parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--limit", metavar="N", type=_count, help="the scores are of the task's first N groups")
+    parser.add_argument("--bootstrap_iters", metavar="N", type=int, default=1000, help="resamples of the intervals")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.score", "score"))
+
+
+def _ls(parser: argparse.ArgumentParser) -> None:
+    kinds = ("tasks", "models", "tags", "metrics", "schedules", "plugins")
+    parser.add_argument("kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.listing", "ls"))
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="TASK|MODEL")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.listing", "show"))
+
+
+def _validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tasks", nargs="*", metavar="TASK|FILE", help="default: every task")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    parser.add_argument("--schema_only", action="store_true", help="do not read the data")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.validate", "validate"))
+
+
+def _schema(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="results|task")
+    parser.set_defaults(execute=_lazily("ttmbench.cli.listing", "schema"))
+
+
+def _plain() -> dict[str, Any]:
+    return {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+
+
+def _verbosity(parser: Any) -> None:
+    parser.add_argument(
+        "--verbosity", choices=("info", "debug"), default="info", metavar="info|debug", help="debug: show tracebacks"
+    )
+
+
+def _lazily(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    def execute(options: argparse.Namespace) -> int:
+        code: int = getattr(import_module(module), function)(options)
+        return code
+
+    return execute
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text}") from None

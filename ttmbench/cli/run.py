@@ -1,0 +1,62 @@
+"""``ttmbench run``: options -> configuration -> results, table and files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ttmbench.errors import UsageError
+from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file
+
+_PAIRS = ("model_args", "task_args", "ttm_args")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs what the options say and prints the table; 1 if a task failed."""
+    config = make_run_config(_settings(options), "options")
+    if options.dry_run:
+        return _dry_run(config)
+    from ttmbench.evaluator import run as evaluate
+    from ttmbench.table import print_results
+
+    results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
+    print_results(results.document, Console(width=None if sys.stdout.isatty() else 140))
+    if results.path is not None:
+        print(f"results: {results.path}")
+    return 1 if results.failed else 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Command line over ``--config``; what neither sets is left to the defaults."""
+    settings = read_config_file(Path(options.config)) if options.config else {}
+    for key in _PAIRS:
+        if isinstance(settings.get(key), str):
+            settings[key] = parse_pairs(settings[key])
+    if isinstance(settings.get("tasks"), str):
+        settings["tasks"] = settings["tasks"].split(",")
+    for name in RunConfig.model_fields:
+        value = getattr(options, name, None)
+        if value is None:
+            continue
+        if name in _PAIRS:
+            settings[name] = {**settings.get(name, {}), **parse_pairs(value)}
+        elif name == "tasks":
+            settings[name] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            settings[name] = value
+    for needed in ("model", "tasks"):
+        if not settings.get(needed):
+            raise UsageError(f"--{needed} is needed; `ttmbench ls {needed.rstrip('s')}s` lists what there is")
+    return settings
+
+
+def _dry_run(config: RunConfig) -> int:
+    from ttmbench.evaluator import plan
+
+    print(json.dumps(plan(config), indent=2))
+    return 0

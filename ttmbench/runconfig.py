@@ -1,0 +1,164 @@
+"""What a run is a function of: settings of the command line, ``--config`` or `simple_evaluate`, checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ttmbench.errors import UsageError
+from ttmbench.ttmconfig import describe
+
+_ASSERTION = re.compile(
+    r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
+)
+
+
+class RunConfig(BaseModel):
+    """Settings of a run; names are those of the command line's options.
+
+    Attributes:
+        model: name of a registered model.
+        model_args: its arguments.
+        tasks: names, tags, globs or files.
+        task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
+        include_path: folders of further task files.
+        ttm: adapt by TTM before scoring.
+        ttm_args: TTM settings that win over every default.
+        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        simple_match: run SimpleMatch's overfitting step.
+        seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
+        limit: use the first groups only.
+        samples: a JSON file listing the group ids to use.
+        batch_size: images, captions or pairs scored at a time; changes no score.
+        device: ``auto`` or what torch calls it.
+        dtype: of the model's arithmetic; scores are fp32.
+        output_path: a folder, or a ``.json`` file.
+        log_samples: also write one line per group.
+        save_scores: also write the score arrays.
+        offline: use what is on this machine only.
+        on_error: stop at the first failed task, or go on to the next.
+        assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
+        bootstrap_iters: resamples of the intervals; 0 for none.
+        seed: of everything that ``seeds`` does not govern, and the first of ``seeds`` if they are not given.
+        trust_remote_code: run code that a hub repository ships.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    model_args: dict[str, Any] = {}
+    tasks: list[str] = Field(min_length=1)
+    task_args: dict[str, Any] = {}
+    include_path: list[str] = []
+    ttm: bool = False
+    ttm_args: dict[str, Any] = {}
+    ttm_preset: Literal["auto", "paper"] = "auto"
+    simple_match: bool = False
+    seeds: list[int] | None = Field(None, min_length=1)
+    limit: int | None = Field(None, ge=1)
+    samples: str | None = None
+    batch_size: int = Field(64, ge=1)
+    device: str = "auto"
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    output_path: str | None = None
+    log_samples: bool = False
+    save_scores: bool = False
+    offline: bool = False
+    on_error: Literal["raise", "continue"] = "raise"
+    assertions: list[str] = []
+    bootstrap_iters: int = Field(1000, ge=0)
+    seed: int = Field(0, ge=0)
+    trust_remote_code: bool = False
+
+    @property
+    def run_seeds(self) -> list[int]:
+        """Seeds of TTM and SimpleMatch."""
+        if self.seeds is not None:
+            return self.seeds
+        return [self.seed + offset for offset in range(4 if self.ttm_preset == "paper" else 1)]
+
+
+def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settings") -> RunConfig:
+    """Checks settings.
+
+    Args:
+        settings: option -> value.
+        origin: where they come from, for the message.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        UsageError: an unknown option, a value out of range, or an assertion that cannot be read.
+    """
+    try:
+        config = RunConfig(**settings)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
+    if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
+        raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
+    for assertion in config.assertions:
+        parse_assertion(assertion)
+    return config
+
+
+def parse_assertion(text: str) -> tuple[str, str, str, float]:
+    """An assertion's task, result key, sign and value; UsageError if it cannot be read.
+
+    >>> parse_assertion("colorswap.group_match,ttm>=0.9")
+    ('colorswap', 'group_match,ttm', '>=', 0.9)
+    """
+    found = _ASSERTION.match(text.strip())
+    if found is None:
+        raise UsageError(f"--assert {text!r} cannot be read; write it like 'colorswap.group_match,ttm>=0.9'")
+    try:
+        value = float(found["value"])
+    except ValueError:
+        raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
+    return found["task"], f"{found['metric']},{found['filter']}", found["sign"], value
+
+
+def parse_pairs(text: str) -> dict[str, Any]:
+    """``k=v,k2=v2`` with numbers, true, false and none read as such.
+
+    >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
+    {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
+    """
+    pairs: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise UsageError(f"'{part}' is not key=value")
+        pairs[key.strip()] = _read_value(value.strip())
+    return pairs
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file for ``--config``; UsageError if it is no mapping."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: cannot be read ({error.strerror or error})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path}: is no mapping of options")
+    return {str(key).replace("-", "_"): value for key, value in content.items()}
+
+
+def _read_value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,114 @@
+"""Score arrays -> the numbers of a results file, shared by runs and ``ttmbench score``: both give the same digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ttmbench import stats
+from ttmbench.types import MetricSpec, Scores, Track
+
+RAW = "none"
+TTM = "ttm"
+SIMPLE_MATCH = "simple_match"
+TRACK_OF_FILTER: dict[str, Track] = {TTM: "test_time", SIMPLE_MATCH: "test_time", "oracle": "oracle"}
+TRACK_ORDER: tuple[Track, ...] = ("zero_shot", "matching", "test_time", "oracle")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers of one task. Keys are ``metric,filter``; chance is by metric.
+
+    Attributes:
+        results: means over groups (and over seeds), ``metric_stderr,filter``, and ``metric_seed_std,filter``.
+        ci: 95 % bootstrap interval over groups, or None.
+        chance: expected value of random scores, or None.
+        ties: groups (images, for global metrics) in which the metric met an equality; the mean over seeds.
+        tracks: the leaderboard track of each number.
+    """
+
+    results: dict[str, float | None] = field(default_factory=dict)
+    ci: dict[str, list[float] | None] = field(default_factory=dict)
+    chance: dict[str, float | None] = field(default_factory=dict)
+    ties: dict[str, float | None] = field(default_factory=dict)
+    tracks: dict[str, Track] = field(default_factory=dict)
+
+
+def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
+    """The metric's value for every group (every image, for a global metric); None where it is undefined."""
+    arguments = _arguments(metric, scores)
+    return None if arguments is None else metric.compute(*arguments).astype(np.float64)
+
+
+def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
+    """The metric's mean, a fraction; None where it is undefined."""
+    values = metric_values(metric, scores)
+    return None if values is None else stats.mean(values)
+
+
+def summarise(
+    scores: Mapping[str, Sequence[Scores]], metrics: Sequence[MetricSpec], bootstrap_iters: int, seed: int
+) -> Summary:
+    """Computes every metric for every filter.
+
+    Args:
+        scores: filter -> score arrays, one per seed; the filter ``none`` has one.
+        metrics: what to compute, in the order of the output.
+        bootstrap_iters: resamples of the intervals; 0 for none.
+        seed: of the resampling.
+
+    Returns:
+        The numbers; undefined ones are None.
+    """
+    summary = Summary()
+    for metric in metrics:
+        for name, per_seed in scores.items():
+            key = f"{metric.name},{name}"
+            values = [metric_values(metric, one) for one in per_seed]
+            known = [value for value in values if value is not None]
+            summary.tracks[key] = TRACK_OF_FILTER.get(name, metric.track)
+            if not known or len(known) < len(values):
+                summary.results[key] = summary.results[f"{metric.name}_stderr,{name}"] = None
+                summary.ci[key] = summary.ties[key] = summary.chance[metric.name] = None
+                continue
+            means = np.array([stats.mean(value) for value in known])
+            over_seeds = np.mean(known, axis=0)
+            summary.results[key] = float(np.mean(means))
+            summary.results[f"{metric.name}_stderr,{name}"] = stats.standard_error(over_seeds)
+            if name != RAW:
+                summary.results[f"{metric.name}_seed_std,{name}"] = stats.seed_std(means)
+            interval = stats.bootstrap_interval(over_seeds, bootstrap_iters, seed)
+            summary.ci[key] = None if interval is None else list(interval)
+            summary.ties[key] = _ties(metric, per_seed)
+            summary.chance[metric.name] = _chance(metric, per_seed[0])
+    return summary
+
+
+def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:
+    if not metric.defined(scores.shape.images, scores.shape.captions):
+        return None
+    if metric.scope == "group":
+        return (scores.groups,)
+    return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
+
+
+def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
+    if metric.ties is None:
+        return None
+    counts = []
+    for scores in per_seed:
+        arguments = _arguments(metric, scores)
+        assert arguments is not None, "a metric with values has arguments"
+        counts.append(int(np.sum(metric.ties(*arguments))))
+    return float(np.mean(counts)) if len(counts) > 1 else counts[0]
+
+
+def _chance(metric: MetricSpec, scores: Scores) -> float | None:
+    if metric.chance is None:
+        return None
+    if metric.scope == "group":
+        return metric.chance(scores.shape.images, scores.shape.captions)
+    assert scores.all_pairs is not None, "a global metric with values has all pairs"
+    return metric.chance(*scores.all_pairs.shape)

@@ -1,0 +1,155 @@
+"""The contract of an adapter as a test: `check_adapter`, for this package and for third parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ttmbench.finetune import TrainingPairs as _TrainingPairs
+from ttmbench.finetune import finetune, make_optimizer, restore, snapshot
+from ttmbench.protocols import Adapter, DualEncoder, PairScorer, Trainable
+from ttmbench.scoring import Prepared as _Prepared
+from ttmbench.scoring import Rows, concatenate, encode, n_rows, prepare, score_all_pairs, score_groups, take
+from ttmbench.ttmconfig import TTMConfig
+from ttmbench.types import Group, ImageRef
+
+TOLERANCE = 1e-4
+CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")
+
+
+class ContractError(AssertionError):
+    """An adapter does not keep its contract; the message says which part and how far off it is."""
+
+
+def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
+    """Checks that an adapter keeps its contract.
+
+    Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4; the fingerprint stays the
+    same; for trainable ones, the loss is finite, training changes the scores, and the state comes back afterwards.
+
+    Args:
+        adapter: what to check.
+        image_size: width and height of the pictures to check with.
+
+    Returns:
+        Names of the checks that were made.
+
+    Raises:
+        ContractError: the first check that fails.
+    """
+    made: list[str] = []
+
+    def check(name: str, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise ContractError(f"{type(adapter).__name__}: {name}: {otherwise}")
+        made.append(name)
+
+    check("states a fingerprint", isinstance(adapter, Adapter), "it has no fingerprint()")
+    check("fingerprint is stable", adapter.fingerprint() == adapter.fingerprint(), "two calls differ")
+    is_pair_scorer, is_dual = isinstance(adapter, PairScorer), isinstance(adapter, DualEncoder)
+    check(
+        "can score",
+        is_pair_scorer or is_dual,
+        "it has neither score_pairs nor the five methods of a dual encoder",
+    )
+    pictures = _pictures(len(CAPTIONS), image_size)
+    if is_pair_scorer:
+        _check_pair_scorer(adapter, pictures, check)
+    if is_dual:
+        _check_dual_encoder(adapter, pictures, check)
+        if isinstance(adapter, Trainable):
+            _check_trainable(adapter, pictures, check)
+    return made
+
+
+_Check = Callable[[str, bool, str], None]
+
+
+def _check_pair_scorer(adapter: PairScorer, pictures: list[Image.Image], check: _Check) -> None:
+    together = np.asarray(adapter.score_pairs(pictures, list(CAPTIONS)))
+    check("one score a pair", together.shape == (len(CAPTIONS),), f"shape is {together.shape}")
+    check("pair scores are float32", together.dtype == np.float32, f"dtype is {together.dtype}")
+    check("pair scores are finite", bool(np.isfinite(together).all()), f"got {together}")
+    alone = np.concatenate([np.asarray(adapter.score_pairs([p], [c])) for p, c in zip(pictures, CAPTIONS, strict=True)])
+    check("batch size changes no pair score", _close(together, alone), _difference(together, alone))
+    backwards = np.asarray(adapter.score_pairs(pictures[::-1], list(CAPTIONS[::-1])))[::-1]
+    check("order changes no pair score", _close(together, backwards), _difference(together, backwards))
+
+
+def _check_dual_encoder(adapter: DualEncoder, pictures: list[Image.Image], check: _Check) -> None:
+    scores = _all_scores(adapter, pictures, len(pictures))
+    n = len(CAPTIONS)
+    check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
+    check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
+    features = adapter.encode_images(adapter.prepare_images(pictures))
+    check("features are float32", features.dtype == torch.float32, f"dtype is {features.dtype}")
+    raw = adapter.logits(features, adapter.encode_captions(adapter.prepare_captions(list(CAPTIONS))))
+    check("logits are float32", raw.dtype == torch.float32, f"dtype is {raw.dtype}")
+    check("one row a picture", n_rows(adapter.prepare_images(pictures)) == n, "prepare_images changes the number")
+    single = _all_scores(adapter, pictures, 1)
+    check("batch size changes no score", _close(scores, single), _difference(scores, single))
+    parts = concatenate([adapter.prepare_images([picture]) for picture in pictures])
+    rows = Rows(np.arange(n)[None], np.arange(n)[None])
+    apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
+    one_by_one = score_groups(adapter, encode(adapter, apart, n), rows)[0]
+    check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
+    backwards = _all_scores(adapter, pictures[::-1], n)[::-1]
+    check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
+
+
+def _check_trainable(adapter: Any, pictures: list[Image.Image], check: _Check) -> None:
+    before = snapshot(adapter)
+    scores = _all_scores(adapter, pictures, len(pictures))
+    prepared = _prepared(adapter, pictures)
+    n = np.arange(len(pictures))
+    loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
+    check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
+    config = TTMConfig(epochs=2)
+    pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
+    finetune(
+        adapter,
+        prepared,
+        pairs,
+        make_optimizer(adapter, config),
+        config=config,
+        learning_rate=1e-2,
+        batch=len(pictures),
+        rng=np.random.default_rng(0),
+    )
+    trained = _all_scores(adapter, pictures, len(pictures))
+    check("training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?")
+    restore(adapter, before)
+    after = _all_scores(adapter, pictures, len(pictures))
+    check("the state comes back after training", _close(scores, after), _difference(scores, after))
+
+
+def _pictures(count: int, size: tuple[int, int]) -> list[Image.Image]:
+    rng = np.random.RandomState(0)
+    return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
+
+
+def _prepared(adapter: DualEncoder, pictures: list[Image.Image]) -> _Prepared:
+    def opener(picture: Image.Image) -> Callable[[], Image.Image]:
+        return lambda: picture
+
+    images = tuple(ImageRef(str(index), opener(picture)) for index, picture in enumerate(pictures))
+    return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pictures))[0]
+
+
+def _all_scores(adapter: DualEncoder, pictures: list[Image.Image], batch_size: int) -> np.ndarray:
+    prepared = _prepared(adapter, pictures)
+    return score_all_pairs(adapter, encode(adapter, prepared, batch_size), prepared.rows)
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and bool(np.allclose(one, other, rtol=0, atol=TOLERANCE))
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> str:
+    if one.shape != other.shape:
+        return f"shapes {one.shape} and {other.shape}"
+    return f"scores differ by up to {np.abs(one - other).max():.3g} (allowed: {TOLERANCE:g})"
