@@ -57,14 +57,14 @@ class Recipe:
         related: pictures per batch captioned "a red circle left of a blue square", in whole families.
         placed: pictures per batch captioned "a red circle on the left", in whole families.
         named: pictures per batch captioned "a red circle".
-        family_weight: weight of the loss inside families of four; without it relations take far longer to learn.
+        family_weight: weight of the loss inside families of four, whose captions differ only in relation or side.
         lr: peak learning rate.
         warm_up: steps of linear warm-up.
         max_scale: upper bound of the temperature's inverse.
     """
 
-    steps: int = 1500
-    schedule_steps: int = 3500
+    steps: int = 2500
+    schedule_steps: int = 2500
     pair_families: int = 10_000
     single_families: int = 3_000
     bound: int = 28
@@ -309,21 +309,24 @@ def train(
     return model.eval()
 
 
-CARD = """# tiny_clip{suffix}
+CARD = """# {name}
 
 A CLIP dual encoder of {n_parameters:,} parameters for the built-in tasks of ttmbench, small enough to be scored and
-adapted on a laptop's processor in seconds. It loads with `CLIPModel`, `AutoTokenizer`, `AutoImageProcessor` and
+adapted on a processor in seconds. It loads with `CLIPModel`, `AutoTokenizer`, `AutoImageProcessor` and
 `AutoProcessor` of transformers.
 
-- **Made by** `python scripts/train_tiny_clip.py --seed {seed} --out {out}`, in the ttmbench repository: {steps}
-  steps from random weights, on a processor. Nothing was downloaded.
-- **Trained on** rendered scenes only: {n_images:,} pictures of one or two coloured shapes in the styles {styles}, and
-  captions from templates. It has seen no photograph, no text but those captions, no scene of a task and no picture
-  in the style of the tasks.
-- **Knows** {n_words} words: eight shapes, eight colours, four relations, four places. Every other word is `<unk>`.
+Made on a processor from random weights in {steps} steps, without any download, by
+
+    python scripts/train_tiny_clip.py --seed {seed} --out model_adapters/assets/{name}
+
+- **Trained on** rendered scenes only: {n_images:,} pictures of one or two coloured shapes in the styles
+  {styles}, and captions from templates. It has seen no photograph, no other text,
+  no scene of a task and no picture in the style of the tasks.
+- **Knows** {n_words} words, in lower case: eight shapes, eight colours, and what it takes to say where they are. Every
+  other word is `<unk>`.
 - **Meant for** trying out and testing the benchmark. It says nothing about photographs.
 
-The documentation of the built-in tasks, `docs/builtin.md`, says how it does on them.
+The documentation of the built-in tasks, `docs/builtin.md`, says more.
 """
 
 
@@ -336,10 +339,9 @@ def save(model: CLIPModel, processor: CLIPProcessor, recipe: Recipe, seed: int, 
     # Weights are written for their owner only; everybody who can read the repository may read them.
     (out / "model.safetensors").chmod(0o644)
     card = CARD.format(
-        suffix=f"_seed{seed}" if seed else "",
+        name=out.name,
         n_parameters=sum(p.numel() for p in model.parameters()),
         seed=seed,
-        out=out.as_posix(),
         steps=recipe.steps,
         n_images=4 * (recipe.pair_families + recipe.single_families),
         styles=", ".join(f'"{style}"' for style in TRAINING_STYLES),

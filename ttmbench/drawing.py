@@ -198,12 +198,14 @@ def _square(u: Ints, v: Ints) -> Mask:
 
 
 def _triangle(u: Ints, v: Ints) -> Mask:
-    return _half_planes(u, v - 150, (90, 210, 330), 560) == 3
+    inside: Mask = _half_planes(u, v - 150, (90, 210, 330), 560) == 3
+    return inside
 
 
 def _star(u: Ints, v: Ints) -> Mask:
     # A point of a pentagram is inside at least four of its five lines.
-    return _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4
+    inside: Mask = _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4
+    return inside
 
 
 def _cross(u: Ints, v: Ints) -> Mask:
@@ -288,6 +290,7 @@ def _background(rng: np.random.RandomState, style: Style) -> Floats:
     kind = _pick(rng, style.backgrounds)
     sine, cosine = _trig(int(rng.random_sample() * 360))
     strength = style.contrast * (0.4 + 0.6 * float(rng.random_sample()))
+    pattern: Floats
     if kind == "plain":
         pattern = np.zeros((SIZE, SIZE))
     elif kind == "cloud":
@@ -299,7 +302,7 @@ def _background(rng: np.random.RandomState, style: Style) -> Floats:
             pattern = along / float(2 * SIZE * _ONE)
         else:
             width = (3 + int(rng.random_sample() * 5)) * 2 * _ONE
-            pattern = ((along // width) % 2) - 0.5
+            pattern = (along // width % 2).astype(np.float64) - 0.5
     return base[None, None, :] + strength * pattern[:, :, None]
 
 

@@ -75,7 +75,7 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
         scores: filter -> score arrays, one per seed.
         metadata: strings to keep with them; ``group_ids`` is a JSON list.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays: dict[str, np.ndarray] = {}
     for name, per_seed in scores.items():
@@ -83,7 +83,7 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
             arrays[f"scores.{name}.{index}"] = np.ascontiguousarray(one.groups)
             if one.all_pairs is not None:
                 arrays[f"all_pairs.{name}.{index}"] = np.ascontiguousarray(one.all_pairs)
-    save_file(arrays, path, metadata={"format": "ttmbench-scores", **metadata})
+    path.write_bytes(save(arrays, metadata={"format": "ttmbench-scores", **metadata}))
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -1,0 +1,139 @@
+"""What several tests share: small models in the hub's own format, and small tasks."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Small models are as fast on one thread, and a busy machine does not slow them down."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def real_scores() -> Path:
+    """Score files of real models, where they are at hand."""
+    folder = SHARED / "real-scores" / "winoground"
+    if not folder.is_dir():
+        pytest.skip("real score files are not at hand")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_siglip(tmp_path_factory) -> Path:
+    """A random SiglipModel, written as hub models are."""
+    import torch
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    torch.manual_seed(0)
+    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = SiglipConfig(
+        text_config={**tower, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32},
+        vision_config={**tower, "image_size": 32, "patch_size": 8},
+    )
+    model = SiglipModel(config)
+    with torch.no_grad():
+        model.logit_scale.fill_(2.3)
+        model.logit_bias.fill_(-5.0)
+    folder = tmp_path_factory.mktemp("tiny_siglip")
+    model.save_pretrained(folder)
+    _word_tokenizer(eos="</s>", pad="</s>", length=16).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_hf_clip(tmp_path_factory) -> Path:
+    """A random CLIPModel, written as hub models are."""
+    import torch
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+    torch.manual_seed(1)
+    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokens = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+    config = CLIPConfig(
+        text_config={**tower, **tokens, "vocab_size": 60, "max_position_embeddings": 20},
+        vision_config={**tower, "image_size": 32, "patch_size": 8},
+        projection_dim=24,
+    )
+    folder = tmp_path_factory.mktemp("tiny_clip")
+    CLIPModel(config).save_pretrained(folder)
+    _word_tokenizer(eos="</s>", pad="<pad>", length=20).save_pretrained(folder)
+    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def _word_tokenizer(eos: str, pad: str, length: int):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    from ttmbench.scenes import COLORS, SHAPES
+
+    words = [*"a the and of on at left right top bottom above below photo dogs cat two".split(), *COLORS, *SHAPES]
+    vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
+    )
+
+
+@pytest.fixture
+def folder_task(tmp_path) -> Callable[..., Path]:
+    """Makes a user's own task of six 2x2 groups: a YAML, a JSONL and pictures. Returns the folder."""
+    import json
+
+    from PIL import Image
+
+    def make(name: str = "mine", n: int = 6, **changes: object) -> Path:
+        import yaml
+
+        folder = tmp_path / f"{name}_task"
+        (folder / "pictures").mkdir(parents=True)
+        rng = np.random.RandomState(0)
+        colors = ["red", "blue", "green", "yellow"]
+        with (folder / "groups.jsonl").open("w", encoding="utf-8") as file:
+            for index in range(n):
+                row: dict[str, object] = {"id": f"g{index}"}
+                for side in (0, 1):
+                    picture = Image.fromarray(rng.randint(0, 256, (24, 30, 3), dtype=np.uint8))
+                    picture.save(folder / "pictures" / f"{index}_{side}.png")
+                    row[f"image_{side}"] = f"{index}_{side}.png"
+                    color = colors[(index + side) % 4]
+                    row[f"caption_{side}"] = f"a {color} circle {'on the left ' * (index // 4)}{index}".strip()
+                file.write(json.dumps(row) + "\n")
+        spec: dict[str, object] = {
+            "task": name,
+            "version": 1,
+            "source": {"kind": "folder", "path": "groups.jsonl", "images": "pictures"},
+            "group": {
+                "shape": [2, 2],
+                "n_groups": n,
+                "id": "id",
+                "images": ["image_0", "image_1"],
+                "captions": ["caption_0", "caption_1"],
+            },
+            "metrics": ["text_score", "image_score", "group_score", "group_match"],
+        }
+        spec.update(changes)
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+        return folder
+
+    return make

@@ -1,0 +1,127 @@
+"""Matching against brute force and against scipy, ties to the last bit, and the global assignment."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import linear_sum_assignment
+
+from ttmbench.matching import injections, match_global, match_groups, oracle_margin
+from ttmbench.metrics import global_assignment_accuracy
+
+SHAPES = [(1, 2), (1, 5), (2, 2), (2, 4), (3, 3), (3, 5), (4, 4)]
+
+
+def score_arrays(elements):
+    return st.sampled_from(SHAPES).flatmap(lambda shape: arrays(np.float64, (3, *shape), elements=elements))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_injections_are_all_and_start_with_the_truth(shape):
+    table = injections(*shape)
+    assert len(table) == math.perm(shape[1], shape[0]) == len({tuple(row) for row in table})
+    assert table[0].tolist() == list(range(shape[0]))
+    assert all(len(set(row)) == shape[0] for row in table.tolist())
+
+
+@given(score_arrays(st.integers(-4, 4).map(float)))
+def test_matching_and_margin_equal_brute_force(scores):
+    found = match_groups(scores)
+    for g, s in enumerate(scores):
+        totals = {p: sum(s[i, c] for i, c in enumerate(p)) for p in permutations(range(s.shape[1]), s.shape[0])}
+        best, second = sorted(totals.values(), reverse=True)[:2]
+        assert totals[tuple(found.captions[g].tolist())] == best
+        assert found.margin[g] == best - second
+        assert found.tie[g] == (best == second)
+
+
+@given(score_arrays(st.floats(-30, 30, width=32)))
+def test_matching_total_equals_scipy_assignment(scores):
+    found = match_groups(scores)
+    for g, s in enumerate(scores):
+        rows, columns = linear_sum_assignment(s, maximize=True)
+        assert math.isclose(s[rows, columns].sum(), s[np.arange(len(s)), found.captions[g]].sum(), abs_tol=1e-9)
+        if found.margin[g] > 1e-9:
+            assert columns.tolist() == found.captions[g].tolist()
+
+
+@given(score_arrays(st.integers(-4, 4).map(float)))
+def test_oracle_margin_is_positive_exactly_where_the_truth_wins(scores):
+    margins = oracle_margin(scores)
+    for g, s in enumerate(scores):
+        m, k = s.shape
+        true = sum(s[i, i] for i in range(m))
+        others = [sum(s[i, c] for i, c in enumerate(p)) for p in permutations(range(k), m) if p != tuple(range(m))]
+        assert margins[g] == true - max(others)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_rounding_makes_no_winner(order):
+    """0.1 + 0.2 + 0.3 depends on the order of addition in float64; the three equal matchings still tie."""
+    values = np.array([0.1, 0.2, 0.3])[list(order)]
+    scores = np.broadcast_to(values, (1, 3, 3)).copy()
+    found = match_groups(scores)
+    assert found.tie.tolist() == [True] and found.margin.tolist() == [0.0]
+
+
+def test_rounding_hides_no_winner():
+    scores = np.array([[[1e-20, 0.0], [0.0, 1e5]]])
+    found = match_groups(scores)
+    assert not found.tie[0] and found.margin[0] > 0 and found.captions[0].tolist() == [0, 1]
+
+
+def test_order_of_groups_does_not_matter_for_many_groups():
+    scores = np.random.default_rng(0).normal(size=(500, 2, 3))
+    order = np.random.default_rng(1).permutation(500)
+    one, other = match_groups(scores), match_groups(scores[order])
+    assert np.array_equal(one.captions[order], other.captions) and np.array_equal(one.margin[order], other.margin)
+
+
+def test_too_many_matchings_are_refused_with_a_way_out():
+    with pytest.raises(ValueError, match="global variant"):
+        match_groups(np.zeros((1, 10, 11)))
+
+
+def test_empty_input_has_no_matchings():
+    assert match_groups(np.zeros((0, 2, 2))).captions.shape == (0, 2)
+
+
+@settings(max_examples=60)
+@given(
+    st.tuples(st.integers(1, 4), st.integers(0, 2)).flatmap(
+        lambda shape: arrays(np.float64, (shape[0], shape[0] + shape[1]), elements=st.integers(-2, 2).map(float))
+    )
+)
+def test_global_ties_equal_brute_force(scores):
+    """An image is tied exactly where the optimal assignments disagree about its caption."""
+    n, k = scores.shape
+    totals = {p: sum(scores[i, c] for i, c in enumerate(p)) for p in permutations(range(k), n)}
+    best = max(totals.values())
+    optimal = [p for p, total in totals.items() if total == best]
+    found = match_global(scores)
+    assert tuple(found.captions.tolist()) in optimal
+    assert found.tie.tolist() == [len({p[i] for p in optimal}) > 1 for i in range(n)]
+    strict = [all(p[i] == i for p in optimal) for i in range(n)]
+    assert global_assignment_accuracy(scores).tolist() == strict
+
+
+def test_global_matching_agrees_with_scipy_on_a_large_problem():
+    scores = np.random.default_rng(0).normal(size=(300, 340)).astype(np.float32)
+    found = match_global(scores)
+    _, columns = linear_sum_assignment(scores.astype(np.float64), maximize=True)
+    assert found.captions.tolist() == columns.tolist()
+    assert not found.tie.any()
+    assert np.allclose(found.scores, scores[np.arange(300), columns])
+
+
+def test_global_matching_refuses_more_images_than_captions():
+    with pytest.raises(ValueError, match="images <= captions"):
+        match_global(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="image 1"):
+        match_global(np.array([[0.0, 1.0], [np.nan, 1.0]]))

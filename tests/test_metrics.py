@@ -1,0 +1,184 @@
+"""Metrics and chance levels: literal matrices, properties, and a naive loop over permutations."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ttmbench import chance, metrics
+from ttmbench.builtin_plugin import ttmbench_register_metrics
+
+GROUP_METRICS = [spec for spec in ttmbench_register_metrics() if spec.scope == "group"]
+SHAPES = [(1, 2), (1, 4), (2, 2), (2, 3), (3, 3), (2, 4), (4, 4)]
+
+
+def any_scores(wide: bool = False):
+    """Score arrays of a few groups of any shape; whole numbers, so that sums are exact and ties happen."""
+    values = st.integers(-3, 3).map(float) if not wide else st.floats(-100, 100, width=32)
+    return st.sampled_from(SHAPES).flatmap(
+        lambda shape: arrays(
+            np.float64, st.tuples(st.integers(1, 6), st.just(shape[0]), st.just(shape[1])), elements=values
+        )
+    )
+
+
+def naive(scores: np.ndarray) -> dict[str, list[float]]:
+    """The definitions, written out with loops for one group after the other."""
+    out: dict[str, list[float]] = {name: [] for name in ("text", "image", "group", "match", "individual")}
+    for s in scores:
+        m, k = s.shape
+        rows = [all(s[i, i] > s[i, j] for j in range(k) if j != i) for i in range(m)]
+        columns = [all(s[i, i] > s[j, i] for j in range(m) if j != i) for i in range(m)]
+        total = sum(s[i, i] for i in range(m))
+        match = all(
+            total > sum(s[i, p[i]] for i in range(m)) for p in permutations(range(k), m) if p != tuple(range(m))
+        )
+        out["text"].append(all(rows))
+        out["image"].append(all(columns))
+        out["group"].append(all(rows) and (all(columns) if m == k else True))
+        out["match"].append(match)
+        out["individual"].append(sum(rows) / m)
+    return out
+
+
+@given(any_scores())
+def test_metrics_equal_their_definitions(scores):
+    expected = naive(scores)
+    assert metrics.text_score(scores).tolist() == expected["text"]
+    assert metrics.group_score(scores).tolist() == expected["group"]
+    assert metrics.group_match(scores).tolist() == expected["match"]
+    assert metrics.individual_match(scores).tolist() == expected["individual"]
+    if scores.shape[1] > 1:
+        assert metrics.image_score(scores).tolist() == expected["image"]
+
+
+@given(any_scores(wide=True))
+def test_group_score_implies_group_match(scores):
+    assert not np.any(metrics.group_score(scores) & ~metrics.group_match(scores))
+
+
+@given(any_scores(wide=True))
+def test_square_and_single_image_relations(scores):
+    if scores.shape[1] == 1:
+        text = metrics.text_score(scores)
+        assert np.array_equal(text, metrics.group_score(scores))
+        assert np.array_equal(text, metrics.group_match(scores))
+    assert np.array_equal(metrics.text_score(scores), metrics.individual_match(scores) == 1)
+
+
+@given(any_scores(), st.integers(0, 2**32 - 1))
+def test_joint_relabelling_changes_nothing(scores, seed):
+    rng = np.random.default_rng(seed)
+    _, m, k = scores.shape
+    images = rng.permutation(m)
+    # The true caption moves with its image; captions without an image keep their places.
+    captions = np.concatenate([images, np.arange(m, k)])
+    moved = scores[:, images][:, :, captions]
+    for spec in GROUP_METRICS:
+        if spec.defined(m, k):
+            assert np.array_equal(spec.compute(scores), spec.compute(moved)), spec.name
+            assert np.array_equal(spec.ties(scores), spec.ties(moved)), spec.name
+
+
+@given(any_scores(), st.integers(-50, 50), st.sampled_from([0.25, 0.5, 2.0, 8.0]))
+def test_constant_and_positive_scale_change_nothing(scores, constant, scale):
+    _, m, k = scores.shape
+    for spec in GROUP_METRICS:
+        if spec.defined(m, k):
+            assert np.array_equal(spec.compute(scores), spec.compute(scores + constant)), spec.name
+            assert np.array_equal(spec.compute(scores), spec.compute(scores * scale)), spec.name
+
+
+@given(st.sampled_from(SHAPES), st.floats(-1e6, 1e6, width=32))
+def test_a_constant_scorer_scores_zero_and_ties_everywhere(shape, value):
+    scores = np.full((3, *shape), value)
+    for spec in GROUP_METRICS:
+        if spec.defined(*shape):
+            assert not spec.compute(scores).any(), spec.name
+            assert spec.ties(scores).all(), spec.name
+    matrix = np.full((5, 7), value)
+    assert not metrics.global_assignment_accuracy(matrix).any()
+    assert metrics.global_assignment_ties(matrix).all()
+
+
+def test_ties_are_found_where_they_are():
+    scores = np.array(
+        [[[2.0, 2.0], [0.0, 1.0]], [[2.0, 1.0], [2.0, 3.0]], [[3.0, 1.0], [2.0, 4.0]], [[1.0, 3.0], [0.0, 2.0]]]
+    )
+    assert metrics.text_score_ties(scores).tolist() == [True, False, False, False]
+    assert metrics.image_score_ties(scores).tolist() == [False, True, False, False]
+    assert metrics.group_score_ties(scores).tolist() == [True, True, False, False]
+    assert metrics.group_match_ties(scores).tolist() == [False, False, False, True]
+
+
+def test_image_score_of_one_image_is_refused():
+    with pytest.raises(ValueError, match="one image"):
+        metrics.image_score(np.zeros((2, 1, 3)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_refused_by_group(bad):
+    scores = np.zeros((4, 2, 2))
+    scores[2, 1, 0] = bad
+    for spec in GROUP_METRICS:
+        with pytest.raises(ValueError, match="group 2"):
+            spec.compute(scores)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 1), (1, 1)])
+def test_more_images_than_captions_are_refused(shape):
+    with pytest.raises(ValueError, match="images <= captions"):
+        metrics.text_score(np.zeros((1, *shape)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chance_levels_by_simulation(shape):
+    """Each closed form within 4 standard errors of a simulated random scorer."""
+    n = 200_000
+    scores = np.random.default_rng([7, *shape]).random((n, *shape))
+    for spec in GROUP_METRICS:
+        level = spec.chance(*shape)
+        if not spec.defined(*shape):
+            assert level is None
+            continue
+        values = spec.compute(scores).astype(float)
+        error = max(values.std(ddof=1), 1 / n) / np.sqrt(n)
+        assert abs(values.mean() - level) < 4 * error, (spec.name, values.mean(), level)
+
+
+def test_chance_of_the_paper():
+    assert chance.group_score(2, 2) == pytest.approx(1 / 6)
+    assert chance.group_match(2, 2) == pytest.approx(1 / 2)
+    assert chance.group_score(2, 3) == pytest.approx(1 / 9)
+    assert chance.group_match(2, 3) == pytest.approx(1 / 6)
+    assert chance.group_score(3, 3) == pytest.approx(2 / 120)
+
+
+def test_chance_of_global_assignment_by_simulation():
+    rng = np.random.default_rng(3)
+    values = np.array([metrics.global_assignment_accuracy(rng.random((6, 9))).mean() for _ in range(3000)])
+    assert abs(values.mean() - chance.global_assignment_accuracy(6, 9)) < 4 * values.std(ddof=1) / np.sqrt(len(values))
+
+
+def test_real_scores_give_the_published_numbers(real_scores):
+    from ttmbench.scorefile import read_scores
+    from ttmbench.types import GroupShape
+
+    expected = {
+        "clip": (30.75, 10.50, 8.00, 63.75, 0),
+        "vinvl": (37.75, 17.75, 14.50, 68.75, 0),
+        "human": (89.50, 88.50, 85.50, 97.50, 4),
+    }
+    for name, (text, image, group, match, ties) in expected.items():
+        scores = read_scores(real_scores / f"{name}.jsonl", GroupShape(2, 2)).scores["none"][0].groups
+        found = [
+            100 * f(scores).mean()
+            for f in (metrics.text_score, metrics.image_score, metrics.group_score, metrics.group_match)
+        ]
+        assert found == pytest.approx([text, image, group, match]), name
+        assert metrics.group_match_ties(scores).sum() == ties, name

@@ -1,0 +1,56 @@
+"""Threshold schedules and the coverage rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ttmbench import schedules
+from ttmbench.ttmconfig import batch_units
+
+ALL = [schedules.linear, schedules.cosine, schedules.constant, schedules.ascending]
+
+
+@pytest.mark.parametrize("schedule", [schedules.linear, schedules.cosine])
+def test_decaying_schedules_include_both_ends_and_never_rise(schedule):
+    taus = schedule(2.0, 0.1, 10)
+    assert taus[0] == 2.0 and taus[-1] == pytest.approx(0.1) and len(taus) == 10
+    assert (np.diff(taus) <= 0).all()
+
+
+def test_cosine_is_half_a_cosine():
+    t = np.arange(10) / 9
+    assert schedules.cosine(2.0, 0.5, 10) == pytest.approx(0.5 + 1.5 * (1 + np.cos(np.pi * t)) / 2)
+
+
+def test_cosine_ends_at_zero_exactly():
+    """At a hair above 0 the last iteration would drop groups of margin 0."""
+    assert schedules.cosine(1.7, 0.0, 7)[-1] == 0.0
+
+
+@pytest.mark.parametrize("schedule", ALL)
+def test_one_iteration_and_none(schedule):
+    assert len(schedule(1.0, 0.0, 1)) == 1
+    with pytest.raises(ValueError, match="at least one"):
+        schedule(1.0, 0.0, 0)
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=60, unique=True), st.floats(0.01, 1))
+def test_coverage_threshold_keeps_the_share_and_no_more(margins, share):
+    margins = np.array(margins)
+    tau = schedules.threshold_for_coverage(margins, share)
+    kept = int((margins >= tau).sum())
+    assert kept == max(1, int(np.ceil(share * len(margins) - 1e-9)))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
+def test_coverage_outside_its_range_is_refused(share):
+    with pytest.raises(ValueError, match="coverage"):
+        schedules.threshold_for_coverage(np.ones(3), share)
+
+
+def test_batch_rule():
+    assert [batch_units(n, 50) for n in (102, 103, 400, 300, 135, 3)] == [51, 52, 50, 50, 50, 3]
+    assert [batch_units(n, 100) for n in (408, 245, 666)] == [102, 100, 100]

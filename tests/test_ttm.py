@@ -1,0 +1,272 @@
+"""TTM against a naive restatement of Algorithm 1 that shares no code with it, and what it must never do."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from ttmbench import schedules
+from ttmbench.finetune import restore, snapshot
+from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.registry import build_registry
+from ttmbench.scoring import prepare
+from ttmbench.taskfile import TaskFile
+from ttmbench.ttm import PseudoLabels, Stage, adapt, overfit, select
+from ttmbench.ttmconfig import TTMConfig
+from ttmbench.types import ScheduleSpec, Scores
+
+LINEAR = ScheduleSpec("linear", schedules.linear)
+
+
+def load(name: str, n: int) -> list:
+    registry = build_registry()
+    return registry.load_groups(registry.task(name), limit=n)
+
+
+def stage_of(adapter, groups, is_global=False) -> tuple[Stage, Scores]:
+    prepared, _ = prepare(adapter, groups, 32)
+    stage = Stage(adapter, prepared, 32, is_global, is_global)
+    return stage, stage.score()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_clip.load(device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _model_stays(model):
+    before = snapshot(model)
+    yield
+    restore(model, before)
+
+
+def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr, seed):
+    """Algorithm 1 with loops, plain transformers and plain torch. Batches follow the same random streams."""
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder)
+    tokenizer, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
+    pixels = [[processor(images=[i.open()], return_tensors="pt")["pixel_values"] for i in g.images] for g in groups]
+    captions = [caption for group in groups for caption in group.captions]
+    tokens = tokenizer(captions, padding="max_length" if loss_kind == "sigmoid" else True, return_tensors="pt")
+    m, k = len(groups[0].images), len(groups[0].captions)
+
+    def forward(image_list, caption_rows, **options):
+        return model(
+            pixel_values=torch.cat(image_list), **{name: t[caption_rows] for name, t in tokens.items()}, **options
+        )
+
+    def all_scores():
+        model.eval()
+        with torch.no_grad():
+            return [
+                forward(pixels[g], list(range(g * k, g * k + k))).logits_per_image.numpy().astype(np.float64)
+                for g in range(len(groups))
+            ]
+
+    history, taus = [], None
+    for t in range(1, iterations + 1):
+        labels, margins = [], []
+        for s in all_scores():
+            ranked = sorted(
+                ((sum(s[i, c] for i, c in enumerate(p)), p) for p in permutations(range(k), m)), reverse=True
+            )
+            labels.append(ranked[0][1])
+            margins.append(ranked[0][0] - ranked[1][0])
+        taus = taus or taus_of(margins)
+        chosen = [g for g in range(len(groups)) if margins[g] >= taus[t - 1]]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.05)
+        rng = np.random.default_rng([seed, t])
+        per_epoch = math.ceil(len(chosen) / batch)
+        losses = []
+        model.train()
+        for epoch in range(epochs):
+            order, total = rng.permutation(len(chosen)), 0.0
+            for b in range(per_epoch):
+                part = [chosen[i] for i in order[b * batch : (b + 1) * batch]]
+                done = (epoch * per_epoch + b) / (per_epoch * epochs)
+                optimizer.param_groups[0]["lr"] = lr * 0.95 ** (t - 1) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+                output = forward(
+                    [pixels[g][i] for g in part for i in range(m)],
+                    [g * k + labels[g][i] for g in part for i in range(m)],
+                    return_loss=True,
+                )
+                optimizer.zero_grad()
+                output.loss.backward()
+                optimizer.step()
+                total += float(output.loss.detach()) * len(part)
+            losses.append(total / len(chosen))
+        history.append((taus[t - 1], chosen, [labels[g] for g in chosen], losses))
+    return history
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
+@pytest.mark.parametrize(("task", "n"), [("shapes_color", 60), ("shapes_spatial", 60)])
+def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, tiny_siglip, tiny_hf_clip):
+    folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
+    groups = load(task, n)
+    adapter = hf.load(pretrained=str(folder), device="cpu")
+    stage, raw = stage_of(adapter, groups)
+    config = TTMConfig(iterations=3, epochs=2, batch_groups=25)
+    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=5))
+
+    def taus_of(margins):
+        top = sorted(margins, reverse=True)[math.ceil(0.25 * n) - 1]
+        return [top, top / 2, 0.0]
+
+    naive = naive_ttm(folder, kind, groups, taus_of, 3, 2, 25, 1e-3, 5)
+    for step, (tau, chosen, labels, losses) in zip(steps, naive, strict=True):
+        assert step.threshold == pytest.approx(tau, abs=1e-4)
+        assert np.flatnonzero(step.selected).tolist() == chosen
+        assert [tuple(row) for row in step.captions[step.selected].tolist()] == labels
+        assert list(step.loss) == pytest.approx(losses, abs=1e-4)
+
+
+def test_the_seed_of_the_shuffle_steers_nothing(model):
+    """With another order of captions inside every group, the same groups and captions are selected."""
+    groups = load("shapes_spatial", 40)
+    stage, raw = stage_of(model, groups)
+    config = TTMConfig(iterations=1, epochs=1)
+    before = snapshot(model)
+    found = []
+    for seed in (0, 1):
+        step = next(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-9, seed=seed))
+        found.append(step)
+        restore(model, before)
+    assert np.array_equal(found[0].selected, found[1].selected)
+    assert np.array_equal(found[0].captions, found[1].captions)
+    assert found[0].threshold == found[1].threshold
+
+
+def test_moving_the_truth_moves_every_choice_with_it(model):
+    """TTM sees captions, not positions: with captions rotated in every group, its choices rotate too."""
+    from dataclasses import replace
+
+    groups = load("shapes_color", 40)
+    turned = [replace(group, captions=group.captions[::-1]) for group in groups]
+    config = TTMConfig(iterations=2, epochs=2)
+    before = snapshot(model)
+    results = []
+    for some in (groups, turned):
+        stage, raw = stage_of(model, some)
+        results.append(list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0)))
+        restore(model, before)
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one.selected, other.selected)
+        assert np.array_equal(one.captions, 1 - other.captions)
+        assert one.loss == pytest.approx(other.loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("is_global", [False, True])
+def test_a_constant_scorer_selects_nothing_and_is_not_trained(model, is_global):
+    groups = load("shapes_color", 12)
+    stage, raw = stage_of(model, groups, is_global)
+    flat = Scores(np.ones_like(raw.groups), np.ones_like(raw.all_pairs) if is_global else None)
+    before = snapshot(model)
+    config = TTMConfig(iterations=1, epochs=1, tau_start=0.0)
+    step = next(adapt(stage, flat, config=config, schedule=LINEAR, learning_rate=1e-2, seed=0))
+    assert step.tie.all() and not step.selected.any() and step.loss == ()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def labels_with(confidence, tie) -> PseudoLabels:
+    n = len(confidence)
+    return PseudoLabels(np.zeros((n, 1), int), np.array(confidence, float), np.array(tie), None)
+
+
+def test_selection_rules():
+    labels = labels_with([3.0, 0.0, 2.0, 2.0], [False, True, False, False])
+    assert select(labels, 2.0, by_share=False).tolist() == [True, False, True, True]
+    assert select(labels, 0.0, by_share=False).tolist() == [True, False, True, True]
+    assert select(labels, 0.75, by_share=True).tolist() == [True, False, False, False]
+    assert select(labels, 0.0, by_share=True).tolist() == [True, False, True, True]
+    assert not select(labels, 1.0, by_share=True).any()
+
+
+def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):
+    groups = load("shapes_color", 40)
+    stage, raw = stage_of(model, groups)
+    config = TTMConfig(iterations=3, epochs=1)
+    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-6, seed=0))
+    assert steps[0].selected.sum() == 10
+    assert steps[-1].threshold == 0 and steps[-1].selected.all()
+
+
+def test_learning_rate_restarts_lower_every_iteration(model):
+    groups = load("shapes_color", 10)
+    stage, raw = stage_of(model, groups)
+    config = TTMConfig(iterations=3, epochs=1)
+    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
+    assert [step.learning_rate for step in steps] == pytest.approx([1e-4, 0.95e-4, 0.95**2 * 1e-4])
+
+
+def test_keeping_the_optimizer_state_changes_the_second_iteration_only(model):
+    groups = load("shapes_color", 20)
+    before = snapshot(model)
+    losses = []
+    for keep in (False, True):
+        stage, raw = stage_of(model, groups)
+        config = TTMConfig(iterations=2, epochs=2, tau_start=0.0, keep_optimizer_state=keep)
+        steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
+        losses.append([step.loss for step in steps])
+        restore(model, before)
+    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
+
+
+def test_global_variant_selects_pairs_by_share_and_trains(model):
+    groups = load("shapes_color", 20)
+    stage, raw = stage_of(model, groups, is_global=True)
+    config = TTMConfig(iterations=2, epochs=1)
+    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
+    assert steps[0].threshold == 0.5 and steps[0].selected.sum() == 20 and len(steps[0].selected) == 40
+    assert steps[-1].threshold == 0.0 and (steps[-1].selected | steps[-1].tie).all()
+    assert len(set(steps[0].captions.ravel().tolist())) == 40
+
+
+def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
+    groups = load("shapes_color", 20)
+    stage, raw = stage_of(model, groups)
+    steps = list(overfit(stage, raw, config=TTMConfig(epochs=15), learning_rate=1e-3, seed=0))
+    last = steps[-1]
+    assert all(np.array_equal(step.captions, steps[0].captions) for step in steps)
+    order = np.argsort(last.captions, axis=1)
+    from ttmbench.metrics import group_match, group_score
+
+    as_if_true = np.take_along_axis(last.scores.groups, np.argsort(order, axis=1)[:, None, :], axis=2)
+    assert group_score(as_if_true).all(), "every group has the group score under its own pseudo-label"
+    assert len(steps) < 10, "it ends as soon as that is reached"
+    assert group_score(last.scores.groups).mean() == group_match(raw.groups).mean()
+
+
+def test_rectangular_groups_are_adapted(model, tmp_path):
+    """2 images and 3 captions: no shipped task has such groups, a user's may."""
+    from dataclasses import replace
+
+    groups = [
+        replace(one, captions=(*one.captions, other.captions[0]))
+        for one, other in zip(load("shapes_color", 12), load("shapes_color", 13)[1:], strict=True)
+    ]
+    stage, raw = stage_of(model, groups)
+    steps = list(
+        adapt(stage, raw, config=TTMConfig(iterations=2, epochs=1), schedule=LINEAR, learning_rate=1e-4, seed=0)
+    )
+    assert raw.groups.shape == (12, 2, 3) and steps[-1].selected.all()
+
+
+def test_a_loss_that_is_not_finite_is_an_error(model):
+    from ttmbench.errors import TtmbenchError
+
+    groups = load("shapes_color", 10)
+    stage, raw = stage_of(model, groups)
+    with pytest.raises(TtmbenchError, match="lower learning rate"):
+        list(adapt(stage, raw, config=TTMConfig(epochs=3), schedule=LINEAR, learning_rate=1e30, seed=0))
+
+
+def test_task_file_of_global_variant():
+    task: TaskFile = build_registry().task("shapes_color_global")
+    assert task.spec.is_global and task.spec.source == build_registry().task("shapes_color").spec.source
