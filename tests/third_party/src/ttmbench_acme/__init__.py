@@ -1,0 +1,1 @@
+"""A third-party plugin of ttmbench, as its authors would write it."""
