@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench.errors import UsageError
-from ttmbench.ttmconfig import TTMConfig, describe
+from ttmbench.ttmconfig import TTMConfig, describe, first_error
 from ttmbench.types import GroupShape
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
-    return GroupSpec if error.errors()[0]["loc"][:1] == ("group",) else TaskSpec
+    return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec
 
 
 def _one_line(error: Exception) -> str:

@@ -82,11 +82,16 @@ def batch_units(total: int, default: int) -> int:
     return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
 
 
+def first_error(error: ValidationError) -> Any:
+    """The error to tell: an unknown key if there is one, since it often explains a missing one."""
+    return min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+
+
 def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """A pydantic error in one sentence: the first culprit by key, what is wrong, and a near name if there is one."""
     from difflib import get_close_matches
 
-    first = error.errors()[0]
+    first = first_error(error)
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = sorted(model.model_fields) if model else []

@@ -28,6 +28,13 @@ exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion do
 class _Parser(argparse.ArgumentParser):
     """argparse with errors of one line and a near name for a misspelt option."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Knows all of its own options: what is left over is an error here, where near names are known."""
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return parsed, left
+
     def error(self, message: str) -> NoReturn:
         """Prints one line and exits 2."""
         if message.startswith("unrecognized arguments:"):

@@ -1,0 +1,64 @@
+"""Builds the wheel and the sdist, installs the wheel in a clean environment and checks what is in it.
+
+`ttmbench ls tasks` there must list exactly the YAMLs of tasks/. With --full the environment gets all dependencies and
+runs the built-in model; without, only those that the listing needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow"]
+
+
+def clean_environment(folder: Path) -> Path:
+    """A new virtual environment; returns its python."""
+    venv.create(folder, with_pip=True)
+    return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+
+def build(target: Path) -> Path:
+    """Builds sdist and wheel; returns the wheel, which is built from the sdist."""
+    subprocess.run([sys.executable, "-m", "build", "--outdir", target, ROOT], check=True, stdout=subprocess.DEVNULL)
+    return next(target.glob("*.whl"))
+
+
+def main() -> None:
+    """Runs the check; exits non-zero with the reason."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="install all dependencies and run the built-in model")
+    full = parser.parse_args().full
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        wheel = build(folder / "dist")
+        python = clean_environment(folder / "env")
+        install = [python, "-m", "pip", "install", "--quiet"]
+        if full:
+            subprocess.run([*install, wheel], check=True)
+        else:
+            subprocess.run([*install, *LIGHT], check=True)
+            subprocess.run([*install, "--no-deps", wheel], check=True)
+        command = [python, "-m", "ttmbench"]
+        listed = subprocess.run(
+            [*command, "ls", "tasks", "--json"], check=True, capture_output=True, text=True, cwd=folder
+        )
+        names = {row["task"] for row in json.loads(listed.stdout)}
+        expected = {path.stem for path in (ROOT / "tasks").glob("*.yaml")}
+        if names != expected:
+            sys.exit(f"the wheel lists {sorted(names)}, tasks/ has {sorted(expected)}")
+        if full:
+            run = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--device", "cpu"]
+            subprocess.run([*command, *run], check=True, cwd=folder)
+    print(f"wheel: {len(names)} tasks, as in tasks/{'; the built-in model runs' if full else ''}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""The command line as a user meets it: every wrong input ends in one clear line and the documented exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ttmbench.cli import main
+
+BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu", "--bootstrap_iters", "20"]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_run_prints_a_table_and_writes_a_file(tmp_path, capsys):
+    code, out, err = run(capsys, *BASE, "--ttm", "--ttm-args", "iterations=1,epochs=1", "-o", str(tmp_path))
+    assert code == 0 and err == ""
+    for word in ("SimpleMatch", "TTM", "chance", "ties", "group_match", "16.67 / 50.00"):
+        assert word in out
+    (written,) = (tmp_path / "tiny-clip").glob("results_*.json")
+    assert f"results: {written}" in out.replace("\n", "")
+
+
+def test_score_prints_and_writes(tmp_path, capsys, real_scores):
+    target = tmp_path / "x.json"
+    code, out, _ = run(capsys, "score", str(real_scores / "clip.jsonl"), "--task", "winoground", "-o", str(target))
+    assert code == 0 and "63.75" in out and "30.75" in out
+    assert json.loads(target.read_text(encoding="utf-8"))["results"]["winoground"]["group_match,none"] == 0.6375
+
+
+def test_listings(capsys):
+    for kind in ("tasks", "models", "tags", "metrics", "schedules", "plugins"):
+        code, out, err = run(capsys, "ls", kind)
+        assert code == 0 and out and not err
+        code, out, _ = run(capsys, "ls", kind, "--json")
+        assert code == 0 and isinstance(json.loads(out), list)
+    assert "shapes_color" in run(capsys, "ls", "tasks")[1]
+
+
+def test_show_a_task_and_a_model(capsys):
+    code, out, _ = run(capsys, "show", "winoground")
+    assert code == 0 and json.loads(out)["metrics"]["group_match"]["chance"] == 0.5
+    code, out, _ = run(capsys, "show", "siglip-b16")
+    assert code == 0 and json.loads(out)["model_args"]["pretrained"] == "google/siglip-base-patch16-224"
+
+
+def test_validate(capsys, folder_task):
+    folder = folder_task()
+    code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"), "shapes_place")
+    assert code == 0 and "6 groups, all images decode" in out and "group_match 50.00" in out
+    (folder / "pictures" / "0_0.png").write_bytes(b"")
+    code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"))
+    assert code == 4 and "image 0_0.png of group g0" in out
+    assert run(capsys, "validate", "--schema_only")[0] == 0
+
+
+def test_schema(capsys):
+    code, out, _ = run(capsys, "schema", "results")
+    assert code == 0 and json.loads(out)["title"] == "ttmbench results"
+
+
+def test_dry_run_says_what_would_run(capsys):
+    code, out, _ = run(capsys, *BASE, "--ttm", "--dry_run")
+    assert code == 0 and json.loads(out)["tasks"]["shapes_color"]["ttm"]["lr"] > 0
+
+
+def test_config_file_and_precedence(tmp_path, capsys):
+    config = tmp_path / "run.yaml"
+    config.write_text("model: tiny-clip\ntasks: shapes_color\nlimit: 3\nbootstrap-iters: 10\n", encoding="utf-8")
+    code, _, _ = run(capsys, "--config", str(config), "--limit", "5", "-o", str(tmp_path / "x.json"))
+    document = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert code == 0 and document["config"]["limit"] == 5 and document["config"]["bootstrap_iters"] == 10
+
+
+@pytest.fixture
+def wrong_inputs(tmp_path, tiny_hf_clip):
+    """case -> (arguments, exit code, what the line must say)."""
+    import shutil
+
+    import numpy as np
+
+    def yaml_file(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    for name, keep in (("cut", -50), ("empty", 0)):
+        shutil.copytree(tiny_hf_clip, tmp_path / name)
+        weights = tmp_path / name / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:keep])
+    seven = tmp_path / "seven.npz"
+    np.savez(seven, np.random.default_rng(0).normal(size=(7, 2, 2)))
+    more = tmp_path / "more.npz"
+    np.savez(more, np.random.default_rng(0).normal(size=(401, 2, 2)))
+    file = tmp_path / "file"
+    file.write_text("", encoding="utf-8")
+    hf = ["--model", "hf", "--tasks", "shapes_color", "--device", "cpu"]
+    return {
+        "unknown task": ([*BASE, "--tasks", "shapes_colour"], 2, "did you mean 'shapes_color'"),
+        "unknown glob": ([*BASE, "--tasks", "nothing_*"], 2, "unknown task 'nothing_*'"),
+        "unknown model": ([*BASE, "--model", "tiny-clap"], 2, "did you mean 'tiny-clip'"),
+        "unknown model at all": ([*BASE, "--model", "zzz"], 2, "known: "),
+        "unknown flag": ([*BASE, "--tmm"], 2, "did you mean --ttm?"),
+        "unknown command": (["evaluate"], 2, "evaluate"),
+        "flag without value": ([*BASE, "--limit"], 2, "--limit"),
+        "flag with a wrong value": ([*BASE, "--limit", "none"], 2, "--limit"),
+        "broken YAML": ([*BASE, "--tasks", yaml_file("broken.yaml", "task: [x")], 2, "not valid YAML"),
+        "wrong key": ([*BASE, "--tasks", yaml_file("key.yaml", "task: key\nverison: 1")], 2, "did you mean 'version'"),
+        "absent YAML": ([*BASE, "--tasks", str(tmp_path / "absent.yaml")], 2, "does not exist"),
+        "truncated weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'cut'}"], 4, "cannot be loaded"),
+        "empty weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'empty'}"], 4, "cannot be loaded"),
+        "absent weights": ([*hf, "--model_args", "pretrained=nobody/nothing"], 4, "neither a folder"),
+        "no weights named": (hf, 2, "--model_args pretrained="),
+        "unknown model argument": ([*BASE, "--model_args", "size=3"], 2, "size"),
+        "no key=value": ([*BASE, "--model_args", "size"], 2, "'size' is not key=value"),
+        "unwritable folder": ([*BASE, "-o", str(file / "below")], 2, "cannot be written to"),
+        "output is a folder": ([*BASE, "-o", str(make_folder(tmp_path / "x.json"))], 2, "cannot be written to"),
+        "7 of 400 groups": (["score", str(seven), "--task", "winoground"], 4, "has 7 groups, but task 'winoground'"),
+        "401 of 400 groups": (["score", str(more), "--task", "winoground"], 4, "has 401 groups"),
+        "absent scores": (["score", str(tmp_path / "no.npz"), "--task", "winoground"], 4, "cannot be read"),
+        "scores of another shape": (["score", str(seven), "--task", "shapes_spatial"], 4, "1 images, 4 captions"),
+        "unknown task of scores": (["score", str(seven), "--task", "winogrund"], 2, "did you mean 'winoground'"),
+        "unknown TTM setting": ([*BASE, "--ttm", "--ttm_args", "epoch=3"], 2, "did you mean 'epochs'"),
+        "TTM setting out of range": ([*BASE, "--ttm", "--ttm_args", "epochs=0"], 2, "'epochs'"),
+        "unknown schedule": ([*BASE, "--ttm", "--ttm_args", "schedule=cosin"], 2, "did you mean 'cosine'"),
+        "unknown preset": ([*BASE, "--ttm_preset", "papr"], 2, "ttm_preset"),
+        "doubled seeds": ([*BASE, "--seeds", "1,1"], 2, "different whole numbers"),
+        "unknown device": ([*BASE, "--device", "cuda:77"], 2, "--device cpu"),
+        "absent config": (["--config", str(tmp_path / "no.yaml")], 2, "cannot be read"),
+        "wrong config": (
+            ["--config", yaml_file("c.yaml", "modle: x\ntasks: [a]\nmodel: x")],
+            2,
+            "did you mean 'model'",
+        ),
+        "no model": (["--tasks", "shapes_color"], 2, "--model is needed"),
+        "no tasks": (["--model", "tiny-clip"], 2, "--tasks is needed"),
+        "assertion": ([*BASE, "--assert", "shapes_color.group_match,none>=1.1"], 3, "it is "),
+        "unreadable assertion": ([*BASE, "--assert", "good"], 2, "cannot be read"),
+        "no such thing to show": (["show", "winogruond"], 2, "did you mean 'winoground'"),
+        "no such schema": (["schema", "result"], 2, "known: results, task"),
+        "data out of reach": ([*BASE, "--tasks", "winoground"], 4, "facebook/winoground"),
+        "task args": ([*BASE, "--task_args", "sede=3"], 2, "did you mean 'seed'"),
+        "scene": ([*BASE, "--task_args", "scene=colour"], 2, "known: color"),
+    }
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, tmp_path):
+    for case, (arguments, code, says) in wrong_inputs.items():
+        given = list(arguments)
+        if given[0] == "score":
+            given += ["-o", str(tmp_path / "never.json")]
+        found, _, err = run(capsys, *given)
+        lines = [line for line in err.splitlines() if line.strip()]
+        assert found == code, (case, found, err)
+        assert len(lines) == 1 and lines[0].startswith("ttmbench"), (case, err)
+        assert says in lines[0], (case, lines[0])
+        assert "Traceback" not in err
+    assert not (tmp_path / "never.json").exists(), "no result file after an error"
+
+
+def test_debug_shows_the_traceback():
+    from ttmbench.errors import UsageError
+
+    with pytest.raises(UsageError):
+        main([*BASE, "--tasks", "nothing", "--verbosity", "debug"])
+
+
+def test_ctrl_c_exits_130(monkeypatch, capsys):
+    from ttmbench import evaluator
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluator, "_run_task", interrupted)
+    assert run(capsys, *BASE)[0] == 130
+
+
+LIGHT = """
+import sys
+{action}
+heavy = {{"torch", "transformers", "open_clip", "datasets", "pandas", "matplotlib"}} & set(sys.modules)
+sys.exit(f"loaded: {{sorted(heavy)}}" if heavy else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "import ttmbench",
+        "from ttmbench.cli import main; main(['--help'])",
+        "from ttmbench.cli import main; main(['run', '--help'])",
+        "from ttmbench.cli import main; assert main(['ls', 'tasks']) == 0",
+        "from ttmbench.cli import main; assert main(['show', 'tiny-clip']) == 0",
+        "from ttmbench import metrics, matching, schedules, chance, stats",
+    ],
+)
+def test_light_things_load_nothing_heavy(action):
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(action=action)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_installed_command_answers():
+    done = subprocess.run([sys.executable, "-m", "ttmbench", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("ttmbench 0.")

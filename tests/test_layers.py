@@ -1,0 +1,100 @@
+"""The layers: who may import whom, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PURE = {"types", "metrics", "matching", "chance", "schedules", "stats"}
+ALLOWED = {
+    "types": set(),
+    "errors": set(),
+    "matching": {"types"},
+    "metrics": {"types", "matching"},
+    "chance": {"types"},
+    "schedules": {"types"},
+    "stats": {"types"},
+    "drawing": set(),
+    "scenes": {"drawing"},
+    "ttmconfig": {"errors"},
+    "protocols": {"types"},
+    "progress": set(),
+    "scoring": {"types", "errors", "protocols", "progress"},
+    "finetune": {"errors", "protocols", "scoring", "ttmconfig"},
+    "ttm": {
+        "types",
+        "errors",
+        "protocols",
+        "progress",
+        "scoring",
+        "finetune",
+        "matching",
+        "metrics",
+        "schedules",
+        "ttmconfig",
+    },
+    "hookspecs": {"types", "protocols"},
+    "taskfile": {"types", "errors", "ttmconfig"},
+    "sources": {"types", "errors", "ttmconfig", "scenes"},
+    "summary": {"types", "stats"},
+}
+HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def own(path: Path) -> set[str]:
+    """Modules of this package that a file imports."""
+    names = {name.split(".")[1] for name in imports(path) if name.startswith("ttmbench.")}
+    return {name for name in names if (ROOT / "ttmbench" / f"{name}.py").exists() or name == "cli"}
+
+
+def test_modules_import_only_what_lies_below_them():
+    for name, allowed in ALLOWED.items():
+        assert own(ROOT / "ttmbench" / f"{name}.py") <= allowed, name
+
+
+def test_the_maths_touches_no_files_and_no_models():
+    for name in PURE - {"types"}:
+        roots = {module.split(".")[0] for module in imports(ROOT / "ttmbench" / f"{name}.py")}
+        assert roots <= {
+            "__future__",
+            "math",
+            "fractions",
+            "functools",
+            "itertools",
+            "collections",
+            "numpy",
+            "scipy",
+            "jaxtyping",
+            "ttmbench",
+        }, name
+
+
+def test_adapters_know_models_and_never_tasks():
+    for path in (ROOT / "model_adapters").glob("*.py"):
+        assert own(path) <= {"protocols", "errors", "types"}, path.name
+
+
+def test_nothing_below_the_command_line_imports_it():
+    for path in (ROOT / "ttmbench").glob("*.py"):
+        if path.name != "__main__.py":
+            assert "cli" not in own(path), path.name
+
+
+def test_nothing_reads_a_pickle_or_unsafe_yaml():
+    for folder in ("ttmbench", "model_adapters", "scripts"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            assert "pickle" not in {name.split(".")[0] for name in imports(path)}, path.name
+            for word in ("torch.load(", "allow_pickle=True", "yaml.unsafe_load", "yaml.full_load", "eval(", "exec("):
+                assert word not in text.replace(".eval()", ""), (path.name, word)
