@@ -10,7 +10,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def commands() -> dict[str, str]:
-    """name -> command, from fenced blocks that follow a line ``<!-- command: name -->``."""
+    """Name -> command, from fenced blocks that follow a line ``<!-- command: name -->``."""
     text = README.read_text(encoding="utf-8")
     found = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)```", text, flags=re.DOTALL)
     return {name: body.strip() for name, body in found}

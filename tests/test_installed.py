@@ -1,4 +1,4 @@
-"""Slow: a third-party package, built and installed beside ttmbench in a clean environment, used through its entry point."""
+"""Slow: a third-party package, built, installed in a clean environment and used through its entry point."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_unknown_names_get_did_you_mean():
         registry.select_tasks(["shape_color"])
     with pytest.raises(UsageError, match="did you mean 'siglip-b16'"):
         registry.adapter("siglip-b61")
-    with pytest.raises(UsageError, match="known: .*tiny-clip"):
+    with pytest.raises(UsageError, match=r"known: .*tiny-clip"):
         registry.adapter("zzzzz")
 
 
@@ -157,7 +157,7 @@ def test_a_misspelt_hook_is_an_error():
         def ttmbench_register_adapter(self):
             return []
 
-    with pytest.raises(UsageError, match="plugin 'mine' does not fit.*ttmbench_register_adapter"):
+    with pytest.raises(UsageError, match=r"plugin 'mine' does not fit.*ttmbench_register_adapter"):
         load_plugins([("mine", Misspelt())])
 
 

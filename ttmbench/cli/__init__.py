@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     from ttmbench.cli.options import build_parser, normalise
 
+    # Idle threads that spin stall a run ten times over as soon as another program wants a core; sleeping ones do not.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = False
     try:
