@@ -84,7 +84,9 @@ def write(documents: tuple[Path, ...], check: bool) -> None:
         _, closed, after = rest.partition(end)
         new = f"{before}{start}\n{table()}\n{end}{after if closed else rest}"
         if check and new != text:
-            sys.exit(f"{document.name}: its table is not that of {STUDY.name}; run `python scripts/builtin_study.py table`")
+            sys.exit(
+                f"{document.name}: its table is not that of {STUDY.name}; run `python scripts/builtin_study.py table`"
+            )
         if not check:
             document.write_text(new, encoding="utf-8")
 

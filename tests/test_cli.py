@@ -23,7 +23,8 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 def test_a_run_prints_a_table_and_writes_a_file(tmp_path, capsys):
     code, out, err = run(capsys, *BASE, "--ttm", "--ttm-args", "iterations=1,epochs=1", "-o", str(tmp_path))
     assert code == 0 and err == ""
-    for word in ("SimpleMatch", "TTM", "chance", "ties", "group_match", "16.67 / 50.00"):
+    rows = ("SimpleMatch: group match", "TTM: group match", "raw: group score")
+    for word in (*rows, "chance", "ties", "16.67", "50.00"):
         assert word in out
     (written,) = (tmp_path / "tiny-clip").glob("results_*.json")
     assert f"results: {written}" in out.replace("\n", "")

@@ -5,32 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from ttmbench import stats
 
 NOTHING = "-"
+MIN_WIDTH = 112
 
 
-def print_results(document: Mapping[str, Any], console: Console) -> None:
+def print_results(document: Mapping[str, Any], width: int | None = None) -> None:
     """Prints the summary table (if something was adapted), every metric, and the notes.
 
     Args:
         document: a results document.
-        console: where to.
+        width: in characters; by default the terminal's. Never so narrow that a number would be cut.
     """
+    console = Console(width=max(MIN_WIDTH, width or Console().width), highlight=False)
     if document["ttm"] or any("group_match,simple_match" in numbers for numbers in document["results"].values()):
         console.print(_summary_table(document))
     console.print(_metric_table(document))
     for task, record in document["ttm"].items():
         for note in record["notes"]:
-            console.print(f"{task}: {note}", highlight=False)
+            console.print(f"{task}: {note}")
     for task, notes in document["notes"].items():
         for note in notes:
-            console.print(f"{task}: {note}", highlight=False)
+            console.print(f"{task}: {note}")
     for error in document["errors"]:
-        console.print(f"failed: {error['task']}: {error['message']}", highlight=False)
+        console.print(f"failed: {error['task']}: {error['message']}")
 
 
 def headline(numbers: Mapping[str, float | None], is_global: bool) -> tuple[str, str]:
@@ -41,44 +44,49 @@ def headline(numbers: Mapping[str, float | None], is_global: bool) -> tuple[str,
 
 
 def _summary_table(document: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{document['model_name']}: percent", title_justify="left")
-    for name in ("task", "shape", "groups", "raw", "SimpleMatch", "TTM", "gain", "rel. gain", "error red.", "chance"):
-        table.add_column(name, justify="left" if name == "task" else "right")
-    table.add_column("ties", justify="right")
+    """Three rows a task: what the model scores as it is, by matching, and after adaptation."""
+    table = _table(f"{document['model_name']}: percent")
+    table.add_column("task")
+    table.add_column("")
+    for name in ("value", "gain", "relative", "error red.", "chance", "ties"):
+        table.add_column(name, justify="right")
     for task, numbers in document["results"].items():
         is_global = document["configs"][task]["matching"] == "global"
         raw_metric, match_metric = headline(numbers, is_global)
-        shape = document["datasets"][task]["shape"]
-        raw = numbers.get(f"{raw_metric},none")
-        simple = numbers.get(f"{match_metric},none")
-        adapted = numbers.get(f"{match_metric},ttm")
-        table.add_row(
-            task,
-            "global" if is_global else "x".join(map(str, shape)),
-            str(document["n-samples"][task]["effective"]),
-            _percent(raw),
-            _percent(simple),
-            _percent(adapted, numbers.get(f"{match_metric}_seed_std,ttm")),
-            *_gains(simple, adapted),
-            f"{_percent(document['chance'][task].get(raw_metric))} / "
-            f"{_percent(document['chance'][task].get(match_metric))}",
-            _count(document["ties"][task].get(f"{match_metric},none")),
-        )
-    names = "raw: group score; SimpleMatch, TTM: group match (global: assignment accuracy)"
-    seeds = {len(record["seeds"]) for record in document["ttm"].values()}
-    spread = "± is the standard deviation over seeds" if seeds and max(seeds) > 1 else "one seed"
-    table.caption = f"{names}. {spread}. Gains are over SimpleMatch. chance: of raw / of matching."
-    table.caption_justify = "left"
+        groups = document["n-samples"][task]["effective"]
+        shape = "x".join(map(str, document["datasets"][task]["shape"]))
+        about = [task, f"{groups} groups, {shape}", "matched globally" if is_global else "", ""]
+        baseline = numbers.get(f"{match_metric},none")
+        rows = [("raw", raw_metric, "none"), ("SimpleMatch", match_metric, "none")]
+        rows += [("overfitted", raw_metric, "simple_match")] if f"{raw_metric},simple_match" in numbers else []
+        rows += [("TTM", match_metric, "ttm")] if f"{match_metric},ttm" in numbers else []
+        for label, (name, metric, kind) in zip(about, rows, strict=False):
+            key = f"{metric},{kind}"
+            table.add_row(
+                label,
+                f"{name}: {_words(metric)}",
+                _percent(numbers.get(key), numbers.get(f"{metric}_seed_std,{kind}")),
+                *(_gains(baseline, numbers.get(key)) if kind == "ttm" else ("", "", "")),
+                _percent(document["chance"][task].get(metric)),
+                _count(document["ties"][task].get(key)),
+            )
+        table.add_row()
+    seeds = max((len(record["seeds"]) for record in document["ttm"].values()), default=1)
+    table.caption = (
+        f"± is the standard deviation over {seeds} seeds. " if seeds > 1 else "One seed, so no spread. "
+    ) + "Gains are over SimpleMatch."
     return table
 
 
 def _metric_table(document: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{document['model_name']}: every metric, percent", title_justify="left")
-    for name in ("task", "metric", "filter", "value", "± stderr", "95 % interval", "chance", "ties"):
-        table.add_column(name, justify="left" if name in ("task", "metric", "filter") else "right")
+    table = _table(f"{document['model_name']}: every metric, percent")
+    for name in ("task", "metric", ""):
+        table.add_column(name)
+    for name in ("value", "± stderr", "95% interval", "chance", "ties"):
+        table.add_column(name, justify="right")
     for task, numbers in document["results"].items():
         shown = task
-        for key in document["ci"][task]:
+        for key, interval in document["ci"][task].items():
             metric, name = key.split(",")
             table.add_row(
                 shown,
@@ -86,13 +94,20 @@ def _metric_table(document: Mapping[str, Any]) -> Table:
                 "raw" if name == "none" else name,
                 _percent(numbers[key]),
                 _percent(numbers.get(f"{metric}_stderr,{name}")),
-                _interval(document["ci"][task][key]),
+                _interval(interval),
                 _percent(document["chance"][task].get(metric)),
                 _count(document["ties"][task].get(key)),
             )
             shown = ""
-        table.add_section()
     return table
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_accuracy", "").replace("_", " ")
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def _gains(baseline: float | None, value: float | None) -> tuple[str, str, str]:
@@ -105,7 +120,7 @@ def _gains(baseline: float | None, value: float | None) -> tuple[str, str, str]:
 def _percent(value: float | None, spread: float | None = None, sign: bool = False) -> str:
     if value is None:
         return NOTHING
-    text = f"{100 * value:+.1f} %" if sign else f"{100 * value:.2f}"
+    text = f"{100 * value:+.1f}%" if sign else f"{100 * value:.2f}"
     return text if spread is None else f"{text} ± {100 * spread:.2f}"
 
 

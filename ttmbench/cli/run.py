@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file
 
@@ -25,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     from ttmbench.table import print_results
 
     results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
-    print_results(results.document, Console(width=None if sys.stdout.isatty() else 140))
+    print_results(results.document)
     if results.path is not None:
         print(f"results: {results.path}")
     return 1 if results.failed else 0

@@ -6,8 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from ttmbench.rescoring import score_file
 from ttmbench.results import to_json, write_atomically
 from ttmbench.table import print_results
@@ -25,7 +23,7 @@ def score(options: argparse.Namespace) -> int:
         seed=options.seed,
         command=["ttmbench", *sys.argv[1:]],
     )
-    print_results(document, Console(width=None if sys.stdout.isatty() else 140))
+    print_results(document)
     if options.output_path:
         target = Path(options.output_path)
         write_atomically(target, lambda path: path.write_text(to_json(document), encoding="utf-8"))
