@@ -361,7 +361,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe = Recipe(steps=args.steps)
-    processor = build_processor()
+    tokenizer = build_processor().tokenizer
     started = time.perf_counter()
 
     def report(_: CLIPModel, step: int, loss: float) -> None:
@@ -369,8 +369,9 @@ def main() -> None:
 
     pools = render_pool(recipe.pair_families, 2, args.seed), render_pool(recipe.single_families, 1, args.seed)
     print(f"rendered {4 * sum(len(pool.looks) for pool in pools)} pictures", flush=True)
-    model = train(recipe, args.seed, pools, processor.tokenizer, report)
-    save(model, processor, recipe, args.seed, args.out)
+    model = train(recipe, args.seed, pools, tokenizer, report)
+    # A new processor, because a tokenizer that has padded writes the padding into its file.
+    save(model, build_processor(), recipe, args.seed, args.out)
     print(f"wrote {args.out} after {time.perf_counter() - started:.0f} s")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.finetune import restore, snapshot
 from ttmbench.models import can_adapt, make_adapter
+from ttmbench.progress import track
 from ttmbench.protocols import DualEncoder
 from ttmbench.record import RunRecord, TaskOutcome, write_artifacts
 from ttmbench.registry import Registry, build_registry
@@ -124,40 +125,32 @@ def run(
     started, clock = datetime.now().astimezone(), time.perf_counter()
     files = open_run_files(config.output_path, config.model, started) if config.output_path else None
     record = RunRecord(config.model, config.model_dump(mode="json"), command, started)
-    if files is not None:
-        files.write_results(record.document("running", clock, files))
+
+    def save(status: str) -> dict[str, Any]:
+        document = record.document(status, clock, files)
+        if files is not None:
+            files.write_results(document)
+        return document
+
+    save("running")
     registry.plugins.notify("ttmbench_run_started", config=record.config)
     try:
-        if adapter is None:
-            adapter = make_adapter(
-                registry,
-                config.model,
-                config.model_args,
-                {
-                    "device": config.device,
-                    "dtype": config.dtype,
-                    "offline": config.offline,
-                    "trust_remote_code": config.trust_remote_code,
-                },
-            )
+        adapter = adapter or make_adapter(registry, config.model, config.model_args, _model_settings(config))
         record.describe_model(adapter)
-    except TtmbenchError as error:
+    except Exception as error:
         record.fail(None, "model", error)
-        if files is not None:
-            files.write_results(record.document("failed", clock, files))
+        save("failed")
         raise
-    for name, task in chosen.items():
+    for name, task in track(chosen.items(), "tasks", total=len(chosen)):
         try:
             outcome = _run_task(registry, config, adapter, task, settings[name], samples)
         except KeyboardInterrupt:
-            record.fail(name, "interrupted", TtmbenchError("interrupted by the user"))
-            if files is not None:
-                files.write_results(record.document("interrupted", clock, files))
+            record.fail(name, "run", TtmbenchError("interrupted by the user"))
+            save("interrupted")
             raise
         except Exception as error:
             record.fail(name, "run", error)
-            if files is not None:
-                files.write_results(record.document("failed", clock, files))
+            save("failed")
             if config.on_error == "raise":
                 raise
             print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
@@ -165,16 +158,17 @@ def run(
         record.outcomes[name] = outcome
         if files is not None:
             write_artifacts(files, config, outcome)
-            files.write_results(record.document("running", clock, files))
-    document = record.document("failed" if record.errors else "done", clock, files)
-    if files is not None:
-        files.write_results(document)
-    registry.plugins.notify(
-        "ttmbench_run_finished", result=document, run_dir=files.folder if files is not None else None
-    )
+        save("running")
+    document = save("failed" if record.errors else "done")
+    run_dir = files.folder if files is not None else None
+    registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
     _check_assertions(config, document)
     scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
     return EvalResults(document, scores, files.results if files is not None else None)
+
+
+def _model_settings(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("device", "dtype", "offline", "trust_remote_code")}
 
 
 def plan(config: RunConfig) -> dict[str, Any]:

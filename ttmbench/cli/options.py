@@ -28,7 +28,7 @@ exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion do
 class _Parser(argparse.ArgumentParser):
     """argparse with errors of one line and a near name for a misspelt option."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Knows all of its own options: what is left over is an error here, where near names are known."""
         parsed, left = super().parse_known_args(args, namespace)
         if left:
