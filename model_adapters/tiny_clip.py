@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
-
-from ttmbench.model_adapters import hf
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters import hf
 
 FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 
 
-def load(*, training_seed: int = 0, **options: Any) -> hf.ContrastiveModel:
+def load(
+    *, training_seed: int = 0, attn_implementation: str | None = None, device: str = "auto", dtype: str = "fp32"
+) -> hf.ContrastiveModel:
     """Loads the weights that ship with the package.
 
     Args:
         training_seed: which training run, 0 or 1.
-        options: as for `hf.load`, except ``pretrained``.
+        attn_implementation: as for `hf.load`.
+        device: as for `hf.load`.
+        dtype: as for `hf.load`.
 
     Returns:
         An adapter.
@@ -30,4 +32,4 @@ def load(*, training_seed: int = 0, **options: Any) -> hf.ContrastiveModel:
     if training_seed not in FOLDERS:
         raise UsageError(f"training_seed must be one of {sorted(FOLDERS)}, got {training_seed}")
     folder = Path(str(files("ttmbench.model_adapters"))) / "assets" / FOLDERS[training_seed]
-    return hf.load(pretrained=str(folder), **options)
+    return hf.load(pretrained=str(folder), attn_implementation=attn_implementation, device=device, dtype=dtype)

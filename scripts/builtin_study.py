@@ -1,8 +1,8 @@
 """Measures the built-in models on the built-in tasks over data seeds and training seeds, and writes the docs' table.
 
-    python scripts/builtin_study.py run      # results/reference/study.json; about half an hour on two cores
-    python scripts/builtin_study.py table    # from that file into docs/builtin.md and README.md
-    python scripts/builtin_study.py check    # fails if a document's table is not what the file says
+    python scripts/builtin_study.py run      # results/reference/study_<model>.json; half an hour on two cores
+    python scripts/builtin_study.py table    # from these files into docs/builtin.md
+    python scripts/builtin_study.py check    # fails if the document's table is not what the files say
 
 Data seeds 0 to 4 and training seeds 0 and 1 were fixed before any of these numbers was seen; settings were chosen on
 data seeds 1000 to 1004.
@@ -18,47 +18,52 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "results" / "reference" / "study.json"
+FOLDER = ROOT / "results" / "reference"
 DATA_SEEDS = (0, 1, 2, 3, 4)
 MODELS = ("tiny-clip", "tiny-clip-seed1")
 TASKS = ("shapes_color", "shapes_place", "shapes_replace", "shapes_spatial", "shapes_color_global")
 DOCUMENTS = (ROOT / "docs" / "builtin.md",)
 
 
-def run(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
-    """Runs what the study file lacks and adds it; a stopped study goes on where it was."""
+def study_file(model: str) -> Path:
+    """Where the rows of a model are."""
+    return FOLDER / f"study_{model}.json"
+
+
+def run(model: str, tasks: tuple[str, ...]) -> None:
+    """Runs what a model's file lacks and adds it; a stopped study goes on where it was."""
     from ttmbench import simple_evaluate
 
-    rows: list[dict[str, Any]] = json.loads(STUDY.read_text(encoding="utf-8")) if STUDY.exists() else []
-    done = {(row["model"], row["task"], row["data_seed"]) for row in rows}
-    for model in models:
-        for task in tasks:
-            for data_seed in DATA_SEEDS:
-                if (model, task, data_seed) in done:
-                    continue
-                result = simple_evaluate(
-                    model, [task], ttm=True, seeds=[0], task_args={"seed": data_seed}, bootstrap_iters=0, device="cpu"
-                )
-                match = "global_assignment_accuracy" if task.endswith("_global") else "group_match"
-                numbers = result.results[task]
-                row = {
-                    "model": model,
-                    "task": task,
-                    "data_seed": data_seed,
-                    "raw": numbers["group_score,none"],
-                    "simple_match": numbers[f"{match},none"],
-                    "ttm": numbers[f"{match},ttm"],
-                    "group_score_ttm": numbers["group_score,ttm"],
-                }
-                rows.append(row)
-                print(row, flush=True)
-                STUDY.parent.mkdir(parents=True, exist_ok=True)
-                STUDY.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    file = study_file(model)
+    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    done = {(row["task"], row["data_seed"]) for row in rows}
+    for task in tasks:
+        for data_seed in DATA_SEEDS:
+            if (task, data_seed) in done:
+                continue
+            result = simple_evaluate(
+                model, [task], ttm=True, seeds=[0], task_args={"seed": data_seed}, bootstrap_iters=0, device="cpu"
+            )
+            match = "global_assignment_accuracy" if task.endswith("_global") else "group_match"
+            numbers = result.results[task]
+            row = {
+                "model": model,
+                "task": task,
+                "data_seed": data_seed,
+                "raw": numbers["group_score,none"],
+                "simple_match": numbers[f"{match},none"],
+                "ttm": numbers[f"{match},ttm"],
+                "group_score_ttm": numbers["group_score,ttm"],
+            }
+            rows.append(row)
+            print(row, flush=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def table() -> str:
     """The Markdown table: mean and standard deviation over data seeds, percent."""
-    rows = json.loads(STUDY.read_text(encoding="utf-8"))
+    rows = [row for model in MODELS for row in json.loads(study_file(model).read_text(encoding="utf-8"))]
     lines = [
         "| task | model | raw group score | SimpleMatch | TTM | gain | gain, lowest .. highest |",
         "|---|---|---|---|---|---|---|",
@@ -66,8 +71,6 @@ def table() -> str:
     for task in TASKS:
         for model in MODELS:
             mine = [row for row in rows if row["task"] == task and row["model"] == model]
-            if not mine:
-                continue
             gains = [100 * (row["ttm"] - row["simple_match"]) for row in mine]
             cells = [_mean([100 * row[key] for row in mine]) for key in ("raw", "simple_match", "ttm")]
             spread = f"{min(gains):+.1f} .. {max(gains):+.1f}"
@@ -85,7 +88,7 @@ def write(documents: tuple[Path, ...], check: bool) -> None:
         new = f"{before}{start}\n{table()}\n{end}{after if closed else rest}"
         if check and new != text:
             sys.exit(
-                f"{document.name}: its table is not that of {STUDY.name}; run `python scripts/builtin_study.py table`"
+                f"{document.name}: its table is not that of the study; run `python scripts/builtin_study.py table`"
             )
         if not check:
             document.write_text(new, encoding="utf-8")
@@ -104,7 +107,8 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     options = parser.parse_args()
     if options.what == "run":
-        run(tuple(options.models.split(",")), tuple(options.tasks.split(",")))
+        for model in options.models.split(","):
+            run(model, tuple(options.tasks.split(",")))
     else:
         write(DOCUMENTS, check=options.what == "check")
 

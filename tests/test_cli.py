@@ -172,11 +172,9 @@ def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, t
     assert not (tmp_path / "never.json").exists(), "no result file after an error"
 
 
-def test_debug_shows_the_traceback():
-    from ttmbench.errors import UsageError
-
-    with pytest.raises(UsageError):
-        main([*BASE, "--tasks", "nothing", "--verbosity", "debug"])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
+    code, _, err = run(capsys, *BASE, "--tasks", "nothing", "--verbosity", "debug")
+    assert code == 2 and "Traceback" in err
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):

@@ -66,15 +66,13 @@ def test_every_key_of_the_results_is_explained():
         assert f"`{key}`" in text, key
 
 
-def test_the_study_table_is_that_of_the_study(capsys):
+@pytest.mark.parametrize("script", ["builtin_study.py", "readme_example.py"])
+def test_tables_in_pages_are_those_of_the_reference_results(script):
     import subprocess
     import sys
 
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "builtin_study.py"), "check"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, str(ROOT / "scripts" / script), "check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from ttmbench.model_adapters import hf, tiny_clip
 
 from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]

@@ -205,6 +205,18 @@ def test_ttm_beats_simple_match_beats_raw_on_colour():
     assert numbers["group_score,none"] < numbers["group_match,none"] < numbers["group_match,ttm"]
 
 
+def test_raw_numbers_of_the_reference_run_come_out_again():
+    """The same pixels and the same raw numbers on any machine; TTM's are bound to the machine that trained."""
+    root = Path(__file__).resolve().parents[1]
+    reference = json.loads((root / "results" / "reference" / "first.json").read_text(encoding="utf-8"))
+    again = ttmbench.simple_evaluate("tiny-clip", "shapes_color", device="cpu", bootstrap_iters=0)
+    assert again["task_hashes"] == reference["task_hashes"]
+    weights = "weights_sha256"
+    assert again["model_info"]["fingerprint"][weights] == reference["model_info"]["fingerprint"][weights]
+    for key, value in again.results["shapes_color"].items():
+        assert reference["results"]["shapes_color"][key] == pytest.approx(value, abs=0.011), key
+
+
 def test_continue_goes_on_and_raise_stops(tmp_path, folder_task):
     folder = folder_task(group={**folder_group(), "n_groups": 7})
     settings = {**QUICK, "include_path": [str(folder)], "limit": None}

@@ -8,10 +8,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from ttmbench.model_adapters import hf, tiny_clip
 
 from ttmbench import schedules
 from ttmbench.finetune import restore, snapshot
+from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.registry import build_registry
 from ttmbench.scoring import prepare
 from ttmbench.taskfile import TaskFile

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _HF = "ttmbench.model_adapters.hf:load"
-_TINY = {"lr": 3e-4, "epochs": 10}
+_TINY = {"lr": 5e-4, "epochs": 5}
 
 
 @hookimpl

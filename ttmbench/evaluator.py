@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
+from ttmbench.errors import AssertionNotMet, DataError, UsageError
 from ttmbench.finetune import restore, snapshot
 from ttmbench.models import can_adapt, make_adapter
 from ttmbench.progress import track
@@ -72,7 +72,7 @@ def simple_evaluate(
     model: Any,
     tasks: str | Sequence[str],
     *,
-    ttm: bool | TTMConfig | Mapping[str, Any] = False,
+    ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
     **settings: Any,
@@ -102,11 +102,13 @@ def simple_evaluate(
         given["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **given.get("ttm_args", {})}
     elif isinstance(ttm, Mapping):
         given["ttm_args"] = {**ttm, **given.get("ttm_args", {})}
-    given["ttm"] = ttm is not False
+    given["ttm"] = ttm not in (False, None)
     given["model"] = model if isinstance(model, str) else type(model).__name__
     given["tasks"] = [part.strip() for part in tasks.split(",")] if isinstance(tasks, str) else list(tasks)
     config = make_run_config(given)
-    return run(config, adapter=adapter, command=command, plugins=plugins)
+    results = run(config, adapter=adapter, command=command, plugins=plugins)
+    check_assertions(config.assertions, results.document)
+    return results
 
 
 def run(
@@ -116,15 +118,17 @@ def run(
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
 ) -> EvalResults:
-    """Runs a configuration; see `simple_evaluate` for arguments and errors."""
+    """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
     registry = build_registry(config.include_path, plugins)
+    for broken in registry.plugins.broken:
+        print(f"ttmbench: plugin '{broken.name}' could not be imported: {broken.reason}", file=sys.stderr)
     chosen = registry.select_tasks(config.tasks)
     chosen = {name: _with_task_args(task, config.task_args) for name, task in chosen.items()}
     settings = {name: _ttm_settings(registry, config, task.spec) for name, task in chosen.items()}
     samples = _read_samples(config.samples) if config.samples else None
     started, clock = datetime.now().astimezone(), time.perf_counter()
-    files = open_run_files(config.output_path, config.model, started) if config.output_path else None
-    record = RunRecord(config.model, config.model_dump(mode="json"), command, started)
+    files = open_run_files(config.output_path, config.model_name, started) if config.output_path else None
+    record = RunRecord(config.model_name, config.model_dump(mode="json"), command, started)
 
     def save(status: str) -> dict[str, Any]:
         document = record.document(status, clock, files)
@@ -135,23 +139,21 @@ def run(
     save("running")
     registry.plugins.notify("ttmbench_run_started", config=record.config)
     try:
-        adapter = adapter or make_adapter(registry, config.model, config.model_args, _model_settings(config))
+        if adapter is None:
+            adapter = make_adapter(registry, config.model, config.model_args, _model_settings(config))
         record.describe_model(adapter)
-    except Exception as error:
+    except BaseException as error:
         record.fail(None, "model", error)
-        save("failed")
+        save("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     for name, task in track(chosen.items(), "tasks", total=len(chosen)):
         try:
             outcome = _run_task(registry, config, adapter, task, settings[name], samples)
-        except KeyboardInterrupt:
-            record.fail(name, "run", TtmbenchError("interrupted by the user"))
-            save("interrupted")
-            raise
-        except Exception as error:
+        except BaseException as error:
+            stopped = not isinstance(error, Exception)
             record.fail(name, "run", error)
-            save("failed")
-            if config.on_error == "raise":
+            save("interrupted" if stopped else "failed")
+            if stopped or config.on_error == "raise":
                 raise
             print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
             continue
@@ -162,7 +164,6 @@ def run(
     document = save("failed" if record.errors else "done")
     run_dir = files.folder if files is not None else None
     registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
-    _check_assertions(config, document)
     scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
     return EvalResults(document, scores, files.results if files is not None else None)
 
@@ -356,19 +357,19 @@ def _with_task_args(task: TaskFile, changes: Mapping[str, Any]) -> TaskFile:
 def _ttm_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
     settings = TTMConfig()
-    adapter = registry.adapters.get(config.model)
-    if adapter is not None:
-        settings = settings.with_changes(dict(adapter[0].ttm_defaults), f"defaults of model {config.model}")
+    name = config.model
+    if name in registry.adapters:
+        name = registry.adapter(name).name  # an alias has the presets of its model
+        settings = settings.with_changes(dict(registry.adapter(name).ttm_defaults), f"defaults of model {name}")
     settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
-    if config.ttm and config.ttm_preset == "paper":
-        preset = spec.ttm.get(config.model)
+    if (config.ttm or config.simple_match) and config.ttm_preset == "paper":
+        preset = spec.ttm.get(name)
         if preset is None:
-            known = ", ".join(name for name in spec.ttm if name != "defaults") or "none"
+            known = ", ".join(model for model in spec.ttm if model != "defaults") or "none"
             raise UsageError(
-                f"task '{spec.task}' has no paper preset for model '{config.model}' (it has: {known}); "
-                "use --ttm_preset auto"
+                f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
             )
-        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{config.model}")
+        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
     return settings
@@ -386,7 +387,8 @@ def _read_samples(path: str) -> set[str]:
     return {str(entry) for entry in content}
 
 
-def _check_assertions(config: RunConfig, document: Mapping[str, Any]) -> None:
+def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> None:
+    """Raises AssertionNotMet, naming each assertion that a results document does not meet."""
     compare = {
         ">=": lambda a, b: a >= b,
         "<=": lambda a, b: a <= b,
@@ -395,7 +397,7 @@ def _check_assertions(config: RunConfig, document: Mapping[str, Any]) -> None:
         "==": lambda a, b: a == b,
     }
     failures = []
-    for text in config.assertions:
+    for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
         value = document["results"].get(task, {}).get(key)
         if value is None:

@@ -131,4 +131,7 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
 
 
 def _label(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.name
+    """The distribution's name; with the entry point's behind it where they differ."""
+    if point.dist is None or point.dist.name == point.name:
+        return point.name
+    return f"{point.dist.name}:{point.name}"

@@ -62,7 +62,7 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         metadata = {
             "task": task,
             "task_version": str(outcome.spec.version),
-            "model": config.model,
+            "model": config.model_name,
             "seeds": json.dumps(config.run_seeds),
             "group_ids": json.dumps([group.group_id for group in outcome.groups]),
             "data_sha256": outcome.fingerprint,

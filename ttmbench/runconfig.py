@@ -75,6 +75,14 @@ class RunConfig(BaseModel):
     trust_remote_code: bool = False
 
     @property
+    def model_name(self) -> str:
+        """What results call the model: where its weights come from, if the user said so, else its name."""
+        given = self.model_args.get("pretrained") or self.model_args.get("path")
+        if not isinstance(given, str):
+            return self.model
+        return Path(given).resolve().name if Path(given).exists() else given
+
+    @property
     def run_seeds(self) -> list[int]:
         """Seeds of TTM and SimpleMatch."""
         if self.seeds is not None:

@@ -20,8 +20,10 @@ import numpy as np
 from ttmbench.errors import DataError
 from ttmbench.types import GroupShape, Scores
 
+FORMAT = "ttmbench-scores"
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w+\.\d+$")
 _LABEL = re.compile(r"^(?P<group>.+)_c(?P<caption>\d+)_i(?P<image>\d+)$")
 
 
@@ -83,7 +85,9 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
             arrays[f"scores.{name}.{index}"] = np.ascontiguousarray(one.groups)
             if one.all_pairs is not None:
                 arrays[f"all_pairs.{name}.{index}"] = np.ascontiguousarray(one.all_pairs)
-    path.write_bytes(save(arrays, metadata={"format": "ttmbench-scores", **metadata}))
+    # One key only: safetensors writes several in an order that differs from file to file.
+    about = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
+    path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -113,7 +117,7 @@ def _from_arrays(
             raise DataError(f"{path}: array '{name}' holds {array.dtype}, not numbers")
     if {"img", "cap"} <= set(arrays):
         return _from_embeddings(path, arrays["img"], arrays["cap"], shape, logit_scale)
-    if metadata.get("format") == "ttmbench-scores":
+    if metadata.get("format") == FORMAT:
         return _from_saved(path, arrays, metadata, shape)
     cubes = {name: array for name, array in arrays.items() if array.ndim == 3}
     if len(cubes) != 1:
@@ -129,15 +133,18 @@ def _from_arrays(
 def _from_saved(
     path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str], shape: GroupShape
 ) -> StoredScores:
+    strange = [name for name in arrays if not _SAVED_NAME.match(name)]
     first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
-    if first is None:
-        raise DataError(f"{path}: holds no array named scores.<filter>.<seed index>")
+    if first is None or strange:
+        raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     group_ids = json.loads(metadata.get("group_ids", "[]")) or [str(index) for index in range(len(first))]
     scores: dict[str, list[Scores]] = {}
     names = sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index)
     for name in names:
         _, label, index = name.split(".")
         pairs = arrays.get(f"all_pairs.{label}.{index}")
+        if pairs is not None:
+            _check_pairs(path, pairs, len(group_ids), shape)
         scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
     return StoredScores(scores, group_ids, "ttmbench scores")
 
@@ -255,6 +262,16 @@ def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[s
         bad = scores[group][~np.isfinite(scores[group])][0]
         raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, not a finite number")
     return scores
+
+
+def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) -> None:
+    """Every image against every caption, all finite."""
+    expected = (groups * shape.images, groups * shape.captions)
+    if pairs.shape != expected:
+        raise DataError(f"{path}: scores of all pairs have shape {list(pairs.shape)}, expected {list(expected)}")
+    finite = np.isfinite(pairs).all(axis=1)
+    if not finite.all():
+        raise DataError(f"{path}: group {int(np.argmin(finite)) // shape.images} has a score that is not finite")
 
 
 def _read_lines(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:

@@ -103,6 +103,7 @@ def read_huggingface(request: SourceRequest) -> Iterable[Group]:
             split=options.split,
             revision=options.revision,
             data_files=options.data_files,
+            download_config=datasets.DownloadConfig(local_files_only=request.offline),
         )
     except Exception as error:
         raise DataError(_hub_message(where, options.path, error)) from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from ttmbench.finetune import (
     TrainingPairs,
@@ -239,6 +240,7 @@ class _Trainer:
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
         self._batch = batch_units(units, default * (images if stage.is_global else 1))
         self._optimizer = make_optimizer(stage.adapter, config)
+        torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
     def rate(self, iteration: int) -> float:
         return iteration_learning_rate(self._config, self._learning_rate, iteration)

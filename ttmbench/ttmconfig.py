@@ -46,8 +46,8 @@ class TTMConfig(BaseModel):
     batch_groups: int | None = Field(None, ge=1)
     keep_optimizer_state: bool = False
     schedule: str = "linear"
-    tau_start: float | None = Field(None, ge=0, allow_inf_nan=False)
-    tau_end: float = Field(0.0, ge=0, allow_inf_nan=False)
+    tau_start: float | None = Field(None, allow_inf_nan=False)
+    tau_end: float = Field(0.0, allow_inf_nan=False)
     coverage: float = Field(0.25, gt=0, le=1)
     threshold: Literal["auto", "absolute", "share"] = "auto"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from ttmbench.errors import TtmbenchError
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 2
     except TtmbenchError as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(f"ttmbench: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if debug:
-            raise
-        kind = type(error).__name__
-        print(f"ttmbench: {kind}: {error} (--verbosity debug shows where)", file=sys.stderr)
+            traceback.print_exc()
+        message = " ".join(str(error).split())
+        print(f"ttmbench: {type(error).__name__}: {message} (--verbosity debug shows where)", file=sys.stderr)
         return 1

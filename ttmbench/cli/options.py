@@ -103,7 +103,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     )
     ttm.add_argument("--seeds", metavar="0,1,2,3", type=_seeds, help="seeds of the test-time stage (default: one)")
     how = parser.add_argument_group("how to run")
-    how.add_argument("--batch_size", metavar="N", type=_count, help="scored at a time; changes no score")
+    how.add_argument(
+        "--batch_size", metavar="N", type=_count, help="scored at a time; moves scores by rounding at most"
+    )
     how.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
     how.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
     how.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
@@ -111,7 +113,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
     how.add_argument("--trust_remote_code", action="store_true", default=None, help="run code that a hub model ships")
     how.add_argument("--on_error", metavar="raise|continue", help="after a failed task: stop, or go on with the next")
-    how.add_argument("--dry_run", action="store_true", help="check everything, say what would run, and stop")
+    how.add_argument("--dry_run", action="store_true", help="check names and settings, say what would run, and stop")
     out = parser.add_argument_group("output")
     out.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where results go")
     out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")

@@ -19,6 +19,7 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(_settings(options), "options")
     if options.dry_run:
         return _dry_run(config)
+    from ttmbench.evaluator import check_assertions
     from ttmbench.evaluator import run as evaluate
     from ttmbench.table import print_results
 
@@ -26,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
     print_results(results.document)
     if results.path is not None:
         print(f"results: {results.path}")
+    check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
 
 
@@ -36,7 +38,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])
     if isinstance(settings.get("tasks"), str):
-        settings["tasks"] = settings["tasks"].split(",")
+        settings["tasks"] = _names(settings["tasks"])
     for name in RunConfig.model_fields:
         value = getattr(options, name, None)
         if value is None:
@@ -44,13 +46,17 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if name in _PAIRS:
             settings[name] = {**settings.get(name, {}), **parse_pairs(value)}
         elif name == "tasks":
-            settings[name] = [part.strip() for part in value.split(",") if part.strip()]
+            settings[name] = _names(value)
         else:
             settings[name] = value
     for needed in ("model", "tasks"):
         if not settings.get(needed):
             raise UsageError(f"--{needed} is needed; `ttmbench ls {needed.rstrip('s')}s` lists what there is")
     return settings
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _dry_run(config: RunConfig) -> int:

@@ -19,7 +19,7 @@ def validate(options: argparse.Namespace) -> int:
         try:
             print(f"{name}: {_check(registry, name, options.schema_only, options.offline)}", flush=True)
         except TtmbenchError as error:
-            print(f"{name}: {error}", flush=True)
+            print(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst
 
@@ -52,6 +52,11 @@ def _check_data(registry: Registry, task: TaskFile, offline: bool) -> str:
         seen[key] = group.group_id
         for image in group.images:
             open_upright(image, group.group_id)
+    note = ""
+    if task.spec.is_global:
+        every = [caption for group in groups for caption in group.captions]
+        repeated = len(every) - len(set(every))
+        note = f", {repeated} captions repeat an earlier one and can only tie" if repeated else ""
     first = groups[0]
     sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
-    return f"{len(groups)} groups, all images decode; first: {first.group_id} ({sizes} px) {' | '.join(first.captions)}"
+    return f"{len(groups)} groups, all images decode{note}; first: {first.group_id} ({sizes} px) {' | '.join(first.captions)}"
