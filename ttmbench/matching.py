@@ -196,28 +196,27 @@ def _positive_float(value: Fraction) -> float:
 
 def _ambiguous(
     scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
-) -> Bool[np.ndarray, " captions"]:
-    """Which rows (images, then one idle row per unused caption) could be given another caption at no cost."""
+) -> Bool[np.ndarray, " images"]:
+    """Which images could be given another caption at no cost to the total."""
     images, captions = scores.shape
-    square = np.zeros((captions, captions))
-    square[:images] = scores
-    matched = np.empty(captions, dtype=np.int64)
-    matched[:images] = columns
-    matched[images:] = np.setdiff1d(np.arange(captions), columns)
-    # loss[r, q]: what row r loses by taking the caption of row q. No cycle is negative at the optimum, so the
-    # shortest distances from an outside node are potentials, and a cycle is free iff all its edges are tight.
-    own = square[np.arange(captions), matched]
-    loss = own[:, None] - square[:, matched]
-    tolerance = 1e-12 * max(1.0, float(np.abs(own).max()), float(np.abs(scores).max()))
-    distance = np.zeros(captions)
-    for _ in range(captions):
+    rows = np.arange(images)
+    own = scores[rows, columns]
+    # loss[r, q]: what image r loses by taking the caption of image q. One more node holds all captions that nobody
+    # was given: taking the best of them costs an image the difference, and giving one up is free.
+    loss = np.zeros((images + 1, images + 1))
+    loss[:images, :images] = own[:, None] - scores[:, columns]
+    unused = np.setdiff1d(np.arange(captions), columns)
+    loss[:images, images] = own - scores[:, unused].max(axis=1) if len(unused) else np.inf
+    # No cycle is negative at the optimum, so shortest distances from an outside node are potentials, and a cycle
+    # costs nothing exactly where all its edges are tight.
+    tolerance = 1e-12 * max(1.0, float(np.abs(scores).max()))
+    distance = np.zeros(images + 1)
+    for _ in range(images + 1):
         shorter = np.minimum(distance, (distance[:, None] + loss).min(axis=0))
         if np.all(distance - shorter <= tolerance):
             break
         distance = shorter
     tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
     np.fill_diagonal(tight, False)
-    # Two idle rows may swap freely without any image noticing: that alone makes no tie.
-    tight[images:, images:] = False
     _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
-    return np.bincount(component)[component] > 1
+    return (np.bincount(component)[component] > 1)[:images]

@@ -103,7 +103,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]
 
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})
+            about = json.loads((file.metadata() or {}).get("ttmbench", "{}"))
+            return {name: file.get_tensor(name) for name in list(file.keys())}, about
     except Exception as error:
         raise DataError(f"{path}: is no readable safetensors file ({_one_line(error)})") from None
 

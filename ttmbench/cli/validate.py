@@ -59,4 +59,5 @@ def _check_data(registry: Registry, task: TaskFile, offline: bool) -> str:
         note = f", {repeated} captions repeat an earlier one and can only tie" if repeated else ""
     first = groups[0]
     sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
-    return f"{len(groups)} groups, all images decode{note}; first: {first.group_id} ({sizes} px) {' | '.join(first.captions)}"
+    shown = f"{first.group_id} ({sizes} px) {' | '.join(first.captions)}"
+    return f"{len(groups)} groups, all images decode{note}; first: {shown}"
