@@ -85,6 +85,11 @@ def test_the_last_iteration_is_the_result(full_run):
     assert full_run.results["shapes_color"]["group_match,ttm"] == pytest.approx(mean, abs=1e-12)
 
 
+def test_simple_match_is_recorded(full_run):
+    record = full_run["simple_match"]["shapes_color"]
+    assert record["seeds"] == [3, 4] and len(record["restarts"]) == 2 and record["hyperparameters"]["epochs"] == 1
+
+
 def test_iterations_are_complete(full_run):
     for task in ("shapes_color", "shapes_spatial", "shapes_color_global"):
         for entry in full_run["ttm"][task]["iterations"]:

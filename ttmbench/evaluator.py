@@ -218,6 +218,7 @@ def _run_task(
     scores: dict[str, list[Scores]] = {RAW: [raw]}
     _notify_scored(registry, config, spec, metrics, RAW, scores)
     ttm: dict[str, Any] | None = None
+    simple: dict[str, Any] | None = None
     if (config.ttm or config.simple_match) and not can_adapt(adapter):
         notes.append(
             f"model {config.model} cannot be adapted (it has no matching_loss), so there are raw and SimpleMatch "
@@ -226,9 +227,7 @@ def _run_task(
     elif stage is not None:
         if config.simple_match:
             clock = time.perf_counter()
-            scores[SIMPLE_MATCH] = [
-                last_step(_simple_match_steps(stage, raw, settings, seed)).scores for seed in config.run_seeds
-            ]
+            simple, scores[SIMPLE_MATCH] = _run_simple_match(config, stage, raw, settings)
             seconds[SIMPLE_MATCH] = time.perf_counter() - clock
             _notify_scored(registry, config, spec, metrics, SIMPLE_MATCH, scores)
         if config.ttm:
@@ -237,7 +236,7 @@ def _run_task(
             seconds[TTM] = time.perf_counter() - clock
             _notify_scored(registry, config, spec, metrics, TTM, scores)
     summary = summarise(scores, metrics, config.bootstrap_iters, config.seed)
-    return TaskOutcome(spec, metrics, groups, spec.source, fingerprint, scores, summary, ttm, notes, seconds)
+    return TaskOutcome(spec, metrics, groups, spec.source, fingerprint, scores, summary, ttm, simple, notes, seconds)
 
 
 def _run_ttm(
@@ -279,21 +278,23 @@ def _run_ttm(
     }, final
 
 
-def _simple_match_steps(stage: Stage, raw: Scores, settings: TTMConfig, seed: int) -> Iterator[Step]:
+def _run_simple_match(
+    config: RunConfig, stage: Stage, raw: Scores, settings: TTMConfig
+) -> tuple[dict[str, Any], list[Scores]]:
+    """SimpleMatch's overfitting step for every seed: its record, and the scores that each seed ends with."""
+    rate = settings.lr or DEFAULT_LEARNING_RATE
+    final: list[Scores] = []
+    restarts: list[int] = []
     before = snapshot(stage.adapter)
-    try:
-        rate = settings.lr or DEFAULT_LEARNING_RATE
-        yield from overfit(stage, raw, config=settings, learning_rate=rate, seed=seed)
-    finally:
-        restore(stage.adapter, before)
-
-
-def last_step(steps: Iterator[Step]) -> Step:
-    """The last of at least one step."""
-    last = next(steps)
-    for step in steps:
-        last = step
-    return last
+    for seed in config.run_seeds:
+        try:
+            steps = list(overfit(stage, raw, config=settings, learning_rate=rate, seed=seed))
+        finally:
+            restore(stage.adapter, before)
+        final.append(steps[-1].scores)
+        restarts.append(len(steps))
+    hyperparameters = {**settings.model_dump(mode="json"), "lr": rate}
+    return {"hyperparameters": hyperparameters, "seeds": config.run_seeds, "restarts": restarts}, final
 
 
 def _record_of(step: Step, seed: int, raw: Scores, spec: TaskSpec, metrics: Sequence[MetricSpec]) -> IterationRecord:

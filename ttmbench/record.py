@@ -32,6 +32,7 @@ class TaskOutcome:
         scores: filter -> score arrays, one per seed.
         summary: the numbers.
         ttm: the document's record of TTM.
+        simple_match: the document's record of SimpleMatch's overfitting step.
         notes: what a reader should know.
         seconds: stage -> wall time.
     """
@@ -44,6 +45,7 @@ class TaskOutcome:
     scores: dict[str, list[Scores]]
     summary: Summary
     ttm: dict[str, Any] | None
+    simple_match: dict[str, Any] | None
     notes: list[str]
     seconds: dict[str, float]
 
@@ -144,6 +146,9 @@ class RunRecord:
             "chance": {name: outcome.summary.chance for name, outcome in outcomes.items()},
             "ties": {name: outcome.summary.ties for name, outcome in outcomes.items()},
             "ttm": {name: outcome.ttm for name, outcome in outcomes.items() if outcome.ttm is not None},
+            "simple_match": {
+                name: outcome.simple_match for name, outcome in outcomes.items() if outcome.simple_match is not None
+            },
             "errors": self.errors,
             "notes": {name: outcome.notes for name, outcome in outcomes.items() if outcome.notes},
             "configs": {name: outcome.spec.model_dump(mode="json") for name, outcome in outcomes.items()},

@@ -65,6 +65,7 @@ def score_file(
         scores=stored.scores,
         summary=summary,
         ttm=None,
+        simple_match=None,
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
     )
