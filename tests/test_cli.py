@@ -183,7 +183,7 @@ def test_ctrl_c_exits_130(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluator, "_run_task", interrupted)
+    monkeypatch.setattr(evaluator, "run_task", interrupted)
     assert run(capsys, *BASE)[0] == 130
 
 
