@@ -216,6 +216,7 @@ def test_raw_numbers_of_the_reference_run_come_out_again():
     reference = json.loads((root / "results" / "reference" / "first.json").read_text(encoding="utf-8"))
     again = ttmbench.simple_evaluate("tiny-clip", "shapes_color", device="cpu", bootstrap_iters=0)
     assert again["task_hashes"] == reference["task_hashes"]
+    jsonschema.Draft202012Validator(schema("results")).validate(reference)
     weights = "weights_sha256"
     assert again["model_info"]["fingerprint"][weights] == reference["model_info"]["fingerprint"][weights]
     for key, value in again.results["shapes_color"].items():

@@ -24,8 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     from ttmbench.cli.options import build_parser, normalise
 
-    # Idle threads that spin stall a run ten times over as soon as another program wants a core; sleeping ones do not.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that spin for long while they wait stall a run as soon as another program wants a core.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = False
     try:
