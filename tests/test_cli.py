@@ -103,6 +103,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
     np.savez(more, np.random.default_rng(0).normal(size=(401, 2, 2)))
     file = tmp_path / "file"
     file.write_text("", encoding="utf-8")
+    nowhere = ["-o", str(file / "x.json")]
     hf = ["--model", "hf", "--tasks", "shapes_color", "--device", "cpu"]
     return {
         "unknown task": ([*BASE, "--tasks", "shapes_colour"], 2, "did you mean 'shapes_color'"),
@@ -126,6 +127,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
         "output is a folder": ([*BASE, "-o", str(make_folder(tmp_path / "x.json"))], 2, "cannot be written to"),
         "7 of 400 groups": (["score", str(seven), "--task", "winoground"], 4, "has 7 groups, but task 'winoground'"),
         "401 of 400 groups": (["score", str(more), "--task", "winoground"], 4, "has 401 groups"),
+        "scores to nowhere": (["score", str(seven), "--task", "winoground", *nowhere], 2, "cannot be written to"),
         "absent scores": (["score", str(tmp_path / "no.npz"), "--task", "winoground"], 4, "cannot be read"),
         "scores of another shape": (["score", str(seven), "--task", "shapes_spatial"], 4, "1 images, 4 captions"),
         "unknown task of scores": (["score", str(seven), "--task", "winogrund"], 2, "did you mean 'winoground'"),
@@ -161,7 +163,7 @@ def make_folder(path: Path) -> Path:
 def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, tmp_path):
     for case, (arguments, code, says) in wrong_inputs.items():
         given = list(arguments)
-        if given[0] == "score":
+        if given[0] == "score" and "-o" not in given:
             given += ["-o", str(tmp_path / "never.json")]
         found, _, err = run(capsys, *given)
         lines = [line for line in err.splitlines() if line.strip()]

@@ -116,6 +116,16 @@ def test_ties_are_found_where_they_are():
     assert metrics.group_match_ties(scores).tolist() == [False, False, False, True]
 
 
+def test_shapes_are_checked_in_tests():
+    """The annotations of the maths are enforced here, so a wrong one would fail every other test."""
+    from jaxtyping import TypeCheckError
+
+    with pytest.raises(TypeCheckError):
+        chance.group_score("2", 2)
+    with pytest.raises(TypeCheckError):
+        metrics.text_score(np.zeros((2, 2)))
+
+
 def test_image_score_of_one_image_is_refused():
     with pytest.raises(ValueError, match="one image"):
         metrics.image_score(np.zeros((2, 1, 3)))

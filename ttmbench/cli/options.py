@@ -126,7 +126,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", metavar="SCORES", help="JSONL, npz or safetensors; told apart by content")
     parser.add_argument("--task", required=True, metavar="NAME", help="whose shape and size the scores have")
-    parser.add_argument("--output_path", "-o", metavar="x.json", help="where the results go")
+    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     parser.add_argument("--limit", metavar="N", type=_count, help="the scores are of the task's first N groups")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from ttmbench.rescoring import score_file
-from ttmbench.results import to_json, write_atomically
+from ttmbench.results import open_run_files
 from ttmbench.table import print_results
 
 
 def score(options: argparse.Namespace) -> int:
-    """Reads, computes, prints, and writes if asked."""
+    """Checks where results go, reads, computes, prints, and writes if asked."""
+    source = Path(options.scores)
+    started = datetime.now().astimezone()
+    files = open_run_files(options.output_path, source.stem, started) if options.output_path else None
     document = score_file(
-        Path(options.scores),
+        source,
         options.task,
         include_path=options.include_path or [],
         logit_scale=options.logit_scale,
@@ -24,8 +28,7 @@ def score(options: argparse.Namespace) -> int:
         command=["ttmbench", *sys.argv[1:]],
     )
     print_results(document)
-    if options.output_path:
-        target = Path(options.output_path)
-        write_atomically(target, lambda path: path.write_text(to_json(document), encoding="utf-8"))
-        print(f"results: {target}")
+    if files is not None:
+        files.write_results(document)
+        print(f"results: {files.results}")
     return 0
