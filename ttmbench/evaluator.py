@@ -140,7 +140,7 @@ def run(
         record.fail(None, "model", error)
         save("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
-    for name, task in track(chosen.items(), "tasks", total=len(chosen)):
+    for name, task in track(chosen.items(), "tasks", "tasks", total=len(chosen)):
         try:
             outcome = run_task(registry, config, adapter, task, settings[name], samples)
         except BaseException as error:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
@@ -25,16 +25,37 @@ MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
 
 
-def check_scores(scores: np.ndarray) -> None:
-    """Raises ValueError unless ``scores`` is finite and [groups, images, captions] with images <= captions."""
-    if scores.ndim != 3:
-        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {scores.shape}")
-    _, images, captions = scores.shape
+def check_scores(scores: np.ndarray) -> np.ndarray:
+    """The scores as floats, checked: finite, [groups, images, captions], images <= captions, at least 2 captions.
+
+    Args:
+        scores: an array of numbers.
+
+    Returns:
+        The same array; whole numbers become float64.
+
+    Raises:
+        ValueError: another shape, or a score that is not a finite number (the group is named).
+    """
+    floats = _floats(scores)
+    if floats.ndim != 3:
+        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
+    _, images, captions = floats.shape
     if not (1 <= images <= captions and captions >= 2):
         raise ValueError(f"a group needs 1 <= images <= captions and at least 2 captions, got {images}x{captions}")
-    finite = np.isfinite(scores).all(axis=(1, 2))
+    finite = np.isfinite(floats).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
+    return floats
+
+
+def _floats(scores: np.ndarray) -> np.ndarray:
+    array = np.asarray(scores)
+    if array.dtype.kind == "f":
+        return array
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +88,7 @@ def injections(images: int, captions: int) -> Int[np.ndarray, "injections images
     return table
 
 
-def match_groups(scores: Float[np.ndarray, "groups images captions"]) -> Matching:
+def match_groups(scores: Real[np.ndarray, "groups images captions"]) -> Matching:
     """Gives the images of every group the captions with the largest total score, and the margin of that choice.
 
     The margin is the best total minus the second-best total over all injective matchings (Algorithm 1, line 5 of
@@ -86,10 +107,9 @@ def match_groups(scores: Float[np.ndarray, "groups images captions"]) -> Matchin
     >>> m.captions[0].tolist(), m.margin.tolist(), m.tie.tolist()
     ([1, 0], [2.0, 0.0], [False, True])
     """
-    check_scores(scores)
-    groups, images, captions = scores.shape
+    exact = check_scores(scores).astype(np.float64)
+    groups, images, captions = exact.shape
     table = injections(images, captions)
-    exact = scores.astype(np.float64)
     best = np.empty(groups, dtype=np.int64)
     margin = np.empty(groups)
     step = max(1, _CHUNK // len(table))
@@ -99,7 +119,7 @@ def match_groups(scores: Float[np.ndarray, "groups images captions"]) -> Matchin
     return Matching(captions=table[best], margin=margin, tie=margin == 0)
 
 
-def oracle_margin(scores: Float[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+def oracle_margin(scores: Real[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
     """Total of the true matching minus the best other total: positive exactly where the group match is right.
 
     It reads the labels (caption i is true for image i), so it serves diagnostics only.
@@ -123,7 +143,7 @@ def oracle_margin(scores: Float[np.ndarray, "groups images captions"]) -> Float[
     return np.where(matching.tie & (wrong_by == 0), 0.0, np.where(right, matching.margin, -wrong_by))
 
 
-def match_global(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching:
+def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
     """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
 
     An image is marked as tied where another assignment with the same total gives it another caption. That is so
@@ -143,6 +163,7 @@ def match_global(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching
     >>> match_global(np.zeros((2, 2))).tie.tolist()
     [True, True]
     """
+    scores = _floats(scores)
     if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
     if not np.isfinite(scores).all():

@@ -8,12 +8,12 @@ comparison that the metric makes is an equality. Equation and section numbers ar
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench.matching import check_scores, match_global, match_groups
 
 
-def text_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Every image prefers its own caption: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1 there).
 
     Args:
@@ -32,13 +32,13 @@ def text_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.n
     return np.asarray((own > other).all(axis=1))
 
 
-def text_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
     own, other = _rows(scores)
     return (own == other).any(axis=1)
 
 
-def image_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
 
     Args:
@@ -57,13 +57,13 @@ def image_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.
     return np.asarray((own > other).all(axis=1))
 
 
-def image_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
     own, other = _columns(scores)
     return (own == other).any(axis=1)
 
 
-def group_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
 
     Args:
@@ -84,13 +84,13 @@ def group_score(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.
     return rows & image_score(scores) if _is_square(scores) else rows
 
 
-def group_score_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Groups in which one of the comparisons of `group_score` is an equality."""
     rows = text_score_ties(scores)
     return rows | image_score_ties(scores) if _is_square(scores) else rows
 
 
-def group_match(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """The true matching beats every other one in total score, strictly (section 3.1; injective matchings: A.2).
 
     Args:
@@ -109,12 +109,12 @@ def group_match(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.
     return (matching.captions == np.arange(scores.shape[1])).all(axis=1) & ~matching.tie
 
 
-def group_match_ties(scores: Float[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """Groups in which several matchings share the best total; see `group_match`."""
     return match_groups(scores).tie
 
 
-def individual_match(scores: Float[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+def individual_match(scores: Real[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
     """Share of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
 
     Args:
@@ -134,7 +134,7 @@ def individual_match(scores: Float[np.ndarray, "groups images captions"]) -> Flo
 
 
 def global_assignment_accuracy(
-    scores: Float[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
+    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
 ) -> Bool[np.ndarray, " images"]:
     """Images that the best single assignment over all images and captions gives their own caption (Eq. 2).
 
@@ -161,7 +161,7 @@ def global_assignment_accuracy(
 
 
 def global_assignment_ties(
-    scores: Float[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
+    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
 ) -> Bool[np.ndarray, " images"]:
     """Images to which equally good assignments give different captions; see `global_assignment_accuracy`."""
     return match_global(scores).tie
@@ -172,10 +172,10 @@ def _is_square(scores: np.ndarray) -> bool:
 
 
 def _rows(
-    scores: Float[np.ndarray, "groups images captions"],
+    scores: Real[np.ndarray, "groups images captions"],
 ) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
     """For every image: the score of its own caption, and the best of the others."""
-    check_scores(scores)
+    scores = check_scores(scores)
     index = np.arange(scores.shape[1])
     others = scores.copy()
     others[:, index, index] = -np.inf
@@ -183,10 +183,10 @@ def _rows(
 
 
 def _columns(
-    scores: Float[np.ndarray, "groups images captions"],
+    scores: Real[np.ndarray, "groups images captions"],
 ) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
     """For every caption that is true for an image: the score of that image, and the best of the others."""
-    check_scores(scores)
+    scores = check_scores(scores)
     images = scores.shape[1]
     if images < 2:
         raise ValueError("the image score is undefined for groups with one image")

@@ -115,7 +115,7 @@ def prepare(adapter: DualEncoder, groups: Sequence[Group], batch_size: int) -> t
     fingerprint = Fingerprint(groups)
     images = list(_distinct_images(groups))
     parts: list[Batch] = []
-    with bar(len(images), "images") as shown:
+    with bar(len(images), "preparing", "images") as shown:
         for start in range(0, len(images), batch_size):
             pictures = []
             for group_id, image in images[start : start + batch_size]:
@@ -226,7 +226,7 @@ def score_with_pairs(
     wanted.sort(key=_order_of(images))
     score: dict[tuple[str, str], float] = {}
     open_now: dict[str, Image] = {}
-    with bar(len(wanted), "pairs") as shown:
+    with bar(len(wanted), "scoring", "pairs") as shown:
         for start in range(0, len(wanted), batch_size):
             part = wanted[start : start + batch_size]
             open_now = {name: open_now[name] for name, _ in part if name in open_now}
@@ -283,7 +283,7 @@ def check_finite(scores: np.ndarray, groups: Sequence[Group]) -> None:
 
 def _encode(encoder: Callable[[Any], torch.Tensor], batch: Batch, batch_size: int, what: str) -> torch.Tensor:
     total = n_rows(batch)
-    starts = track(range(0, total, batch_size), what, total=-(-total // batch_size))
+    starts = track(range(0, total, batch_size), what, "batches", total=-(-total // batch_size))
     return torch.cat([encoder(take(batch, slice(start, start + batch_size))) for start in starts])
 
 

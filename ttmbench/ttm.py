@@ -127,7 +127,7 @@ def adapt(
     by_share = config.threshold == "share" or (config.threshold == "auto" and stage.is_global)
     thresholds = schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations)
     trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
-    with bar(config.iterations * config.epochs, f"TTM seed {seed}") as shown:
+    with bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
         for iteration, threshold in enumerate(thresholds.tolist(), start=1):
             started = time.perf_counter()
             selected = select(labels, threshold, by_share)
@@ -164,7 +164,7 @@ def overfit(stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: f
     keep = select(labels, -math.inf, by_share=False)
     trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
     captions = blind.unshuffle(labels)
-    with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}") as shown:
+    with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
         for iteration in range(1, config.iterations + 1):
             started = time.perf_counter()
             loss = trainer.train(iteration, labels, keep, shown)
