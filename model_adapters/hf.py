@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ttmbench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_HUB_LOGGER = getLogger("huggingface_hub")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -196,23 +198,28 @@ def _why_not_loaded(pretrained: str, error: Exception) -> str:
             f"{pretrained} is gated: accept its terms at https://huggingface.co/{pretrained} and set HF_TOKEN "
             "to a token of that account"
         )
+    if any(sign in f"{kind} {text}".lower() for sign in ("connect", "offline", "cached", "resolve host")):
+        text = "it is not in the cache and the hub cannot be reached"
     return (
-        f"model {pretrained} is neither a folder here nor to be had from the hub ({kind}: {text}). "
-        "Is the network reachable? The built-in model 'tiny-clip' needs none."
+        f"model {pretrained} is neither a folder here nor to be had from the hub ({text}); "
+        "the built-in model 'tiny-clip' needs no hub"
     )
 
 
 class _quiet:
-    """Keeps transformers' loading bars and advice off the screen: errors are raised anyway."""
+    """Keeps loading bars, retries and advice of the libraries off the screen: errors are raised anyway."""
 
     def __init__(self, logging: Any) -> None:
         self._logging = logging
 
     def __enter__(self) -> None:
         self._verbosity = self._logging.get_verbosity()
+        self._hub_level = _HUB_LOGGER.level
+        _HUB_LOGGER.setLevel("ERROR")
         self._logging.set_verbosity_error()
         self._logging.disable_progress_bar()
 
     def __exit__(self, *error: object) -> None:
+        _HUB_LOGGER.setLevel(self._hub_level)
         self._logging.set_verbosity(self._verbosity)
         self._logging.enable_progress_bar()

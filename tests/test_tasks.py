@@ -321,8 +321,13 @@ def test_huggingface_source_reads_parquet_with_the_columns_of_winoground(tmp_pat
     assert groups[1].images[1].open().size == (20, 15)
 
 
-def test_a_dataset_out_of_reach_says_so(monkeypatch):
+def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
+    import datasets
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     registry = build_registry()
-    with pytest.raises(DataError, match="facebook/winoground") as caught:
-        registry.load_groups(registry.task("winoground"), limit=1)
+    with pytest.raises(DataError, match=r"facebook/winoground.*not in the cache") as caught:
+        registry.load_groups(registry.task("winoground"), limit=1, offline=True)
     assert "\n" not in str(caught.value)
+    assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)

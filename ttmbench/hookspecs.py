@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec
+
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from pathlib import Path
-
-    from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec
 
 PROJECT = "ttmbench"
 hookspec = pluggy.HookspecMarker(PROJECT)

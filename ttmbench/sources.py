@@ -6,7 +6,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,14 +99,14 @@ def read_huggingface(request: SourceRequest) -> Iterable[Group]:
 
     where = f"dataset {options.path}" + (f" at revision {options.revision}" if options.revision else "")
     try:
-        table = datasets.load_dataset(
-            options.path,
-            options.name,
-            split=options.split,
-            revision=options.revision,
-            data_files=options.data_files,
-            download_config=datasets.DownloadConfig(local_files_only=request.offline),
-        )
+        with _hub(request.offline):
+            table = datasets.load_dataset(
+                options.path,
+                options.name,
+                split=options.split,
+                revision=options.revision,
+                data_files=options.data_files,
+            )
     except Exception as error:
         raise DataError(_hub_message(where, options.path, error)) from error
     pictures = {name for name, feature in table.features.items() if isinstance(feature, datasets.Image)}
@@ -214,6 +216,24 @@ def _known(what: str, value: str, known: Iterable[str]) -> None:
         raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")
 
 
+@contextmanager
+def _hub(offline: bool) -> Iterator[None]:
+    """The hub's libraries without their talk of retries; with ``offline`` they do not try the network at all."""
+    import datasets
+    from huggingface_hub import constants
+
+    logger = getLogger("huggingface_hub")
+    before = logger.level, constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    logger.setLevel("ERROR")
+    if offline:
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        logger.setLevel(before[0])
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before[1:]
+
+
 def _hub_message(where: str, path: str, error: Exception) -> str:
     kind, text = type(error).__name__, " ".join(str(error).split())[:200]
     if "Gated" in kind or "gated" in text:
@@ -221,4 +241,6 @@ def _hub_message(where: str, path: str, error: Exception) -> str:
             f"{where} is gated: accept its terms at https://huggingface.co/datasets/{path} and set HF_TOKEN "
             "to a token of that account"
         )
-    return f"{where} cannot be loaded ({kind}: {text}). Is the network reachable, or the dataset in the cache?"
+    if any(sign in f"{kind} {text}".lower() for sign in ("connection", "offline", "reach")):
+        text = "it is not in the cache and the hub cannot be reached"
+    return f"{where} cannot be loaded: {text}"
