@@ -11,6 +11,7 @@ lint:
 
 types:
 	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy model_adapters
 
 test:
 	$(PYTHON) -m pytest
