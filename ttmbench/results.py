@@ -18,7 +18,7 @@ from ttmbench.scorefile import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
-SCHEMAS = {"results": "results-1.0.json", "task": None}
+SCHEMA_FILE = f"results-{SCHEMA_VERSION}.json"
 
 
 @dataclass
@@ -27,11 +27,12 @@ class RunFiles:
 
     Attributes:
         results: the results document's path.
+        beside: names of the other files, with ``{kind}`` and ``{task}`` to fill in.
         artifacts: files written so far: name -> sha256 and size.
     """
 
     results: Path
-    prefix: Callable[[str, str, str], Path]
+    beside: str
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -46,12 +47,16 @@ class RunFiles:
     def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
         """Writes JSON lines (``samples``, ``ttm``) of a task."""
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-        self._write(self.prefix(kind, task, "jsonl"), kind, lambda path: path.write_text(text, encoding="utf-8"))
+        self._write(self._path(kind, task, "jsonl"), kind, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
         """Writes the score arrays of a task."""
-        target = self.prefix("scores", task, "safetensors")
-        self._write(target, "scores", lambda path: save_scores(path, scores, metadata))
+        self._write(
+            self._path("scores", task, "safetensors"), "scores", lambda path: save_scores(path, scores, metadata)
+        )
+
+    def _path(self, kind: str, task: str, ending: str) -> Path:
+        return self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"
 
     def _write(self, path: Path, kind: str, write: Callable[[Path], object]) -> None:
         write_atomically(path, write)
@@ -80,12 +85,10 @@ def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
     target = Path(output_path)
     stamp = started.strftime("%Y-%m-%dT%H-%M-%S.%f")
     if target.suffix == ".json":
-        folder, results = target.parent, target
-        prefix = lambda kind, task, ending: folder / f"{target.stem}_{kind}_{task}.{ending}"  # noqa: E731
+        folder, results, beside = target.parent, target, f"{_literal(target.stem)}_{{kind}}_{{task}}"
     else:
         folder = target / safe_name(model)
-        results = folder / f"results_{stamp}.json"
-        prefix = lambda kind, task, ending: folder / f"{kind}_{task}_{stamp}.{ending}"  # noqa: E731
+        results, beside = folder / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if results.is_dir():
@@ -94,7 +97,7 @@ def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
             pass
     except OSError as error:
         raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
-    return RunFiles(results, prefix)
+    return RunFiles(results, beside)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -131,6 +134,10 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".") or "model"
 
 
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def schema(name: str) -> dict[str, Any]:
     """The JSON Schema of results files or task files; UsageError for another name."""
     if name == "task":
@@ -138,9 +145,9 @@ def schema(name: str) -> dict[str, Any]:
 
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}
     if name != "results":
-        raise UsageError(f"unknown schema '{name}'; known: {', '.join(SCHEMAS)}")
+        raise UsageError(f"unknown schema '{name}'; known: results, task")
     from importlib.resources import files
 
-    text = (files("ttmbench.schemas") / "results-1.0.json").read_text(encoding="utf-8")
+    text = (files("ttmbench.schemas") / SCHEMA_FILE).read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document

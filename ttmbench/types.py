@@ -6,7 +6,7 @@ in [0, 1]; what is undefined is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -191,9 +191,6 @@ class SourceRequest:
     folder: Path | None = None
     limit: int | None = None
     offline: bool = False
-
-
-SourceReader = Callable[[SourceRequest], Iterable[Group]]
 
 
 @dataclass(frozen=True)
