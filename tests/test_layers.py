@@ -20,6 +20,7 @@ ALLOWED = {
     "ttmconfig": {"errors"},
     "protocols": {"types"},
     "progress": set(),
+    "jsonl": {"errors"},
     "scoring": {"types", "errors", "protocols", "progress"},
     "finetune": {"errors", "protocols", "scoring", "ttmconfig"},
     "ttm": {
@@ -36,7 +37,7 @@ ALLOWED = {
     },
     "hookspecs": {"types", "protocols"},
     "taskfile": {"types", "errors", "ttmconfig"},
-    "sources": {"types", "errors", "ttmconfig", "scenes"},
+    "sources": {"types", "errors", "ttmconfig", "scenes", "jsonl"},
     "summary": {"types", "stats"},
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}

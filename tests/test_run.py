@@ -361,6 +361,21 @@ def test_a_scorer_of_the_wrong_length_is_an_error():
         ttmbench.simple_evaluate(Short(), "shapes_color", limit=2)
 
 
+def test_files_that_cannot_be_written_are_a_failure_in_the_document(tmp_path, monkeypatch):
+    from ttmbench import evaluator
+
+    def full(*_):
+        raise UsageError("samples cannot be written: disk full")
+
+    monkeypatch.setattr(evaluator, "write_artifacts", full)
+    path = tmp_path / "x.json"
+    with pytest.raises(UsageError, match="disk full"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), **QUICK)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["status"] == "failed" and "disk full" in document["errors"][0]["message"]
+    assert "group_match,none" in document["results"]["shapes_color"], "what was computed is kept"
+
+
 def test_nothing_is_left_half_written(tmp_path):
     from ttmbench.results import write_atomically
 

@@ -17,7 +17,7 @@ from ttmbench.progress import track
 from ttmbench.record import RunRecord, write_artifacts
 from ttmbench.registry import Registry, build_registry
 from ttmbench.results import open_run_files
-from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion
+from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion, split_names
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import run_task
 from ttmbench.ttmconfig import TTMConfig
@@ -98,7 +98,7 @@ def simple_evaluate(
         given["ttm_args"] = {**ttm, **given.get("ttm_args", {})}
     given["ttm"] = ttm not in (False, None)
     given["model"] = model if isinstance(model, str) else type(model).__name__
-    given["tasks"] = [part.strip() for part in tasks.split(",")] if isinstance(tasks, str) else list(tasks)
+    given["tasks"] = split_names(tasks) if isinstance(tasks, str) else list(tasks)
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins)
     check_assertions(config.assertions, results.document)
@@ -143,6 +143,9 @@ def run(
     for name, task in track(chosen.items(), "tasks", "tasks", total=len(chosen)):
         try:
             outcome = run_task(registry, config, adapter, task, settings[name], samples)
+            record.outcomes[name] = outcome
+            if files is not None:
+                write_artifacts(files, config, outcome)
         except BaseException as error:
             stopped = not isinstance(error, Exception)
             record.fail(name, "run", error)
@@ -151,9 +154,6 @@ def run(
                 raise
             print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
             continue
-        record.outcomes[name] = outcome
-        if files is not None:
-            write_artifacts(files, config, outcome)
         save("running")
     document = save("failed" if record.errors else "done")
     run_dir = files.folder if files is not None else None

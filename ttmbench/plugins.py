@@ -78,6 +78,10 @@ class Plugins:
                 raise UsageError(f"plugin '{name}' failed in {hook}: {type(error).__name__}: {error}") from error
         return results
 
+    def listens(self, hook: str) -> bool:
+        """Whether any plugin implements a hook: what is computed for listeners alone can be left out."""
+        return bool(self._implementations(hook))
+
     def notify(self, hook: str, **values: Any) -> None:
         """Tells every plugin of an event. A plugin that fails is warned about; it never ends a run."""
         for implementation in self._implementations(hook):

@@ -116,6 +116,7 @@ class RunRecord:
         self.model_info: dict[str, Any] = {}
         self._command = environment.redact(command)
         self._started = started
+        self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
     def describe_model(self, adapter: Any) -> None:
         """Takes down what the adapter states about itself."""
@@ -168,8 +169,8 @@ class RunRecord:
             "model_name": self._model_name,
             "model_info": self.model_info,
             "date": self._started.timestamp(),
-            "git_hash": environment.git_hash(),
-            "packages": environment.packages(),
+            "git_hash": self._git_hash,
+            "packages": self._packages,
             "hardware": environment.hardware(),
             "timing": {name: outcome.seconds for name, outcome in outcomes.items()},
             "total_evaluation_time_seconds": time.perf_counter() - clock,

@@ -130,6 +130,15 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
     return found["task"], f"{found['metric']},{found['filter']}", found["sign"], value
 
 
+def split_names(text: str) -> list[str]:
+    """``a, b`` as a list, as ``--tasks`` takes it.
+
+    >>> split_names("shapes_color, shapes_place,")
+    ['shapes_color', 'shapes_place']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def parse_pairs(text: str) -> dict[str, Any]:
     """``k=v,k2=v2`` with numbers, true, false and none read as such.
 
@@ -137,7 +146,7 @@ def parse_pairs(text: str) -> dict[str, Any]:
     {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
     """
     pairs: dict[str, Any] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in split_names(text):
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise UsageError(f"'{part}' is not key=value")

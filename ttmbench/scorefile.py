@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench.errors import DataError
+from ttmbench.jsonl import read_json_lines
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
@@ -185,7 +186,7 @@ def _from_embeddings(
 
 
 def _from_lines(path: Path, shape: GroupShape) -> StoredScores:
-    lines = list(_read_lines(path))
+    lines = list(read_json_lines(path))
     if not lines:
         raise DataError(f"{path}: is empty")
     first = lines[0][1]
@@ -273,23 +274,6 @@ def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) 
     finite = np.isfinite(pairs).all(axis=1)
     if not finite.all():
         raise DataError(f"{path}: group {int(np.argmin(finite)) // shape.images} has a score that is not finite")
-
-
-def _read_lines(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: is neither npz, safetensors nor JSON lines") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is not JSON ({_one_line(error)})") from None
-        if not isinstance(value, dict):
-            raise DataError(f"{path}: line {number} is not a JSON object")
-        yield number, value
 
 
 def _number(path: Path, value: Any, where: str) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttmbench.errors import DataError, UsageError
+from ttmbench.jsonl import read_json_lines
 from ttmbench.ttmconfig import describe
 from ttmbench.types import Group, ImageRef, SourceRequest
 
@@ -156,25 +156,17 @@ def _cell(row: Mapping[str, Any], column: str, where: str, index: int) -> Any:
     return row[column]
 
 
-def _read_rows(file: Path) -> Iterator[dict[str, Any]]:
+def _read_rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    if file.suffix != ".csv":
+        yield from (row for _, row in read_json_lines(file))
+        return
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError:
         raise DataError(f"{file}: is not UTF-8 text") from None
-    if file.suffix == ".csv":
-        yield from csv.DictReader(io.StringIO(text))
-        return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{file}: line {number} is not JSON ({error.msg})") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{file}: line {number} is not a JSON object")
-            yield row
+    yield from csv.DictReader(io.StringIO(text))
 
 
 def _inside(base: Path, relative: str, what: str) -> Path:
@@ -185,10 +177,10 @@ def _inside(base: Path, relative: str, what: str) -> Path:
     return path
 
 
-def _open_file(path: Path) -> Image:
+def _open_file(file: Path | io.BytesIO) -> Image:
     from PIL import Image
 
-    with Image.open(path) as picture:
+    with Image.open(file) as picture:
         picture.load()
         return picture
 
@@ -197,11 +189,7 @@ def _open_cell(table: Any, index: int, column: str) -> Image:
     cell = table[index][column]
     if not cell or not (cell.get("bytes") or cell.get("path")):
         raise DataError(f"row {index} has no image in column '{column}'")
-    from PIL import Image
-
-    with Image.open(io.BytesIO(cell["bytes"]) if cell.get("bytes") else cell["path"]) as picture:
-        picture.load()
-        return picture
+    return _open_file(io.BytesIO(cell["bytes"]) if cell.get("bytes") else Path(cell["path"]))
 
 
 def _options(model: type[Any], request: SourceRequest) -> Any:

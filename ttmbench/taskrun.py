@@ -193,5 +193,7 @@ def _notify_scored(
     name: str,
     scores: Mapping[str, list[Scores]],
 ) -> None:
+    if not registry.plugins.listens("ttmbench_task_scored"):
+        return
     numbers = summarise({name: scores[name]}, metrics, 0, config.seed).results
     registry.plugins.notify("ttmbench_task_scored", task=spec.task, filter=name, results=numbers)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.errors import UsageError
-from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file
+from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 
 _PAIRS = ("model_args", "task_args", "ttm_args")
 
@@ -38,7 +38,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])
     if isinstance(settings.get("tasks"), str):
-        settings["tasks"] = _names(settings["tasks"])
+        settings["tasks"] = split_names(settings["tasks"])
     for name in RunConfig.model_fields:
         value = getattr(options, name, None)
         if value is None:
@@ -46,17 +46,13 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         if name in _PAIRS:
             settings[name] = {**settings.get(name, {}), **parse_pairs(value)}
         elif name == "tasks":
-            settings[name] = _names(value)
+            settings[name] = split_names(value)
         else:
             settings[name] = value
     for needed in ("model", "tasks"):
         if not settings.get(needed):
             raise UsageError(f"--{needed} is needed; `ttmbench ls {needed.rstrip('s')}s` lists what there is")
     return settings
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _dry_run(config: RunConfig) -> int:
