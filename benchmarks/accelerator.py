@@ -24,7 +24,8 @@ from transformers.utils import logging
 from ttmbench import schedules
 from ttmbench.model_adapters import hf
 from ttmbench.scoring import prepare, take
-from ttmbench.ttm import Stage, adapt
+from ttmbench.stage import Stage
+from ttmbench.ttm import adapt
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Group, ScheduleSpec
 

@@ -27,7 +27,8 @@ from ttmbench import schedules
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring import prepare
-from ttmbench.ttm import Stage, Step, adapt
+from ttmbench.stage import Stage
+from ttmbench.ttm import Step, adapt
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Group, ScheduleSpec, Scores
 

@@ -20,7 +20,8 @@ from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, lora, vqascore
 from ttmbench.registry import build_registry
 from ttmbench.scoring import prepare
-from ttmbench.ttm import Choice, Stage, _Blind, adapt, overfit
+from ttmbench.stage import Stage
+from ttmbench.ttm import Choice, _Blind, adapt, overfit
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import ScheduleSpec
 

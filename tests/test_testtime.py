@@ -198,7 +198,7 @@ def test_a_subset_keeps_every_score():
     registry = ttmbench.registry.build_registry()
     groups = registry.load_groups(registry.task("shapes_color"), limit=10)
     model = tiny_clip.load(device="cpu")
-    from ttmbench.ttm import Stage
+    from ttmbench.stage import Stage
 
     whole, _ = prepare(model, groups, 8, enlarge=1.1)
     part = subset(whole, np.array([2, 7, 3]))

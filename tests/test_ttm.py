@@ -14,8 +14,9 @@ from ttmbench.finetune import restore, snapshot
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.registry import build_registry
 from ttmbench.scoring import prepare
+from ttmbench.stage import Stage
 from ttmbench.taskfile import TaskFile
-from ttmbench.ttm import PseudoLabels, Stage, adapt, overfit, select
+from ttmbench.ttm import PseudoLabels, adapt, overfit, select
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import ScheduleSpec, Scores
 

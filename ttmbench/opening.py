@@ -16,8 +16,8 @@ from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer, Stor
 from ttmbench.registry import Registry
 from ttmbench.runconfig import RunConfig
 from ttmbench.scoring import Prepared, check_finite, prepare, score_with_pairs, stored
+from ttmbench.stage import Stage
 from ttmbench.taskfile import TaskFile, TaskSpec
-from ttmbench.ttm import Stage
 from ttmbench.types import Group, GroupShape, ImageRef, MetricSpec, Scores
 from ttmbench.undefined import settle_refusals
 

@@ -7,22 +7,28 @@ found it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ttmbench.checkpoint import TaskCheckpoint
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.finetune import restore, restored, snapshot
 from ttmbench.registry import Registry
 from ttmbench.scoring import Rows, subset
+from ttmbench.stage import Stage
 from ttmbench.summary import metric_mean
 from ttmbench.supervision import CONTROLS, oracle
 from ttmbench.taskfile import TaskSpec
-from ttmbench.ttm import Stage, Step, Supervision, adapt, overfit, own_choice
+from ttmbench.trainer import TrainingState
+from ttmbench.ttm import Kept, Step, Supervision, adapt, overfit, own_choice
 from ttmbench.ttmconfig import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.types import IterationRecord, MetricSpec, Scores
+
+Variant = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
+"""Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
 
 Finished = Callable[[int, dict[str, Any]], object]
 """Called with the seed and the record of a run that is over, while the model is still adapted."""
@@ -42,6 +48,15 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class _SeedRun:
+    """One seed of a variant: its iterations, and the scores it ends with."""
+
+    seed: int
+    steps: tuple[Step, ...]
+    final: Scores
+
+
+@dataclass(frozen=True)
 class Adaptation:
     """A task, a model and the settings of the test-time stage.
 
@@ -55,6 +70,7 @@ class Adaptation:
         metrics: what is reported of every iteration.
         seeds: one run each.
         seed: of what all seeds share: the split of the holdout.
+        checkpoint: where iterations are kept while it runs.
     """
 
     registry: Registry
@@ -66,6 +82,7 @@ class Adaptation:
     metrics: Sequence[MetricSpec]
     seeds: Sequence[int]
     seed: int = 0
+    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
 
     @property
     def learning_rate(self) -> float:
@@ -93,8 +110,7 @@ class Adaptation:
             AssertionNotMet: the audit found a selection that depends on the order of captions.
             TtmbenchError: the loss became no finite number.
         """
-        steps_of: dict[int, list[Step]] = {}
-        scores, iterations = self._adapt_every_seed(keep=steps_of if audit else None, notify=True, finished=finished)
+        runs = self._every_seed("ttm", self._supervised(own_choice), notify=True, finished=finished)
         record = {
             "hyperparameters": self._hyperparameters(),
             "preset": self.preset,
@@ -102,21 +118,21 @@ class Adaptation:
             "seeds": list(self.seeds),
             "reported": "last iteration",
             "notes": self._notes(),
-            "iterations": iterations,
+            "iterations": self._lines(runs),
         }
         if audit:
-            record["audit_labels"] = self._audit(steps_of)
-        return Ran(scores, record)
+            record["audit_labels"] = self._audit(runs)
+        return Ran(_final(runs), record)
 
     def oracle(self) -> Ran:
         """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
-        scores, iterations = self._adapt_every_seed(oracle(self.truth))
-        return Ran(scores, {"reads_labels": True, "seeds": list(self.seeds), "iterations": iterations})
+        runs = self._every_seed("oracle", self._supervised(oracle(self.truth)))
+        return Ran(_final(runs), {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)})
 
     def control(self, name: str) -> Ran:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.supervision.CONTROLS`."""
-        scores, iterations = self._adapt_every_seed(CONTROLS[name])
-        return Ran(scores, {"seeds": list(self.seeds), "iterations": iterations})
+        runs = self._every_seed(name, self._supervised(CONTROLS[name]))
+        return Ran(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 
     def holdout(self, share: float) -> tuple[Ran, Scores, np.ndarray]:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
@@ -142,37 +158,37 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        scores: list[Scores] = []
-        _, iterations = part._adapt_every_seed(finished=lambda seed, record: scores.append(apart.score()))
+        runs = part._every_seed("holdout", part._supervised(own_choice), evaluate=apart.score)
         record = {
             "share": share,
             "adapted_groups": used.tolist(),
             "scored_groups": held.tolist(),
             "seeds": list(self.seeds),
-            "iterations": iterations,
+            "iterations": part._lines(runs),
         }
-        return Ran(scores, record), raw_held, held
+        return Ran(_final(runs), record), raw_held, held
 
     def simple_match(self, finished: Finished | None = None) -> Ran:
         """SimpleMatch's overfitting step (section 3.1) for every seed."""
-        scores: list[Scores] = []
-        restarts: list[int] = []
-        before = snapshot(self.stage.adapter)
-        for seed in self.seeds:
-            try:
-                steps = list(
-                    overfit(self.stage, self.raw, config=self.settings, learning_rate=self.learning_rate, seed=seed)
-                )
-                if finished is not None:
-                    finished(seed, {"variant": "simple_match", "hyperparameters": self._hyperparameters()})
-            finally:
-                restore(self.stage.adapter, before)
-            scores.append(steps[-1].scores)
-            restarts.append(len(steps))
-        record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
-        return Ran(scores, record)
 
-    def steps(self, seed: int, supervision: Supervision = own_choice) -> Iterator[Step]:
+        def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
+            settings, rate = self.settings, self.learning_rate
+            return overfit(
+                self.stage, self.raw, config=settings, learning_rate=rate, seed=seed, resume=resume, keep=keep
+            )
+
+        runs = self._every_seed("simple_match", variant, finished=finished)
+        restarts = [len(run.steps) for run in runs]
+        record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
+        return Ran(_final(runs), record)
+
+    def steps(
+        self,
+        seed: int,
+        supervision: Supervision = own_choice,
+        resume: TrainingState | None = None,
+        keep: Kept | None = None,
+    ) -> Iterator[Step]:
         """One seed's iterations; the model is changed, and it is for the caller to put it back."""
         return adapt(
             self.stage,
@@ -182,42 +198,72 @@ class Adaptation:
             learning_rate=self.learning_rate,
             seed=seed,
             supervision=supervision,
+            resume=resume,
+            keep=keep,
         )
 
-    def _adapt_every_seed(
+    def _supervised(self, supervision: Supervision) -> Variant:
+        return lambda seed, resume, keep: self.steps(seed, supervision, resume, keep)
+
+    def _every_seed(
         self,
-        supervision: Supervision = own_choice,
+        name: str,
+        variant: Variant,
         *,
-        keep: dict[int, list[Step]] | None = None,
         notify: bool = False,
         finished: Finished | None = None,
-    ) -> tuple[list[Scores], list[dict[str, Any]]]:
-        final: list[Scores] = []
-        iterations: list[dict[str, Any]] = []
+        evaluate: Callable[[], Scores] | None = None,
+    ) -> list[_SeedRun]:
+        """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
+
+        Args:
+            name: of the variant, for its checkpoints.
+            variant: gives a seed's iterations.
+            notify: tell plugins of every iteration that is new.
+            finished: called after a seed's last iteration with the model still adapted.
+            evaluate: what the adapted model scores in the end; by default the scores of the last iteration.
+
+        Returns:
+            One run a seed.
+        """
+        runs: list[_SeedRun] = []
+        about = {"variant": name if name == "simple_match" else self.spec.matching}
         before = snapshot(self.stage.adapter)
         for seed in self.seeds:
-            try:
-                for step in self.steps(seed, supervision):
-                    scores = step.scores
-                    record = self.record_of(step, seed)
-                    if notify:
-                        self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
-                    iterations.append({**vars(record), "loss": list(record.loss), "metrics": dict(record.metrics)})
-                    if keep is not None:
-                        keep.setdefault(seed, []).append(step)
-                if finished is not None:
-                    finished(seed, {"variant": self.spec.matching, "hyperparameters": self._hyperparameters()})
-            finally:
-                restore(self.stage.adapter, before)
-            final.append(scores)
-        return final, iterations
+            kept = self.checkpoint.seed(name, seed, self.raw)
+            standing = kept.read()
+            steps = list(standing.steps)
+            final = standing.final
+            if final is None:
+                try:
+                    for step in variant(seed, standing.state, kept.keep):
+                        steps.append(step)
+                        if notify:
+                            self._notify(step, seed)
+                    if finished is not None:
+                        finished(seed, {**about, "hyperparameters": self._hyperparameters()})
+                    final = steps[-1].scores if evaluate is None else evaluate()
+                finally:
+                    restore(self.stage.adapter, before)
+                kept.finish(final, len(steps))
+            runs.append(_SeedRun(seed, tuple(steps), final))
+        return runs
 
-    def _audit(self, first: dict[int, list[Step]]) -> dict[str, Any]:
+    def _notify(self, step: Step, seed: int) -> None:
+        record = self.record_of(step, seed)
+        self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
+
+    def _lines(self, runs: Sequence[_SeedRun]) -> list[dict[str, Any]]:
+        """Every iteration as the results document has it."""
+        records = [self.record_of(step, run.seed) for run in runs for step in run.steps]
+        return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
+
+    def _audit(self, first: Sequence[_SeedRun]) -> dict[str, Any]:
         """Runs every seed again with the captions of each group in another order; every selection must map back."""
         rows = self.stage.prepared.rows
         captions = rows.captions.shape[1]
-        for seed, expected in first.items():
-            rng = np.random.default_rng([seed, 4])
+        for run in first:
+            rng = np.random.default_rng([run.seed, 4])
             order = rng.permuted(np.broadcast_to(np.arange(captions), rows.captions.shape), axis=1)
             permuted = replace(
                 self.stage.prepared, rows=Rows(rows.images, np.take_along_axis(rows.captions, order, axis=1))
@@ -225,9 +271,9 @@ class Adaptation:
             stage = replace(self.stage, prepared=permuted)
             again = replace(self, stage=stage, raw=stage.score())
             with restored(stage.adapter):
-                for one, other in zip(expected, again.steps(seed), strict=True):
-                    _compare(self.spec, seed, one, other, self._unpermuted(other.captions, order))
-        return {"passed": True, "seeds": list(first), "iterations": self.settings.iterations}
+                for one, other in zip(run.steps, again.steps(run.seed), strict=True):
+                    _compare(self.spec, run.seed, one, other, self._unpermuted(other.captions, order))
+        return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
 
     def _unpermuted(self, found: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Captions of a run on permuted groups by their positions in the task's own order."""
@@ -263,6 +309,10 @@ class Adaptation:
         if self.settings.lr is None:
             return [f"no learning rate is known for this model and task; {self.learning_rate} is the default"]
         return [f"learning rate {self.settings.lr}: {self.settings.lr_note}"] if self.settings.lr_note else []
+
+
+def _final(runs: Sequence[_SeedRun]) -> list[Scores]:
+    return [run.final for run in runs]
 
 
 def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:

@@ -10,35 +10,20 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.finetune import (
-    TrainingPairs,
-    finetune,
-    iteration_learning_rate,
-    make_optimizer,
-)
+from ttmbench.finetune import TrainingPairs
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
-from ttmbench.pairscoring import score_in_memory
 from ttmbench.progress import bar
-from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
+from ttmbench.protocols import Trainable
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.scoring import Prepared, encode, score_all_pairs, score_groups
-from ttmbench.ttmconfig import DEFAULT_SHARE, TTMConfig, batch_units
+from ttmbench.stage import Stage
+from ttmbench.trainer import Trainer, TrainingState
+from ttmbench.ttmconfig import DEFAULT_SHARE, TTMConfig
 from ttmbench.types import ScheduleSpec, Scores
-
-
-class TrainableDualEncoder(DualEncoder, Trainable, Protocol):
-    """What TTM adapts by matched pairs: every other pair of a batch is one that does not match."""
-
-
-class TrainablePairScorer(PreparedPairScorer, PairTrainable, Protocol):
-    """What TTM adapts by saying of every pair inside a group whether it matches."""
 
 
 @dataclass(frozen=True)
@@ -125,24 +110,8 @@ class Step:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
-
-    adapter: TrainableDualEncoder | TrainablePairScorer
-    prepared: Prepared
-    batch_size: int
-    is_global: bool
-    all_pairs: bool
-
-    def score(self) -> Scores:
-        """One scoring pass, serving metrics and matching alike."""
-        if not isinstance(self.adapter, DualEncoder):
-            return score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs).scores(self.all_pairs)
-        features = encode(self.adapter, self.prepared, self.batch_size)
-        rows = self.prepared.rows
-        pairs = score_all_pairs(self.adapter, features, rows) if self.all_pairs else None
-        return Scores(score_groups(self.adapter, features, rows), pairs)
+Kept = Callable[[Step, TrainingState], object]
+"""Called after every iteration, before it is yielded; the tensors are the model's own and change with the next."""
 
 
 def adapt(
@@ -154,17 +123,21 @@ def adapt(
     learning_rate: float,
     seed: int,
     supervision: Supervision = own_choice,
+    resume: TrainingState | None = None,
+    keep: Kept | None = None,
 ) -> Iterator[Step]:
     """Runs TTM and yields every iteration; the model is changed in place and the last iteration is the result.
 
     Args:
         stage: model and prepared inputs.
-        scores: of the model as it is now, so that it is not scored again.
+        scores: of the model that the run starts from, so that it is not scored again.
         config: hyperparameters.
         schedule: threshold schedule.
         learning_rate: at the start of the first iteration.
         seed: shuffles the captions and orders the batches.
         supervision: what each iteration trains on; by default Algorithm 1's own choice.
+        resume: where an earlier run with the same arguments stopped; its iterations are not yielded again.
+        keep: given every iteration and the state after it.
 
     Yields:
         One Step an iteration.
@@ -176,9 +149,15 @@ def adapt(
     labels = blind.propose(scores)
     by_share = config.threshold == "share" or (config.threshold == "auto" and stage.is_global)
     thresholds = schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations)
-    trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    done = 0
+    if resume is not None:
+        trainer.resume(resume)
+        done, scores = resume.iteration, resume.scores
+        labels = blind.propose(scores)
     with bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
-        for iteration, threshold in enumerate(thresholds.tolist(), start=1):
+        shown.update(done * config.epochs)
+        for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
             started = time.perf_counter()
             own = Choice(labels.captions, select(labels, threshold, by_share))
             chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
@@ -187,12 +166,24 @@ def adapt(
                 scores = stage.score()
             rate, seconds = trainer.rate(iteration), time.perf_counter() - started
             captions = blind.unshuffle(chosen.captions)
-            yield Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
+            step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
+            if keep is not None:
+                keep(step, trainer.state(iteration, scores))
+            yield step
             if iteration < config.iterations:
                 labels = blind.propose(scores)
 
 
-def overfit(stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: float, seed: int) -> Iterator[Step]:
+def overfit(
+    stage: Stage,
+    scores: Scores,
+    *,
+    config: TTMConfig,
+    learning_rate: float,
+    seed: int,
+    resume: TrainingState | None = None,
+    keep: Kept | None = None,
+) -> Iterator[Step]:
     """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
 
     Every unit without a tie is kept, and the matching is never looked at again. Training has TTM's budget with the
@@ -200,10 +191,12 @@ def overfit(stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: f
 
     Args:
         stage: model and prepared inputs; the model is changed in place.
-        scores: of the model as it is now.
+        scores: of the model that the run starts from.
         config: hyperparameters; those of the threshold are not used.
         learning_rate: at the start.
         seed: shuffles the captions and orders the batches.
+        resume: as in `adapt`.
+        keep: as in `adapt`.
 
     Yields:
         One Step a restart, its threshold 0.
@@ -213,19 +206,29 @@ def overfit(stage: Stage, scores: Scores, *, config: TTMConfig, learning_rate: f
     """
     blind = _Blind(stage, seed)
     labels = blind.propose(scores)
-    keep = select(labels, -math.inf, by_share=False)
-    pairs = blind.pairs(Choice(labels.captions, keep))
-    trainer = _Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    fixed = select(labels, -math.inf, by_share=False)
+    pairs = blind.pairs(Choice(labels.captions, fixed))
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
     captions = blind.unshuffle(labels.captions)
+    done = 0
+    if resume is not None:
+        trainer.resume(resume)
+        done, scores = resume.iteration, resume.scores
+        if _overfitted(stage, scores, fixed, captions):
+            return
     with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
-        for iteration in range(1, config.iterations + 1):
+        shown.update(done * config.epochs)
+        for iteration in range(done + 1, config.iterations + 1):
             started = time.perf_counter()
             loss = trainer.train(iteration, pairs, shown)
             if loss:
                 scores = stage.score()
             rate, seconds = trainer.rate(iteration), time.perf_counter() - started
-            yield Step(iteration, 0.0, captions, keep, labels.tie, loss, rate, scores, seconds)
-            if not loss or (not stage.is_global and _fits(scores.groups[keep], captions[keep])):
+            step = Step(iteration, 0.0, captions, fixed, labels.tie, loss, rate, scores, seconds)
+            if keep is not None:
+                keep(step, trainer.state(iteration, scores))
+            yield step
+            if _overfitted(stage, scores, fixed, captions):
                 break
 
 
@@ -311,48 +314,6 @@ class _Blind:
         )
 
 
-class _Trainer:
-    """Optimiser, batch size and learning rate over the iterations of one run."""
-
-    def __init__(self, stage: Stage, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
-        self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
-        images = stage.prepared.rows.images.shape[1]
-        default = config.batch_groups or (100 if images == 1 else 50)
-        # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
-        self._batch = batch_units(units, default * (images if stage.is_global else 1))
-        self._optimizer = make_optimizer(stage.adapter, config)
-        torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
-
-    def rate(self, iteration: int) -> float:
-        return iteration_learning_rate(self._config, self._learning_rate, iteration)
-
-    def train(self, iteration: int, pairs: TrainingPairs, shown: Any) -> tuple[float, ...]:
-        """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
-        if len(pairs.images) == 0:
-            shown.update(self._config.epochs)
-            return ()
-        if not self._config.keep_optimizer_state and iteration > 1:
-            self._optimizer = make_optimizer(self._stage.adapter, self._config)
-
-        def epoch_done(loss: float) -> None:
-            shown.set_postfix_str(f"iteration {iteration}/{self._config.iterations}, loss {loss:.3f}")
-            shown.update()
-
-        return finetune(
-            self._stage.adapter,
-            self._stage.prepared,
-            pairs,
-            self._optimizer,
-            config=self._config,
-            learning_rate=self.rate(iteration),
-            batch=self._batch,
-            rng=np.random.default_rng([self._seed, iteration]),
-            crop_rng=np.random.default_rng([self._seed, iteration, 1]),
-            epoch_done=epoch_done,
-            at_once=self._stage.batch_size,
-        )
-
-
 def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
     if config.tau_start is not None:
         return config.tau_start
@@ -362,6 +323,13 @@ def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float
     if len(clear) == 0:
         return 0.0
     return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
+
+
+def _overfitted(stage: Stage, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether there is nothing left to train: no group was kept, or each satisfies the group score of its label."""
+    if not fixed.any():
+        return True
+    return not stage.is_global and _fits(scores.groups[fixed], captions[fixed])
 
 
 def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:
