@@ -70,8 +70,6 @@ class SeedCheckpoint:
 
     def keep(self, step: Step, state: TrainingState) -> None:
         """Takes down a finished iteration and where training stands after it."""
-        if self._folder is None:
-            return
         about = {
             "iteration": step.iteration,
             "threshold": step.threshold,
@@ -119,16 +117,18 @@ class SeedCheckpoint:
         return tuple(steps)
 
     def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any]) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        assert self._folder is not None, "asked for only with a folder"
+        if self._folder is None:
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
             card = {**about, "start": self._start, "sha256": _digest(apart)}
             text = {"ttmbench": json.dumps(card, sort_keys=True)}
             write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
-        except (OSError, TtmbenchError) as error:
+        except (OSError, SafetensorError, TtmbenchError) as error:
             self._folder = None
             self._warn(str(error))
 
@@ -167,7 +167,7 @@ class TaskCheckpoint:
     def _warn(self, why: str) -> None:
         if not self._warned:
             print(
-                f"ttmbench: {why}: the test-time stage goes on, but a run that is stopped now starts it again",
+                f"ttmbench: {why}: the test-time stage goes on, but what it finishes from here on is kept only at the end",
                 file=sys.stderr,
             )
         self._warned = True

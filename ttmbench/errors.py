@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TtmbenchError(Exception):
     """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1)."""
@@ -25,3 +28,19 @@ class DataError(TtmbenchError):
     """Data or weights are missing, unreadable, or not what the task says (exit 4)."""
 
     exit_code = 4
+
+
+@contextmanager
+def during(stage: str) -> Iterator[None]:
+    """Whatever is raised inside is known to have happened in this stage, unless an inner one said so."""
+    try:
+        yield
+    except BaseException as error:
+        if not hasattr(error, "ttmbench_stage"):
+            error.ttmbench_stage = stage  # type: ignore[attr-defined]
+        raise
+
+
+def stage_of(error: BaseException, otherwise: str) -> str:
+    """The stage in which an error was raised."""
+    return str(getattr(error, "ttmbench_stage", otherwise))

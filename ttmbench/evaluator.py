@@ -11,15 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
 from ttmbench.record import RunRecord, write_artifacts
 from ttmbench.registry import Registry, build_registry
-from ttmbench.results import open_run_files
+from ttmbench.resume import Place, open_place, run_key
 from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion, split_names
 from ttmbench.taskfile import TaskFile, TaskSpec
-from ttmbench.taskrun import run_task
+from ttmbench.taskrun import Folders, run_task
 from ttmbench.testtime import adapted_folders
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Scores
@@ -117,52 +117,113 @@ def run(
     registry = build_registry(config.include_path, plugins)
     for broken in registry.plugins.broken:
         print(f"ttmbench: plugin '{broken.name}' could not be imported: {broken.reason}", file=sys.stderr)
+    if adapter is None:
+        registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
     samples = _read_samples(config.samples) if config.samples else None
-    started, clock = datetime.now().astimezone(), time.perf_counter()
-    files = open_run_files(config.output_path, config.model_name, started) if config.output_path else None
+    started = datetime.now().astimezone()
+    key = run_key(config, chosen, settings)
     record = RunRecord(
-        config.model_name, config.model_dump(mode="json"), command, started, datasets_of(registry, chosen)
+        config.model_name,
+        config.model_dump(mode="json"),
+        command,
+        started,
+        datasets_of(registry, chosen),
+        list(chosen),
+        key,
     )
+    work = _Work(registry, config, chosen, settings, samples, record)
+    if config.output_path is None:
+        return work.do(adapter, None)
+    with open_place(config, key, started) as place:
+        return work.do(adapter, place)
 
-    def save(status: str) -> dict[str, Any]:
-        document = record.document(status, clock, files)
+
+@dataclass
+class _Work:
+    """A run under way: its tasks, one after the other, and the document after each."""
+
+    registry: Registry
+    config: RunConfig
+    chosen: Mapping[str, TaskFile]
+    settings: Mapping[str, TTMConfig]
+    samples: set[str] | None
+    record: RunRecord
+    clock: float = field(default_factory=time.perf_counter)
+
+    def do(self, adapter: Any, place: Place | None) -> EvalResults:
+        config, record, notify = self.config, self.record, self.registry.plugins.notify
+        resumes = place is not None and place.previous is not None
+        if not resumes:
+            self._save("running", place)
+        folders = adapted_folders(config, list(self.chosen), new=not resumes)
+        notify("ttmbench_run_started", config=record.config)
+        name: str | None = None
+        try:
+            with during("model"):
+                if adapter is None:
+                    adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
+                record.describe_model(adapter)
+            kept = self._take_over(place)
+            self._save("running", place)
+            for name in track(self.chosen, "tasks", "tasks", total=len(self.chosen)):
+                if name not in kept:
+                    self._task(name, adapter, place, folders)
+        except BaseException as error:
+            if not any(one["task"] == name for one in record.errors):
+                record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
+            self._save_after(error, place)
+            raise
+        document = self._save("failed" if record.errors else "done", place)
+        notify("ttmbench_run_finished", result=document, run_dir=None if place is None else place.files.folder)
+        scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
+        return EvalResults(document, scores, None if place is None else place.files.results)
+
+    def _take_over(self, place: Place | None) -> list[str]:
+        """Tasks that an earlier run of the same command has done."""
+        if place is None or place.previous is None:
+            return []
+        kept = place.settle(self.record.model_info["fingerprint"])
+        if place.previous is not None:
+            self.record.take_over(place.previous, kept)
+        return kept
+
+    def _task(self, name: str, adapter: Any, place: Place | None, folders: Folders) -> None:
+        """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
+        record, config = self.record, self.config
+        state = None if place is None else place.files.state / "tasks" / name
+        try:
+            outcome = run_task(
+                self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
+            )
+            record.outcomes[name] = outcome
+            if outcome.failure is not None:
+                raise outcome.failure
+            if place is not None:
+                with during("save"):
+                    write_artifacts(place.files, config, outcome)
+        except Exception as error:
+            record.fail(name, stage_of(error, "run"), error)
+            if config.on_error == "raise":
+                raise
+            print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
+        self._save("running", place)
+
+    def _save(self, status: str, place: Place | None) -> dict[str, Any]:
+        files = None if place is None else place.files
+        document = self.record.document(status, self.clock, files)
         if files is not None:
             files.write_results(document)
         return document
 
-    save("running")
-    folders = adapted_folders(config.save_adapted, list(chosen), config.run_seeds) if config.save_adapted else {}
-    registry.plugins.notify("ttmbench_run_started", config=record.config)
-    try:
-        if adapter is None:
-            adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-        record.describe_model(adapter)
-    except BaseException as error:
-        record.fail(None, "model", error)
-        save("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    for name, task in track(chosen.items(), "tasks", "tasks", total=len(chosen)):
+    def _save_after(self, error: BaseException, place: Place | None) -> None:
+        """Saves what there is; if that fails too, the error that came first is the one to raise."""
         try:
-            outcome = run_task(registry, config, adapter, task, settings[name], samples, folders)
-            record.outcomes[name] = outcome
-            if files is not None:
-                write_artifacts(files, config, outcome)
-        except BaseException as error:
-            stopped = not isinstance(error, Exception)
-            record.fail(name, "run", error)
-            save("interrupted" if stopped else "failed")
-            if stopped or config.on_error == "raise":
-                raise
-            print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
-            continue
-        save("running")
-    document = save("failed" if record.errors else "done")
-    run_dir = files.folder if files is not None else None
-    registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
-    scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
-    return EvalResults(document, scores, files.results if files is not None else None)
+            self._save("failed" if isinstance(error, Exception) else "interrupted", place)
+        except TtmbenchError as second:
+            if str(second) != str(error):
+                print(f"ttmbench: {second}", file=sys.stderr)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class TaskOutcome:
         breakdowns: tag -> value -> numbers of its groups.
         choices: which forced choices were answered right; such a task has no score arrays.
         choice_lines: samples lines of the forced choices.
+        failure: what ended the test-time stage before its time; what was reached before it is here.
     """
 
     spec: TaskSpec
@@ -57,6 +58,7 @@ class TaskOutcome:
     breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     choices: Choices | None = None
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
+    failure: Exception | None = None
 
     @property
     def n_groups(self) -> int:
@@ -117,10 +119,18 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
                 }
 
 
+# Keys of the results document that hold one entry a task: what `RunRecord.take_over` takes from an earlier run.
+PER_TASK = (
+    *("tracks", "results", "breakdowns", "ci", "chance", "ties", "ttm", "simple_match", "oracle", CHOICE, "notes"),
+    *("configs", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "datasets", "timing"),
+)
+
+
 class RunRecord:
     """Collects what a run learns and lays it out as the results document.
 
-    ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there.
+    ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there; ``tasks`` are those
+    that the run is to do, and ``key`` says which command it is (`ttmbench.resume.run_key`).
     """
 
     def __init__(
@@ -130,8 +140,13 @@ class RunRecord:
         command: Sequence[str],
         started: datetime,
         datasets: Mapping[str, Sequence[str]] | None = None,
+        tasks: Sequence[str] = (),
+        key: str | None = None,
     ) -> None:
         self._datasets = datasets or {}
+        self._tasks, self._key = list(tasks), key
+        self._earlier: dict[str, dict[str, Any]] = {}
+        self._earlier_seconds = 0.0
         self.config = environment.redact_values(dict(config))
         self._model_name = model_name
         self.outcomes: dict[str, TaskOutcome] = {}
@@ -149,62 +164,80 @@ class RunRecord:
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
         """Takes down a failure, without secrets."""
-        self.errors.append(
-            {"task": task, "stage": stage, "type": type(error).__name__, "message": environment.redact([str(error)])}
-        )
+        message = environment.redact([str(error)])
+        self.errors.append({"task": task, "stage": stage, "type": type(error).__name__, "message": message})
+
+    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        """Takes over what an earlier run of the same command has of some tasks, and when it began."""
+        for task in tasks:
+            self._earlier[task] = {key: document[key][task] for key in PER_TASK if task in document.get(key, {})}
+        self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in tasks)
+        self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
+        self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
 
     def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
-        outcomes = self.outcomes
-        tracks = {name: outcome.summary.tracks for name, outcome in outcomes.items()}
-        chosen = {name: outcome.records[CHOICE] for name, outcome in outcomes.items() if CHOICE in outcome.records}
-        results = {name: outcome.summary.results for name, outcome in outcomes.items()}
-        groups = aggregates(results, self._datasets)
-        used = {track for per_task in tracks.values() for track in per_task.values()}
+        per_task = self._per_task()
+        used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
+        groups = aggregates(per_task["results"], self._datasets)
         return {
             "schema_version": SCHEMA_VERSION,
             "status": status,
+            "task_status": self._task_status(per_task["results"]),
             "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
-            "tracks": tracks,
-            "results": results,
             "groups": groups,
             "group_subtasks": {name: list(self._datasets[name]) for name in groups},
-            "breakdowns": {name: outcome.breakdowns for name, outcome in outcomes.items() if outcome.breakdowns},
-            "ci": {name: outcome.summary.ci for name, outcome in outcomes.items()},
-            "chance": {name: outcome.summary.chance for name, outcome in outcomes.items()},
-            "ties": {name: outcome.summary.ties for name, outcome in outcomes.items()},
-            **{
-                kind: {name: outcome.records[kind] for name, outcome in outcomes.items() if kind in outcome.records}
-                for kind in ("ttm", "simple_match", "oracle")
-            },
-            **({CHOICE: chosen} if chosen else {}),
+            **per_task,
             "errors": self.errors,
-            "notes": {name: outcome.notes for name, outcome in outcomes.items() if outcome.notes},
-            "configs": {name: outcome.spec.model_dump(mode="json") for name, outcome in outcomes.items()},
-            "versions": {name: outcome.spec.version for name, outcome in outcomes.items()},
-            "n-shot": {name: 0 for name in outcomes},
-            "n-samples": {
-                name: {"original": outcome.spec.group.n_groups or outcome.n_groups, "effective": outcome.n_groups}
-                for name, outcome in outcomes.items()
-            },
-            "higher_is_better": {
-                name: {metric.name: metric.higher_is_better for metric in outcome.metrics}
-                for name, outcome in outcomes.items()
-            },
-            "task_hashes": {name: outcome.fingerprint for name, outcome in outcomes.items()},
-            "datasets": {name: _dataset(outcome) for name, outcome in outcomes.items()},
             "config": self.config,
+            "run_key": self._key,
             "model_name": self._model_name,
             "model_info": {**self.model_info, **({"usage": dict(self._reporting.usage())} if self._reporting else {})},
             "date": self._started.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
             "hardware": environment.hardware(),
-            "timing": {name: outcome.seconds for name, outcome in outcomes.items()},
-            "total_evaluation_time_seconds": time.perf_counter() - clock,
+            "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - clock,
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
+
+    def _per_task(self) -> dict[str, dict[str, Any]]:
+        """Every key of `PER_TASK`, its tasks in the order of the run; ``choice`` only where there is one."""
+        known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
+        order = [*self._tasks, *(name for name in known if name not in self._tasks)]
+        found: dict[str, dict[str, Any]] = {
+            key: {name: known[name][key] for name in order if name in known and key in known[name]} for key in PER_TASK
+        }
+        return {key: entries for key, entries in found.items() if entries or key != CHOICE}
+
+    def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
+        failed = {error["task"] for error in self.errors}
+        names = self._tasks or list(results)
+        return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
+
+
+def _entries(outcome: TaskOutcome) -> dict[str, Any]:
+    """What the results document says of one task, by key."""
+    summary, spec = outcome.summary, outcome.spec
+    return {
+        "tracks": summary.tracks,
+        "results": summary.results,
+        **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
+        "ci": summary.ci,
+        "chance": summary.chance,
+        "ties": summary.ties,
+        **outcome.records,
+        **({"notes": outcome.notes} if outcome.notes else {}),
+        "configs": spec.model_dump(mode="json"),
+        "versions": spec.version,
+        "n-shot": 0,
+        "n-samples": {"original": spec.group.n_groups or outcome.n_groups, "effective": outcome.n_groups},
+        "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
+        "task_hashes": outcome.fingerprint,
+        "datasets": _dataset(outcome),
+        "timing": outcome.seconds,
+    }
 
 
 def _dataset(outcome: TaskOutcome) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,85 +23,109 @@ SCHEMA_VERSION = "1.0"
 
 @dataclass
 class RunFiles:
-    """Where a run writes. Made before anything is computed, so that a place that cannot be written to fails first.
+    """The files of a run.
 
     Attributes:
         results: the results document's path.
         beside: names of the other files, with ``{kind}`` and ``{task}`` to fill in.
-        artifacts: files written so far: name -> sha256 and size.
+        artifacts: files written so far: name -> kind, task, sha256 and size.
+        finished: whether the document says that nothing is left to do.
     """
 
     results: Path
     beside: str
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    finished: bool = False
+
+    @classmethod
+    def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
+        """The names that an output path means.
+
+        Args:
+            output_path: a folder, for ``<folder>/<model>/results_<stamp>.json``; or exactly the ``.json`` file.
+            model: name of the model.
+            stamp: time in the names.
+
+        Returns:
+            The files; nothing is written yet.
+        """
+        target = Path(output_path)
+        if target.suffix == ".json":
+            return cls(target, f"{_literal(target.stem)}_{{kind}}_{{task}}")
+        return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
 
     @property
     def folder(self) -> Path:
         """The folder of the results document."""
         return self.results.parent
 
+    @property
+    def state(self) -> Path:
+        """Folder of what a run needs to go on after it was stopped; gone once it is done."""
+        return self.folder / f".{self.results.stem}.state"
+
     def write_results(self, document: Mapping[str, Any]) -> None:
         """Replaces the results document in one step."""
         write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))
+        self.finished = document.get("status") == "done"
 
     def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
         """Writes JSON lines (``samples``, ``ttm``) of a task."""
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-        self._write(self._path(kind, task, "jsonl"), kind, lambda path: path.write_text(text, encoding="utf-8"))
+        self._write(kind, task, "jsonl", lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
         """Writes the score arrays of a task."""
-        self._write(
-            self._path("scores", task, "safetensors"), "scores", lambda path: save_scores(path, scores, metadata)
-        )
+        self._write("scores", task, "safetensors", lambda path: save_scores(path, scores, metadata))
 
-    def _path(self, kind: str, task: str, ending: str) -> Path:
-        return self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"
-
-    def _write(self, path: Path, kind: str, write: Callable[[Path], object]) -> None:
+    def _write(self, kind: str, task: str, ending: str, write: Callable[[Path], object]) -> None:
+        path = self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"
         write_atomically(path, write)
-        content = path.read_bytes()
-        self.artifacts[path.name] = {
-            "kind": kind,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "bytes": len(content),
-        }
+        size = path.stat().st_size
+        self.artifacts[path.name] = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": size}
 
 
 def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
-    """Chooses the file names of a run and makes sure that they can be written.
+    """Chooses the file names of what is computed at once and makes sure that they can be written.
 
     Args:
-        output_path: a folder, for ``<folder>/<model>/results_<time>.json``; or exactly the ``.json`` file to write.
+        output_path: as `RunFiles.of` takes it.
         model: name of the model.
         started: time in the names.
 
     Returns:
-        The run's files.
+        The files.
 
     Raises:
         UsageError: the place cannot be written to.
     """
-    target = Path(output_path)
-    stamp = started.strftime("%Y-%m-%dT%H-%M-%S.%f")
-    if target.suffix == ".json":
-        folder, results, beside = target.parent, target, f"{_literal(target.stem)}_{{kind}}_{{task}}"
-    else:
-        folder = target / safe_name(model)
-        results, beside = folder / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}"
+    files = RunFiles.of(output_path, model, started.strftime("%Y-%m-%dT%H-%M-%S.%f"))
+    probe(files, output_path)
+    return files
+
+
+def probe(files: RunFiles, output_path: str) -> None:
+    """Makes the folder and tries to write there; UsageError naming the output path if that fails."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if results.is_dir():
-            raise IsADirectoryError(f"{results} is a folder")
-        with tempfile.TemporaryFile(dir=folder):
+        files.folder.mkdir(parents=True, exist_ok=True)
+        if files.results.is_dir():
+            raise IsADirectoryError(f"{files.results} is a folder")
+        with tempfile.TemporaryFile(dir=files.folder):
             pass
     except OSError as error:
         raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
-    return RunFiles(results, beside)
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Lets ``write`` fill a temporary file beside ``path``, then renames it: readers see the old file or the whole new.
+
+    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
 
     Args:
         path: the file to replace.
@@ -112,11 +137,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def to_json(document: Mapping[str, Any]) -> str:

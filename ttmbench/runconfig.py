@@ -52,6 +52,8 @@ class RunConfig(BaseModel):
         save_scores: also write the score arrays.
         offline: use what is on this machine only.
         data_dir: folder of data files; by default TTMBENCH_DATA, else one in the user's cache folder.
+        overwrite: what becomes of an earlier run of the same command: ``failed`` runs what failed or is missing,
+            ``missing`` leaves failures alone, ``always`` runs everything again, ``never`` refuses.
         on_error: stop at the first failed task, or go on to the next.
         assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
         bootstrap_iters: resamples of the intervals; 0 for none.
@@ -87,6 +89,7 @@ class RunConfig(BaseModel):
     save_scores: bool = False
     offline: bool = False
     data_dir: str | None = None
+    overwrite: Literal["never", "failed", "missing", "always"] = "failed"
     on_error: Literal["raise", "continue"] = "raise"
     assertions: list[str] = []
     bootstrap_iters: int = Field(1000, ge=0)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ttmbench import __version__
 from ttmbench.blindness import blind_note
 from ttmbench.breakdown import breakdowns
+from ttmbench.checkpoint import TaskCheckpoint
 from ttmbench.choice.choices import CHOICE
 from ttmbench.choice.task import run_choice_task
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import TtmbenchError, UsageError, during
 from ttmbench.models import can_adapt, learns_from_pairs, only_chooses
 from ttmbench.opening import OpenTask, open_task
 from ttmbench.protocols import Blind, Reporting, Savable
@@ -50,6 +51,7 @@ def run_task(
     settings: TTMConfig,
     samples: set[str] | None,
     folders: Folders,
+    state: Path | None = None,
 ) -> TaskOutcome:
     """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
 
@@ -61,14 +63,14 @@ def run_task(
         settings: of the test-time stage, resolved for this model and task.
         samples: ids of the groups to use; None for all.
         folders: where adapted models go; empty if they are not kept.
+        state: folder for what a stopped run goes on from; None to keep nothing.
 
     Returns:
-        Scores, numbers and records.
+        Scores, numbers and records. If the test-time stage failed, those that were reached before, and the failure.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
-        TtmbenchError: the model gave no usable scores, or training failed.
-        AssertionNotMet: the label audit failed.
+        TtmbenchError: the model gave no usable scores.
     """
     _notes_of(adapter)  # those of a task that failed are not this one's
     if only_chooses(adapter):
@@ -95,9 +97,14 @@ def run_task(
             f"model {config.model} cannot be adapted (it has no matching_loss or pair_loss), so there are raw and "
             "SimpleMatch numbers only"
         )
-    elif adapts:
+    failure: Exception | None = None
+    if adapts:
         stage = adaptation(registry, config, opened, settings)
-        _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, folders))
+        stage = replace(stage, checkpoint=TaskCheckpoint(state, opened.fingerprint))
+        try:
+            _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, folders))
+        except Exception as error:
+            failure = error
     summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed)
     if isinstance(adapter, Blind) and adapter.blind:
         notes.append(blind_note(spec.shape, summary))
@@ -114,6 +121,7 @@ def run_task(
         seconds=numbers.seconds,
         subsets=numbers.subsets,
         breakdowns=breakdowns(opened.groups, numbers.scores, metrics, numbers.subsets),
+        failure=failure,
     )
 
 
@@ -148,7 +156,8 @@ def _adapt(stage: Adaptation, config: RunConfig, numbers: _Numbers, save: Callab
 
     def keep(name: str, variant: Callable[[], Ran]) -> dict[str, Any]:
         clock = time.perf_counter()
-        ran = variant()
+        with during(name):
+            ran = variant()
         numbers.seconds[name] = time.perf_counter() - clock
         numbers.scores[name] = ran.scores
         _notify_scored(stage.registry, config, stage.spec, stage.metrics, name, numbers.scores)
@@ -164,7 +173,8 @@ def _adapt(stage: Adaptation, config: RunConfig, numbers: _Numbers, save: Callab
             record.setdefault("controls", {})[control] = keep(control, lambda name=control: stage.control(name))  # type: ignore[misc]
         if config.ttm_holdout is not None:
             clock = time.perf_counter()
-            ran, raw, held = stage.holdout(config.ttm_holdout)
+            with during(HOLDOUT):
+                ran, raw, held = stage.holdout(config.ttm_holdout)
             numbers.seconds[HOLDOUT] = time.perf_counter() - clock
             record["holdout"] = ran.record
             for name, scores in ((HOLDOUT_RAW, [raw]), (HOLDOUT, ran.scores)):

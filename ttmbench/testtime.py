@@ -17,6 +17,7 @@ from ttmbench.checkpoint import TaskCheckpoint
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.finetune import restore, restored, snapshot
 from ttmbench.registry import Registry
+from ttmbench.runconfig import RunConfig
 from ttmbench.scoring import Rows, subset
 from ttmbench.stage import Stage
 from ttmbench.summary import metric_mean
@@ -329,27 +330,29 @@ def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.nda
         )
 
 
-def adapted_folders(root: str, tasks: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Path]:
+def adapted_folders(config: RunConfig, tasks: Sequence[str], new: bool) -> dict[tuple[str, int], Path]:
     """Where ``--save_adapted`` writes: the folder itself for one task and one seed, else a folder for each.
 
     Args:
-        root: the user's folder; new or empty.
+        config: the run.
         tasks: names of the run's tasks.
-        seeds: of the run.
+        new: the folder must be new or empty: no earlier run is gone on with.
 
     Returns:
-        (task, seed) -> folder, none of them made yet but ``root``.
+        (task, seed) -> folder, none of them made yet but the first; empty if nothing is to be saved.
 
     Raises:
         UsageError: the folder holds something already, or cannot be made.
     """
-    folder = Path(root)
+    if config.save_adapted is None:
+        return {}
+    folder, seeds = Path(config.save_adapted), config.run_seeds
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"--save_adapted {root} is not empty; name a new folder")
+        if new and any(folder.iterdir()):
+            raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
     except OSError as error:
-        raise UsageError(f"--save_adapted {root} cannot be written to: {error.strerror or error}") from None
+        raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
     if len(tasks) == 1 and len(seeds) == 1:
         return {(tasks[0], seeds[0]): folder}
     return {(task, seed): folder / task / f"seed_{seed}" for task in tasks for seed in seeds}

@@ -95,7 +95,7 @@ class Trainer:
 
 def _random_state() -> dict[str, torch.Tensor]:
     states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         device = torch.cuda.current_device()
         states[f"cuda:{device}"] = torch.cuda.get_rng_state(device)
     return states

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ttmbench: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("ttmbench: interrupted; finished tasks are saved", file=sys.stderr)
+        print("ttmbench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

@@ -123,6 +123,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dry_run", action="store_true", help="check names and settings, say what would run, and stop")
     out = parser.add_argument_group("output")
     out.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where results go")
+    out.add_argument(
+        "--overwrite",
+        metavar="failed|missing|always|never",
+        help="what to run again of an earlier run of the same command (default: failed, and what is missing)",
+    )
     out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
     out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
     out.add_argument("--save_adapted", metavar="DIR", help="new folder for the adapted model's weights")

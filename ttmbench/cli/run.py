@@ -19,11 +19,13 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
+    from ttmbench.cli.interrupts import saving_first
     from ttmbench.evaluator import check_assertions
     from ttmbench.evaluator import run as evaluate
     from ttmbench.table import print_results
 
-    results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
+    with saving_first(keeps=config.output_path is not None):
+        results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
     print_results(results.document)
     if results.path is not None:
         print(f"results: {results.path}")

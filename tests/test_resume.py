@@ -1,0 +1,382 @@
+"""The same command again: what is done stays, what was stopped goes on, nothing that is there is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+import ttmbench
+from ttmbench import checkpoint as checkpoints
+from ttmbench import resume
+from ttmbench.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.cli import main
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.hookspecs import hookimpl
+from ttmbench.results import schema
+from ttmbench.runconfig import make_run_config
+
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
+SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
+TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
+
+
+class Killed(BaseException):
+    """Ends a run the hard way: nothing catches it but what catches a Ctrl-C."""
+
+
+def numbers(value):
+    """A document without what differs from run to run."""
+    if isinstance(value, dict):
+        return {key: numbers(inner) for key, inner in value.items() if key not in TIMES}
+    return [numbers(inner) for inner in value] if isinstance(value, list) else value
+
+
+def evaluate(path, tasks="shapes_color,shapes_spatial", **more):
+    settings = {"ttm": SHORT, "seeds": [0, 1], "output_path": str(path), "log_samples": True, **QUICK, **more}
+    return ttmbench.simple_evaluate("tiny-clip", tasks, **settings)
+
+
+def killed_after(monkeypatch, iterations: int) -> list[int]:
+    """Kills the process after so many finished iterations; the list grows by one with each that is trained."""
+    trained: list[int] = []
+    keep = SeedCheckpoint.keep
+
+    def kept(self, step, state):
+        keep(self, step, state)
+        trained.append(step.iteration)
+        if len(trained) == iterations:
+            raise Killed
+
+    monkeypatch.setattr(SeedCheckpoint, "keep", kept)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("undisturbed") / "x.json"
+    variants = {"simple_match": True, "oracle": True, "ttm_controls": ["placebo"], "ttm_holdout": 0.5}
+    return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
+
+
+def test_a_run_killed_after_every_iteration_ends_with_the_very_numbers_of_a_quiet_one(
+    tmp_path, monkeypatch, undisturbed
+):
+    expected, variants = undisturbed
+    path = tmp_path / "x.json"
+    for _ in range(100):
+        with monkeypatch.context() as patched:
+            trained = killed_after(patched, 1)
+            try:
+                done = evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants)
+                break
+            except Killed:
+                assert len(trained) == 1, "one iteration a life: none is trained twice"
+                assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted"
+    assert numbers(done.document) == numbers(expected)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["x.json", *expected["artifacts"]])
+    jsonschema.Draft202012Validator(schema("results")).validate(done.document)
+
+
+def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch):
+    first = evaluate(tmp_path)
+
+    def no_task(*_):
+        raise AssertionError("a task was run")
+
+    monkeypatch.setattr("ttmbench.evaluator.run_task", no_task)
+    again = evaluate(tmp_path, batch_size=3)
+    assert numbers(again.document) == numbers(first.document) and again.path == first.path
+    assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--overwrite never"):
+        evaluate(tmp_path, overwrite="never")
+
+
+def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_path):
+    first = evaluate(tmp_path, tasks="shapes_color")
+    second = evaluate(tmp_path, tasks="shapes_color", overwrite="always")
+    assert first.path != second.path and first.path.exists()
+    assert numbers(first.document)["results"] == numbers(second.document)["results"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seeds": [0]}, {"limit": 11}, {"ttm": {**SHORT, "lr": 1e-5}}, {"log_samples": False}, {"task_args": {"seed": 4}}],
+)
+def test_another_command_starts_anew(tmp_path, change):
+    first = evaluate(tmp_path, tasks="shapes_color")
+    second = evaluate(tmp_path, tasks="shapes_color", **change)
+    assert second.path != first.path
+
+
+def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    first = evaluate(path, tasks="shapes_color").document
+    second = evaluate(path, tasks="shapes_color", limit=10).document
+    assert "held another run; it is x.2" in capsys.readouterr().err
+    (aside,) = tmp_path.glob("x.2*.json")
+    kept = json.loads(aside.read_text(encoding="utf-8"))
+    assert kept["results"] == first["results"] and kept["results"] != second["results"]
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "x.json",
+        aside.name,
+        *kept["artifacts"],
+        *second["artifacts"],
+    }
+    again = evaluate(aside, tasks="shapes_color")
+    assert numbers(again.document) == numbers(kept), "and it can be gone on with under its new name"
+
+
+def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"mine": 1}', encoding="utf-8")
+    with pytest.raises(UsageError, match="no results document of ttmbench"):
+        evaluate(path, tasks="shapes_color")
+    assert path.read_text(encoding="utf-8") == '{"mine": 1}'
+    assert evaluate(path, tasks="shapes_color", overwrite="always")["status"] == "done"
+
+
+def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch):
+    from ttmbench.model_adapters import hf
+
+    evaluate(tmp_path / "x.json", tasks="shapes_color")
+    stated = hf.TransformersModel.fingerprint
+    monkeypatch.setattr(hf.TransformersModel, "fingerprint", lambda self: {**stated(self), "weights": "others"})
+    evaluate(tmp_path / "x.json", tasks="shapes_color")
+    assert "is not the one of" in capsys.readouterr().err
+    assert len(list(tmp_path.glob("x.2*.json"))) == 1
+
+
+def test_a_changed_samples_file_is_noticed(tmp_path, capsys):
+    first = evaluate(tmp_path)
+    (samples,) = first.path.parent.glob("samples_shapes_color_*.jsonl")
+    samples.write_text("{}", encoding="utf-8")
+    again = evaluate(tmp_path)
+    assert "is gone or changed; task shapes_color is run again" in capsys.readouterr().err
+    assert numbers(again.document) == numbers(first.document)
+
+
+# --- failures -------------------------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, task: str) -> None:
+    from ttmbench import evaluator
+
+    real = evaluator.run_task
+
+    def run_task(registry, config, adapter, file, *rest):
+        if file.spec.task == task:
+            raise TtmbenchError("this one fails")
+        return real(registry, config, adapter, file, *rest)
+
+    monkeypatch.setattr(evaluator, "run_task", run_task)
+
+
+def test_failed_tasks_are_run_again_unless_only_missing_ones_are_asked_for(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        failing(patched, "shapes_color")
+        broken = evaluate(tmp_path, on_error="continue")
+    assert broken["task_status"] == {"shapes_color": "failed", "shapes_spatial": "done"}
+    assert broken["errors"] == [
+        {"task": "shapes_color", "stage": "run", "type": "TtmbenchError", "message": "this one fails"}
+    ]
+    left = evaluate(tmp_path, on_error="continue", overwrite="missing")
+    assert left["task_status"] == broken["task_status"] and left["errors"] == broken["errors"]
+    mended = evaluate(tmp_path)
+    assert mended["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"} and not mended["errors"]
+    assert mended.path == broken.path
+
+
+def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monkeypatch):
+    from ttmbench.model_adapters import hf
+
+    real, calls = hf.TransformersModel.matching_loss, []
+
+    def loss(self, images, captions):
+        calls.append(1)
+        return real(self, images, captions) * (torch.nan if len(calls) > 2 else 1.0)
+
+    monkeypatch.setattr(hf.TransformersModel, "matching_loss", loss)
+    path = tmp_path / "x.json"
+    with pytest.raises(TtmbenchError, match="the loss became nan in epoch 1"):
+        evaluate(path, tasks="shapes_color")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["status"] == "failed" and document["task_status"] == {"shapes_color": "failed"}
+    assert document["errors"][0]["stage"] == "ttm"
+    assert set(document["results"]["shapes_color"]) >= {"group_match,none"}
+    assert not any(key.endswith(",ttm") for key in document["results"]["shapes_color"])
+    seed = tmp_path / ".x.state" / "tasks" / "shapes_color" / "ttm" / "seed_0"
+    assert sorted(file.name for file in seed.iterdir()) == [
+        "iteration_1.safetensors",
+        "iteration_2.safetensors",
+        "training.safetensors",
+    ]
+    monkeypatch.undo()
+    assert evaluate(path, tasks="shapes_color")["task_status"] == {"shapes_color": "done"}
+
+
+def test_a_place_that_cannot_be_written_fails_before_the_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("ttmbench.evaluator.make_adapter", lambda *_: pytest.fail("the model was loaded"))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        evaluate(tmp_path / "file" / "x")
+
+
+def test_two_runs_cannot_write_to_one_place(tmp_path):
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "output_path": str(tmp_path / "x.json")})
+    from datetime import datetime
+
+    with resume.open_place(config, "k", datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
+        resume.open_place(config, "k", datetime.now())
+    with resume.open_place(config, "k", datetime.now()):
+        pass  # and afterwards it is free again
+
+
+def test_a_clock_that_goes_back_overwrites_nothing(tmp_path, monkeypatch):
+    from datetime import datetime
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 31, 12, 0, 0, 0)
+
+    monkeypatch.setattr("ttmbench.evaluator.datetime", Stopped)
+    first, second = (evaluate(tmp_path, tasks="shapes_color", limit=limit) for limit in (10, 11))
+    assert first.path != second.path and first.path.exists()
+
+
+def test_a_folder_that_vanishes_is_one_clear_error(tmp_path, capfd):
+    class Remover:
+        @hookimpl
+        def ttmbench_task_scored(self, task):
+            import shutil
+
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
+        evaluate(tmp_path / "out", tasks="shapes_color", ttm=False, plugins=[("remover", Remover())])
+    assert not (tmp_path / "out").exists()
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------
+
+
+def kept_files(path: Path) -> list[Path]:
+    return sorted(file for file in (path.parent / f".{path.stem}.state").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "swap"])
+def test_a_damaged_checkpoint_is_named_and_never_used(tmp_path, monkeypatch, capsys, damage):
+    path = tmp_path / "x.json"
+    expected = evaluate(tmp_path / "expected.json", tasks="shapes_color").document
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        killed_after(patched, 2)
+        evaluate(path, tasks="shapes_color")
+    (training,) = (file for file in kept_files(path) if file.name == "training.safetensors")
+    content = bytearray(training.read_bytes())
+    if damage == "flip":
+        content[-1000] ^= 1
+    elif damage == "truncate":
+        content = content[: len(content) // 2]
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        content = bytearray((training.parent / "iteration_1.safetensors").read_bytes())
+    training.write_bytes(bytes(content))
+    done = evaluate(path, tasks="shapes_color")
+    assert "its seed starts again" in capsys.readouterr().err
+    assert done["results"] == expected["results"] and done["ci"] == expected["ci"]
+
+
+def test_checkpoints_of_other_scores_are_not_used(tmp_path):
+    scores = ttmbench.types.Scores(np.zeros((2, 2, 2), np.float32))
+    other = ttmbench.types.Scores(np.ones((2, 2, 2), np.float32))
+    kept = TaskCheckpoint(tmp_path, "data").seed("ttm", 0, scores)
+    kept.finish(scores, 0)
+    assert TaskCheckpoint(tmp_path, "data").seed("ttm", 0, scores).read().final is not None
+    assert TaskCheckpoint(tmp_path, "data").seed("ttm", 0, other).read().final is None
+    kept.finish(scores, 0)
+    assert TaskCheckpoint(tmp_path, "others").seed("ttm", 0, scores).read().final is None
+
+
+def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, monkeypatch, capsys):
+    def full(path, write):
+        raise UsageError(f"{path} cannot be written: No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_atomically", full)
+    assert evaluate(tmp_path / "x.json")["status"] == "done"
+    told = capsys.readouterr().err
+    assert told.count("No space left on device: the test-time stage goes on") == 2, "once a task"
+
+
+def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkeypatch):
+    settings = {"tasks": "shapes_color", "seeds": [0, 1]}
+    evaluate(tmp_path / "a.json", save_adapted=str(tmp_path / "a"), **settings)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        killed_after(patched, 5)
+        evaluate(tmp_path / "b.json", save_adapted=str(tmp_path / "b"), **settings)
+    evaluate(tmp_path / "b.json", save_adapted=str(tmp_path / "b"), **settings)
+    for seed in (0, 1):
+        name = f"shapes_color/seed_{seed}/model.safetensors"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+# --- from outside ---------------------------------------------------------------------------------------------
+
+ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "40", "--ttm", "--device", "cpu"]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ttmbench", *ARGUMENTS, *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for(condition, process: subprocess.Popen[str]) -> None:
+    for _ in range(1200):
+        if condition() or process.poll() is not None:
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
+    path = tmp_path / "x.json"
+    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5")
+    wait_for(lambda: kept_files(path), process)
+    process.send_signal(sent)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "saving; the same command goes on from here" in told and "Traceback" not in told
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["status"] == "interrupted" and document["errors"][0]["stage"] == "ttm"
+    assert kept_files(path)
+
+
+def test_a_killed_run_goes_on(tmp_path, capsys):
+    arguments = ["--ttm_args", "iterations=4,epochs=2", "--bootstrap_iters", "20"]
+    path = tmp_path / "x.json"
+    process = start("-o", str(path), *arguments)
+    wait_for(lambda: len(kept_files(path)) > 2, process)
+    process.kill()
+    process.communicate()
+    assert json.loads(path.read_text(encoding="utf-8"))["status"] == "running"
+    assert main([*ARGUMENTS, *arguments, "-o", str(path)]) == 0
+    assert main([*ARGUMENTS, *arguments, "-o", str(tmp_path / "y.json")]) == 0
+    one, other = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("x.json", "y.json"))
+    assert one["results"] == other["results"] and one["ci"] == other["ci"]
+    assert numbers(one["ttm"]) == numbers(other["ttm"])
