@@ -129,8 +129,9 @@ class SeedCheckpoint:
             text = {"ttmbench": json.dumps(card, sort_keys=True)}
             write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
         except (OSError, SafetensorError, TtmbenchError) as error:
+            told = isinstance(error, TtmbenchError)
+            self._warn(str(error) if told else f"{self._folder / name} cannot be written: {error}")
             self._folder = None
-            self._warn(str(error))
 
     def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
         from safetensors import safe_open
@@ -167,7 +168,7 @@ class TaskCheckpoint:
     def _warn(self, why: str) -> None:
         if not self._warned:
             print(
-                f"ttmbench: {why}: the test-time stage goes on, but what it finishes from here on is kept only at the end",
+                f"ttmbench: {why}; the test-time stage goes on, but if it is stopped it continues from before this",
                 file=sys.stderr,
             )
         self._warned = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,7 +193,7 @@ class _Work:
     def _task(self, name: str, adapter: Any, place: Place | None, folders: Folders) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
-        state = None if place is None else place.files.state / "tasks" / name
+        state = None if place is None else place.files.state_of(name)
         try:
             outcome = run_task(
                 self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
@@ -208,13 +209,17 @@ class _Work:
             if config.on_error == "raise":
                 raise
             print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
+            state = None  # kept for the next attempt
         self._save("running", place)
+        if state is not None:
+            shutil.rmtree(state, ignore_errors=True)
 
     def _save(self, status: str, place: Place | None) -> dict[str, Any]:
         files = None if place is None else place.files
         document = self.record.document(status, self.clock, files)
         if files is not None:
-            files.write_results(document)
+            with during("save"):
+                files.write_results(document)
         return document
 
     def _save_after(self, error: BaseException, place: Place | None) -> None:
@@ -222,7 +227,7 @@ class _Work:
         try:
             self._save("failed" if isinstance(error, Exception) else "interrupted", place)
         except TtmbenchError as second:
-            if str(second) != str(error):
+            if stage_of(error, "run") != "save":
                 print(f"ttmbench: {second}", file=sys.stderr)
 
 

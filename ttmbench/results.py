@@ -64,6 +64,10 @@ class RunFiles:
         """Folder of what a run needs to go on after it was stopped; gone once it is done."""
         return self.folder / f".{self.results.stem}.state"
 
+    def state_of(self, task: str) -> Path:
+        """Folder of what one task needs to go on."""
+        return self.state / "tasks" / task
+
     def write_results(self, document: Mapping[str, Any]) -> None:
         """Replaces the results document in one step."""
         write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench.errors import UsageError
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.finetune import TrainingPairs
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
@@ -162,9 +162,10 @@ def adapt(
             own = Choice(labels.captions, select(labels, threshold, by_share))
             chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
             loss = trainer.train(iteration, blind.pairs(chosen), shown)
+            rate = trainer.rate(iteration)
             if loss:
-                scores = stage.score()
-            rate, seconds = trainer.rate(iteration), time.perf_counter() - started
+                scores = _score_trained(stage, iteration, rate)
+            seconds = time.perf_counter() - started
             captions = blind.unshuffle(chosen.captions)
             step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
             if keep is not None:
@@ -221,15 +222,27 @@ def overfit(
         for iteration in range(done + 1, config.iterations + 1):
             started = time.perf_counter()
             loss = trainer.train(iteration, pairs, shown)
+            rate = trainer.rate(iteration)
             if loss:
-                scores = stage.score()
-            rate, seconds = trainer.rate(iteration), time.perf_counter() - started
+                scores = _score_trained(stage, iteration, rate)
+            seconds = time.perf_counter() - started
             step = Step(iteration, 0.0, captions, fixed, labels.tie, loss, rate, scores, seconds)
             if keep is not None:
                 keep(step, trainer.state(iteration, scores))
             yield step
             if _overfitted(stage, scores, fixed, captions):
                 break
+
+
+def _score_trained(stage: Stage, iteration: int, learning_rate: float) -> Scores:
+    """Scores of the model after an iteration; TtmbenchError if training has blown it up."""
+    scores = stage.score()
+    if not np.isfinite(scores.groups).all():
+        raise TtmbenchError(
+            f"after iteration {iteration} the model's scores are no finite numbers; a lower learning rate may help "
+            f"(--ttm_args lr={learning_rate / 10:.1e})"
+        )
+    return scores
 
 
 def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray:

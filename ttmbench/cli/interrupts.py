@@ -1,43 +1,24 @@
-"""Ctrl-C and SIGTERM: the first saves what is finished, the second ends the process at once."""
+"""SIGTERM, as schedulers send it, stops a run as Ctrl-C does: what is finished is saved first."""
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def saving_first(keeps: bool) -> Iterator[None]:
-    """Inside, an interruption is raised as KeyboardInterrupt once, and a second one exits with 130 without more ado.
-
-    Args:
-        keeps: whether there is a place to save to.
-    """
+def terminated_like_interrupted() -> Iterator[None]:
+    """Inside, SIGTERM is passed on as SIGINT; a second signal during the saving ends the process without it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-
-    def at_once(number: int, frame: FrameType | None) -> None:
-        os._exit(INTERRUPTED)
-
-    def first(number: int, frame: FrameType | None) -> None:
-        for one in _SIGNALS:
-            signal.signal(one, at_once)
-        what = "saving; the same command goes on from here" if keeps else "nothing is kept without --output_path"
-        print(f"\nttmbench: stopping: {what} (once more ends at once)", file=sys.stderr, flush=True)
-        raise KeyboardInterrupt
-
-    before = {one: signal.signal(one, first) for one in _SIGNALS}
+    # Raised as a signal, not as an exception: asyncio lets requests under way end only if it sees the signal.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        signal.signal(signal.SIGTERM, before)

@@ -15,17 +15,22 @@ _PAIRS = ("model_args", "task_args", "ttm_args")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the options say and prints the table; 1 if a task failed."""
+    """Runs what the options say and prints the table; 1 if a task failed, 130 if it was interrupted."""
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
-    from ttmbench.cli.interrupts import saving_first
+    from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
     from ttmbench.evaluator import check_assertions
     from ttmbench.evaluator import run as evaluate
     from ttmbench.table import print_results
 
-    with saving_first(keeps=config.output_path is not None):
-        results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
+    try:
+        with terminated_like_interrupted():
+            results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
+    except KeyboardInterrupt:
+        kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
+        print(f"ttmbench: interrupted; {kept}", file=sys.stderr)
+        return INTERRUPTED
     print_results(results.document)
     if results.path is not None:
         print(f"results: {results.path}")
