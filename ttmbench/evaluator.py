@@ -268,16 +268,7 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
 def tasks_of(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
     """The tasks that a configuration names, with its changes to their sources."""
     chosen = registry.select_tasks(config.tasks)
-    return {name: _with_task_args(task, config.task_args) for name, task in chosen.items()}
-
-
-def _with_task_args(task: TaskFile, changes: Mapping[str, Any]) -> TaskFile:
-    if not changes:
-        return task
-    if "kind" in changes:
-        raise UsageError("--task_args cannot change the kind of a source")
-    spec = task.spec.model_copy(update={"source": {**task.spec.source, **changes}})
-    return TaskFile(spec, task.folder)
+    return {name: task.with_source(config.task_args) for name, task in chosen.items()}
 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:

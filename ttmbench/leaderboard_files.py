@@ -83,30 +83,49 @@ def to_html(board: Leaderboard, made: str) -> str:
     Returns:
         HTML without any address to load from.
     """
-    from importlib.resources import files
+    from ttmbench.pages.rendering import render
 
-    import jinja2
-
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    text = (files("ttmbench.pages") / "leaderboard.html").read_text(encoding="utf-8")
     laid_out = [
-        {
-            "track": track,
-            "title": TITLES.get(track, track),
-            "columns": _columns(lines),
-            "lines": [
-                {"model": model, "method": method, "cells": [_html_cell(line.get(name)) for name in _columns(lines)]}
-                for (model, method), line in lines.items()
-            ],
-        }
+        {"track": track, "title": TITLES.get(track, track), **_html_table(lines)}
         for track, lines in tables(board.rows).items()
     ]
-    return environment.from_string(text).render(tables=laid_out, board=board, made=made)
+    return render(
+        "leaderboard.html",
+        styles=["page.css"],
+        scripts=["tables.js"],
+        tables=laid_out,
+        tasks=sorted({row.task for row in board.rows}),
+        metrics=sorted({row.metric for row in board.rows}),
+        board=board,
+        made=made,
+    )
 
 
-def _html_cell(row: Row | None) -> dict[str, Any]:
+def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> dict[str, Any]:
+    columns = _columns(lines)
+    some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
+    best = {name: max(line[name].value for line in lines.values() if name in line) for name in columns}
+    return {
+        "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
+        "lines": [
+            {
+                "model": model,
+                "method": method,
+                "cells": [_html_cell(line.get(name), best[name], len(lines)) for name in columns],
+            }
+            for (model, method), line in lines.items()
+        ],
+    }
+
+
+def _html_cell(row: Row | None, best: float, lines: int) -> dict[str, Any]:
     about = "" if row is None else f"{row.source}; {row.groups or 'unknown number of'} groups"
-    return {"text": _cell(row), "value": "" if row is None else row.value, "about": about}
+    return {
+        "text": _cell(row),
+        "value": "" if row is None else row.value,
+        "about": about,
+        "best": row is not None and lines > 1 and row.value == best,
+    }
 
 
 def _columns(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> list[str]:

@@ -135,6 +135,14 @@ class TaskFile:
     spec: TaskSpec
     folder: Path | None
 
+    def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
+        """The task with changes to its source (``--task_args``); UsageError for another kind."""
+        if not changes:
+            return self
+        if "kind" in changes:
+            raise UsageError("--task_args cannot change the kind of a source")
+        return TaskFile(self.spec.model_copy(update={"source": {**self.spec.source, **changes}}), self.folder)
+
 
 def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
     """Reads and checks a task file.

@@ -39,10 +39,17 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture by name, opened only when asked: equal names within a task mean the same picture."""
+    """A picture by name, opened only when asked: equal names within a task mean the same picture.
+
+    Attributes:
+        name: what records call it.
+        open: reads and decodes it.
+        file: where it lies as a file of its own, if it does.
+    """
 
     name: str
     open: Callable[[], Image] = field(compare=False, repr=False)
+    file: Path | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ COMMANDS = (
     "analyze",
     "compare",
     "leaderboard",
+    "report",
     "ls",
     "show",
     "validate",

@@ -86,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     _analyze(commands.add_parser("analyze", help="the paper's figures for a model and a task", **_plain()))
     _compare(commands.add_parser("compare", help="runs compared group by group", **_plain()))
     _leaderboard(commands.add_parser("leaderboard", help="results of many runs in tables, one a track", **_plain()))
+    _report(commands.add_parser("report", help="results, TTM curves and groups as one page", **_plain()))
     _ls(commands.add_parser("ls", help="list tasks, models, tags, metrics, schedules or plugins", **_plain()))
     _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
     _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
@@ -167,6 +168,28 @@ def _leaderboard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_path", "-o", metavar="DIR", help="where the files go (default: DIR itself)")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.leaderboard", "leaderboard"))
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="DIR|x.json", help="folder of results documents, searched to the bottom; or one")
+    parser.add_argument("--output_path", "-o", metavar="x.html", help="the page (default: report.html in DIR)")
+    parser.add_argument("--title", metavar="TEXT", default="Report", help="heading of the page")
+    parser.add_argument(
+        "--images",
+        choices=("thumbnails", "links", "none"),
+        default="thumbnails",
+        metavar="thumbnails|links|none",
+        help="small copies where the licence allows them, links to the files, or names alone",
+    )
+    parser.add_argument(
+        "--allow_images", metavar="A,B", type=_names, help="tasks whose pictures may be copied: you know that they may"
+    )
+    parser.add_argument("--max_images", metavar="N", type=_count, default=2000, help="copies a task at most")
+    parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
+    parser.add_argument("--data_dir", metavar="DIR", help="where data files lie (default: as the run had it)")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.report", "report"))
 
 
 def _what(group: Any) -> None:

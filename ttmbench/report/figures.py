@@ -1,0 +1,121 @@
+"""The page's charts as SVG and PNG for papers, by matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from ttmbench.errors import UsageError
+from ttmbench.plots import COUNT, GREY, LINES, MARKERS, STYLE
+from ttmbench.report.curves import Chart, Panel
+from ttmbench.report.gather import Run
+from ttmbench.report.svg import limits
+from ttmbench.report.tagcharts import TagChart, tag_chart_of
+from ttmbench.results import safe_name
+
+COLUMNS, SIDE = 3, (2.9, 2.1)
+
+
+def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Draws every chart of a report.
+
+    Args:
+        runs: what was gathered.
+        folder: where the files go; it is made if need be.
+
+    Returns:
+        The files: for each run ``ttm_<task>`` (and its controls) and ``tags_<task>_<tag>``, each as SVG and PNG.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for run in runs:
+            for name, figure in _figures(run):
+                stem = safe_name(f"run{run.index}_{run.model}_{name}")
+                for kind in ("svg", "png"):
+                    path = folder / f"{stem}.{kind}"
+                    with mpl.rc_context(STYLE):
+                        figure.savefig(path, dpi=200, format=kind, metadata={"Date": None} if kind == "svg" else {})
+                    written.append(path)
+    except OSError as error:
+        raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
+    return written
+
+
+def _figures(run: Run) -> Iterator[tuple[str, Figure]]:
+    with mpl.rc_context(STYLE):
+        for panel in run.panels:
+            yield f"{panel.variant}_{panel.task}", _panel(run, panel)
+        for table in run.tag_tables:
+            chart = tag_chart_of(table)
+            if chart is not None:
+                yield f"tags_{table.task}_{table.tag}", _by_tag(run, chart)
+
+
+def _panel(run: Run, panel: Panel) -> Figure:
+    rows = math.ceil(len(panel.charts) / COLUMNS)
+    figure = Figure(figsize=(SIDE[0] * COLUMNS, SIDE[1] * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    for at, chart in enumerate(panel.charts):
+        _draw(axes[at], chart)
+    for unused in axes[len(panel.charts) :]:
+        unused.set_axis_off()
+    figure.suptitle(f"{run.model} on {panel.task}: {panel.title}", fontsize=11, parse_math=False)
+    handles = [
+        Line2D([], [], color=LINES[at % len(LINES)], marker=MARKERS[at % len(MARKERS)], ms=4, label=line.name)
+        for at, line in enumerate(panel.charts[0].lines)
+    ]
+    handles.append(Line2D([], [], color=GREY, ls="--", label="chance"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw(axes: Axes, chart: Chart) -> None:
+    for at, line in enumerate(chart.lines):
+        values = np.array([np.nan if value is None else value for value in line.y], dtype=np.float64)
+        marker = MARKERS[at % len(MARKERS)] if len(line.x) <= 12 else ""
+        axes.plot(line.x, values, color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)
+    if chart.level is not None:
+        axes.axhline(chart.level, color=GREY, ls="--", lw=1)
+    ends = limits(chart)
+    if ends is not None and chart.unit == "%":
+        low, high = ends
+        axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+    axes.set_title(chart.title + (" (%)" if chart.unit == "%" else ""), fontsize=9, loc="left", parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel("iteration", fontsize=8)
+
+
+def _by_tag(run: Run, chart: TagChart) -> Figure:
+    rows = list(reversed(chart.rows))
+    figure = Figure(figsize=(6.4, 0.27 * len(rows) + 1.3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False, axis="y")
+    for at, row in enumerate(rows):
+        if row.before is not None and row.after is not None:
+            color = COUNT if row.after >= row.before else LINES[1]
+            axes.plot([row.before, row.after], [at, at], color=color, lw=2.5, alpha=0.5, zorder=1)
+    before = [(row.before, at) for at, row in enumerate(rows) if row.before is not None]
+    after = [(row.after, at) for at, row in enumerate(rows) if row.after is not None]
+    axes.scatter(*zip(*before, strict=True), facecolor="white", edgecolor=COUNT, zorder=2, label="raw") if before else None
+    axes.scatter(*zip(*after, strict=True), color=COUNT, zorder=3, label=chart.after) if after else None
+    if chart.level is not None:
+        axes.axvline(chart.level, color=GREY, ls="--", lw=1, label="chance")
+    axes.set_yticks(range(len(rows)), [f"{row.value} ({row.groups})".replace("$", r"\$") for row in rows])
+    axes.set_xlim(-2, 102)
+    axes.set_xlabel(f"{chart.metric.replace('_', ' ')} (%)")
+    axes.set_title(f"{run.model}: {chart.title}", fontsize=10, parse_math=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure

@@ -1,0 +1,180 @@
+"""Results files -> plain data. What is damaged is named and left out; nothing here stops a report but an empty folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ttmbench.comparison import read_document
+from ttmbench.errors import DataError, UsageError
+from ttmbench.report.curves import Panel, panels_of
+from ttmbench.report.numbers import Number, TagTable, number, numbers_of, tag_tables_of
+
+_NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A results document, taken apart.
+
+    Attributes:
+        index: from 1, the position on the page.
+        name: of the file, from the folder that was searched.
+        path: the file.
+        document: its content.
+        numbers: every metric.
+        panels: courses of TTM.
+        tag_tables: numbers by tag.
+        files: kind -> task -> file beside it that is as the run wrote it.
+        damaged: file beside it -> what is wrong with it.
+    """
+
+    index: int
+    name: str
+    path: Path
+    document: Mapping[str, Any]
+    numbers: tuple[Number, ...]
+    panels: tuple[Panel, ...]
+    tag_tables: tuple[TagTable, ...]
+    files: dict[str, dict[str, Path]] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """What tables call it."""
+        return str(self.document.get("model_name") or "unnamed")
+
+    @property
+    def status(self) -> str:
+        """As the document states it."""
+        return str(self.document.get("status") or "unknown")
+
+    def of_task(self, key: str, task: str) -> Any:
+        """What the document says of a task under a key; None if nothing."""
+        found = self.document.get(key)
+        return found.get(task) if isinstance(found, Mapping) else None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All runs of a report, and what was left out: file -> why."""
+
+    runs: tuple[Run, ...]
+    skipped: dict[str, str]
+
+
+def gather(place: Path) -> Gathered:
+    """Reads every results document of a place.
+
+    Args:
+        place: a folder, searched with all folders below it; or one document.
+
+    Returns:
+        The runs by model and date.
+
+    Raises:
+        UsageError: there is no such place, or no JSON file in it.
+    """
+    if not place.exists():
+        raise UsageError(f"{place} does not exist; name a folder that runs wrote to (--output_path), or a document")
+    folder = place if place.is_dir() else place.parent
+    skipped: dict[str, str] = {}
+    found: list[tuple[Path, dict[str, Any]]] = []
+    empty = True
+    for path in _candidates(place):
+        empty = False
+        try:
+            document = read_document(path)
+        except (DataError, RecursionError) as error:
+            if not _is_something_else(path):
+                skipped[path.relative_to(folder).as_posix()] = str(error).removeprefix(f"{path}: ")
+            continue
+        if document.get("kind") != "leaderboard":
+            found.append((path, document))
+    if empty:
+        raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
+    runs = []
+    for path, document in sorted(found, key=lambda one: (str(one[1].get("model_name")), str(one[0]))):
+        name = path.relative_to(folder).as_posix()
+        try:
+            runs.append(_run(len(runs) + 1, name, path, document))
+        except _NOT_AS_STATED as error:
+            skipped[name] = f"is no complete results document ({type(error).__name__}: {' '.join(str(error).split())})"
+    for run in runs:
+        beside = Path(run.name).parent
+        skipped |= {(beside / file).as_posix(): why for file, why in run.damaged.items()}
+    return Gathered(tuple(runs), skipped)
+
+
+def _candidates(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+        return
+    for path in sorted(place.rglob("*.json")):
+        if path.is_file() and not path.name.startswith("."):
+            yield path
+
+
+def _is_something_else(path: Path) -> bool:
+    """Whether a file that is no results document is whole and was never meant as one: an analysis, a card, settings."""
+    if path.name.startswith("results_"):
+        return False
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return not (isinstance(content, dict) and "results" in content)
+
+
+def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
+    if not isinstance(document["results"], dict):
+        raise TypeError("'results' is no object")
+    if not isinstance(document.get("errors", []), list):
+        raise TypeError("'errors' is no list")
+    for key in ("configs", "notes", "packages", "datasets", "artifacts", "config", "timing", "hardware"):
+        if not isinstance(document.get(key, {}), dict):
+            raise TypeError(f"'{key}' is no object")
+    number(document.get("date"))
+    run = Run(
+        index,
+        name,
+        path,
+        document,
+        tuple(numbers_of(document)),
+        tuple(panels_of(document)),
+        tuple(tag_tables_of(document)),
+    )
+    for file, about in document.get("artifacts", {}).items():
+        _take(run, str(file), about)
+    return run
+
+
+def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
+    """Adds a file beside a run, if it is there and as the run wrote it."""
+    kind = str(about["kind"])
+    task = next((task for task in run.document["results"] if _is_of(file, kind, task)), None)
+    if task is None or Path(file).name != file:
+        run.damaged[file] = "is of no task of its run"
+        return
+    path = run.path.parent / file
+    try:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        run.damaged[file] = f"cannot be read ({error.strerror or error})"
+        return
+    if found != about["sha256"]:
+        run.damaged[file] = "is not what the run wrote (its sha256 differs); it was changed or is incomplete"
+        return
+    run.files.setdefault(kind, {})[task] = path
+
+
+def _is_of(file: str, kind: str, task: str) -> bool:
+    """Whether a file beside a run is a task's: ``samples_<task>_<time>.jsonl`` or ``<stem>_samples_<task>.jsonl``."""
+    return file.startswith(f"{kind}_{task}_2") or file.rsplit(".", 1)[0].endswith(f"_{kind}_{task}")
+
+

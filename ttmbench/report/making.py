@@ -1,0 +1,44 @@
+"""From a folder of results to a page: what ``ttmbench report`` does, for Python too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttmbench.errors import DataError
+from ttmbench.report.gather import Gathered, gather
+from ttmbench.report.groups import GroupSet, read_groups
+from ttmbench.report.page import Content, made_now, to_html
+from ttmbench.report.pictures import PictureOptions, Pictures, pictures_for
+
+
+def make_report(place: Path, options: PictureOptions, title: str = "Report") -> tuple[str, Gathered, list[Pictures]]:
+    """Reads results and lays out their page.
+
+    Args:
+        place: a folder, or one results document.
+        options: how pictures come onto the page.
+        title: heading of the page.
+
+    Returns:
+        The page; what was gathered, with everything that was left out; and the pictures of each task.
+
+    Raises:
+        UsageError: there is nothing to read.
+    """
+    gathered = gather(place)
+    skipped = dict(gathered.skipped)
+    sets: list[GroupSet] = []
+    for run in gathered.runs:
+        for task, path in run.files.get("samples", {}).items():
+            try:
+                sets.append(read_groups(run, task, path))
+            except DataError as error:
+                name = (Path(run.name).parent / path.name).as_posix()
+                skipped[name] = str(error).removeprefix(f"{path}: ")
+    by_data: dict[tuple[str, str], list[GroupSet]] = {}
+    for one in sets:
+        by_data.setdefault(one.pictures_of, []).append(one)
+    pictures = {key: pictures_for(same, options) for key, same in by_data.items()}
+    gathered = Gathered(gathered.runs, skipped)
+    page = to_html(Content(title, gathered, sets, pictures, options.images, made_now()))
+    return page, gathered, list(pictures.values())

@@ -1,0 +1,266 @@
+"""The report as one HTML page: what was gathered, laid out for a template. Percent from here on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ttmbench.leaderboard_files import TITLES
+from ttmbench.pages.rendering import json_block, render
+from ttmbench.report.curves import Panel
+from ttmbench.report.gather import Gathered, Run
+from ttmbench.report.groups import GroupSet
+from ttmbench.report.numbers import Number, TagTable
+from ttmbench.report.pictures import Images, Pictures
+from ttmbench.report.svg import interval_bar, line_chart, tag_chart
+from ttmbench.report.tagcharts import tag_chart_of
+from ttmbench.summary import TRACK_ORDER
+from ttmbench.table import NOTHING
+
+UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
+STATUS = {
+    "done": "finished",
+    "failed": "a task failed",
+    "running": "not finished: it is still running, or was killed",
+    "interrupted": "interrupted; tasks that were finished are here",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a page shows.
+
+    Attributes:
+        title: its heading.
+        gathered: runs, and files that were left out.
+        sets: groups with samples.
+        pictures: of the groups, by `GroupSet.pictures_of`.
+        images: how pictures were asked for.
+        made: when, for the foot of the page.
+    """
+
+    title: str
+    gathered: Gathered
+    sets: Sequence[GroupSet]
+    pictures: Mapping[tuple[str, str], Pictures]
+    images: Images
+    made: str
+
+
+def to_html(content: Content) -> str:
+    """Lays the page out.
+
+    Args:
+        content: what it shows.
+
+    Returns:
+        One file without any address to load from, unless links to pictures were asked for.
+    """
+    runs = content.gathered.runs
+    keys = list(content.pictures)
+    return render(
+        "report.html",
+        styles=["page.css", "report.css"],
+        scripts=["tables.js", "report.js"],
+        images="data: file:" if content.images == "links" else "data:",
+        title=content.title,
+        made=content.made,
+        runs=[_run(run) for run in runs],
+        tracks=_tracks(runs),
+        models=sorted({run.model for run in runs}),
+        tasks=sorted({one.task for run in runs for one in run.numbers}),
+        metrics=list(dict.fromkeys(one.metric for run in runs for one in run.numbers)),
+        panels=[_panel(run, panel) for run in runs for panel in run.panels],
+        tags=[_tags(run, table) for run in runs for table in run.tag_tables],
+        sets=[
+            {
+                "task": one.task,
+                "run": one.run.index,
+                "model": one.run.model,
+                "count": len(one.data["groups"]),
+                "pictures": keys.index(one.pictures_of),
+                "json": json_block(one.data),
+            }
+            for one in content.sets
+        ],
+        pictures=[{"json": json_block(one.images), "task": one.task, "why": one.why} for one in content.pictures.values()],
+        licenses=_licenses(runs),
+        skipped=content.gathered.skipped,
+    )
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A fraction as a person reads it.
+
+    >>> percent(0.68333), percent(None)
+    ('68.33', '-')
+    """
+    return NOTHING if value is None else f"{100 * value:.{digits}f}"
+
+
+def _run(run: Run) -> dict[str, Any]:
+    document = run.document
+    date = document.get("date")
+    seconds = document.get("total_evaluation_time_seconds")
+    return {
+        "index": run.index,
+        "name": run.name,
+        "model": run.model,
+        "status": run.status,
+        "status_words": STATUS.get(run.status, run.status),
+        "good": run.status == "done" and not run.damaged,
+        "date": NOTHING if date is None else datetime.fromtimestamp(float(date), UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "stamp": "" if date is None else float(date),
+        "tasks": len(document["results"]),
+        "errors": document.get("errors", []),
+        "notes": {task: list(notes) for task, notes in (document.get("notes") or {}).items()},
+        "seconds": None if seconds is None else f"{float(seconds):.0f} s",
+        "command": str(document.get("command") or ""),
+        "packages": document.get("packages") or {},
+        "facts": dict(_facts(document)),
+        "damaged": run.damaged,
+        "datasets": document.get("datasets") or {},
+        "versions": document.get("versions") or {},
+        "samples": document.get("n-samples") or {},
+    }
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What else a reader of a run asks for, in a few words each."""
+    config = document.get("config") or {}
+    for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
+        if config.get(key) is not None:
+            yield key, str(config[key])
+    hardware = document.get("hardware") or {}
+    for key in ("platform", "accelerator"):
+        if hardware.get(key):
+            yield key, str(hardware[key])
+    if document.get("git_hash"):
+        yield "commit", str(document["git_hash"])
+    stated = (document.get("model_info") or {}).get("fingerprint")
+    if isinstance(stated, Mapping) and stated:
+        yield "the model states", ", ".join(f"{key} {value}" for key, value in stated.items())
+
+
+def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A table for each track; a number never stands in two, and tracks never share one."""
+    found: dict[str | None, list[dict[str, Any]]] = {track: [] for track in (*TRACK_ORDER, None)}
+    for run in runs:
+        for one in run.numbers:
+            track = one.track if one.track in TITLES else None
+            found[track].append(_row(run, one))
+    return [
+        {"id": track or "unranked", "title": UNRANKED_TITLE if track is None else TITLES[track], "rows": rows}
+        for track, rows in found.items()
+        if rows
+    ]
+
+
+def _row(run: Run, one: Number) -> dict[str, Any]:
+    task = one.task if one.of_tasks is None else f"{one.task} (mean of {one.of_tasks} tasks)"
+    ends = None if one.interval is None else [percent(end, 1) for end in one.interval]
+    return {
+        "run": run.index,
+        "model": run.model,
+        "task": one.task,
+        "task_words": task,
+        "metric": one.metric,
+        "method": one.method,
+        "value": one.value,
+        "text": percent(one.value),
+        "stderr": one.stderr,
+        "stderr_text": percent(one.stderr),
+        "interval": ends,
+        "low": "" if one.interval is None else one.interval[0],
+        "chance": one.chance,
+        "chance_text": percent(one.chance),
+        "ties": one.ties,
+        "ties_text": NOTHING if one.ties is None else f"{one.ties:g}",
+        "seed_std": one.seed_std,
+        "seed_text": _spread(one),
+        "groups": one.groups,
+        "bar": interval_bar(one.value, one.interval, one.chance),
+    }
+
+
+def _spread(one: Number) -> str:
+    if one.seeds is None:
+        return NOTHING
+    return f"{percent(one.seed_std)} ({one.seeds})" if one.seed_std is not None else f"one seed" if one.seeds == 1 else NOTHING
+
+
+def _panel(run: Run, panel: Panel) -> dict[str, Any]:
+    settings = panel.settings
+    shown = [key for key in ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end") if key in settings]
+    metrics = list(panel.rows[0]["metrics"])
+    return {
+        "run": run.index,
+        "model": run.model,
+        "task": panel.task,
+        "variant": panel.variant,
+        "title": panel.title,
+        "open": panel.variant == "ttm",
+        "charts": [line_chart(chart) for chart in panel.charts],
+        "seeds": [line.name for line in panel.charts[0].lines],
+        "settings": ", ".join(f"{key} {_setting(settings[key])}" for key in shown),
+        "notes": panel.notes,
+        "metrics": metrics,
+        "rows": [_iteration(row, metrics) for row in panel.rows],
+    }
+
+
+def _setting(value: Any) -> str:
+    return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _iteration(row: Mapping[str, Any], metrics: Sequence[str]) -> list[tuple[Any, str]]:
+    """Sort value and text of each cell."""
+    loss = row.get("loss") or []
+    accuracy = row.get("pseudo_label_accuracy")
+    cells: list[tuple[Any, str]] = [
+        (row["seed"], str(row["seed"])),
+        (row["iteration"], str(row["iteration"])),
+        (row["threshold"], f"{row['threshold']:.4g}"),
+        (row["selected"], f"{row['selected']} of {row['candidates']}"),
+        (row["tied"], str(row["tied"])),
+        (accuracy, percent(accuracy, 1)),
+        (loss[-1] if loss else None, f"{loss[-1]:.4g}" if loss else NOTHING),
+    ]
+    return cells + [(row["metrics"].get(name), percent(row["metrics"].get(name))) for name in metrics]
+
+
+def _tags(run: Run, table: TagTable) -> dict[str, Any]:
+    from ttmbench.report.numbers import METHODS
+
+    chart = tag_chart_of(table)
+    return {
+        "run": run.index,
+        "model": run.model,
+        "task": table.task,
+        "tag": table.tag,
+        "chart": None if chart is None else tag_chart(chart),
+        "metric": "" if chart is None else chart.metric,
+        "after": None if chart is None or chart.after is None else METHODS.get(chart.after, chart.after),
+        "columns": [(metric, METHODS.get(name, name)) for metric, name in table.keys],
+        "rows": [
+            (value, groups, [(number, percent(number, 1)) for number in numbers])
+            for value, (groups, numbers) in table.rows.items()
+        ],
+    }
+
+
+def _licenses(runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
+    """Task -> licence and reference, of every task with results."""
+    found = {}
+    for run in runs:
+        for task in run.document["results"]:
+            config = run.of_task("configs", task) or {}
+            found[str(task)] = (str(config.get("license") or "not stated"), str(config.get("reference") or ""))
+    return dict(sorted(found.items()))
+
+
+def made_now() -> str:
+    """The time for the foot of the page."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
