@@ -1,6 +1,6 @@
 """Photographs a page of ttmbench in an installed Chromium, for the documentation and for looking at it.
 
-    python scripts/screenshot.py results/report.html report.png --width 1400 --selector '#groups'
+python scripts/screenshot.py results/report.html report.png --width 1400 --selector '#groups'
 """
 
 from __future__ import annotations

@@ -171,7 +171,9 @@ def _leaderboard(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="DIR|x.json", help="folder of results documents, searched to the bottom; or one")
+    parser.add_argument(
+        "place", metavar="DIR|x.json", help="folder of results documents, searched to the bottom; or one"
+    )
     parser.add_argument("--output_path", "-o", metavar="x.html", help="the page (default: report.html in DIR)")
     parser.add_argument("--title", metavar="TEXT", default="Report", help="heading of the page")
     parser.add_argument(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 # Not allowed in HTML, or not encodable: they would change how a reader's browser takes the page.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -26,9 +30,6 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
     Returns:
         The page. Its policy allows exactly these styles and scripts, so nothing that came from data can run.
     """
-    import jinja2
-    from markupsafe import Markup
-
     css, js = (_read(styles), _read(scripts))
     policy = (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
@@ -45,16 +46,12 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
-def json_block(value: Any) -> Any:
+def json_block(value: Any) -> Markup:
     """JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
 
     >>> print(json_block("</script>"))
     "\\u003c/script\\u003e"
     """
-    import json
-
-    from markupsafe import Markup
-
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 

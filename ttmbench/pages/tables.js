@@ -28,7 +28,8 @@ for (const form of document.querySelectorAll("form.filters[data-for]")) {
     const wanted = controls.filter(one => one.value !== "").map(one => [one.name, one.value]);
     const words = (form.elements.text?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0, all = 0;
-    for (const table of target.querySelectorAll("table")) {
+    const blocks = target.querySelectorAll("[data-item]");
+    for (const table of blocks.length ? [] : target.querySelectorAll("table")) {
       let left = 0;
       const fits = (cell) => wanted.every(([name, value]) => !(name in cell.dataset) || cell.dataset[name] === value);
       [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -45,7 +46,7 @@ for (const form of document.querySelectorAll("form.filters[data-for]")) {
       const block = table.closest("[data-block]");
       if (block) block.hidden = left === 0;
     }
-    for (const block of target.querySelectorAll("[data-item]")) {
+    for (const block of blocks) {
       const text = words.length ? block.textContent.toLowerCase() : "";
       block.hidden = !wanted.every(([name, value]) => !(name in block.dataset) || block.dataset[name] === value)
         || !words.every(word => text.includes(word));

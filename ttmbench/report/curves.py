@@ -95,14 +95,18 @@ def panels_of(document: Mapping[str, Any]) -> Iterator[Panel]:
             yield Panel(task, "oracle", _charts(document, task, "oracle", rows), tuple(rows), {})
 
 
-def _charts(document: Mapping[str, Any], task: str, variant: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
+def _charts(
+    document: Mapping[str, Any], task: str, variant: str, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Chart, ...]:
     seeds: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         seeds.setdefault(f"seed {row['seed']}", []).append(row)
 
     def lines(key: str, factor: float = 1.0) -> tuple[Line, ...]:
         return tuple(
-            Line(name, tuple(float(row["iteration"]) for row in own), tuple(_times(factor, row.get(key)) for row in own))
+            Line(
+                name, tuple(float(row["iteration"]) for row in own), tuple(_times(factor, row.get(key)) for row in own)
+            )
             for name, own in seeds.items()
         )
 

@@ -109,7 +109,9 @@ def _by_tag(run: Run, chart: TagChart) -> Figure:
             axes.plot([row.before, row.after], [at, at], color=color, lw=2.5, alpha=0.5, zorder=1)
     before = [(row.before, at) for at, row in enumerate(rows) if row.before is not None]
     after = [(row.after, at) for at, row in enumerate(rows) if row.after is not None]
-    axes.scatter(*zip(*before, strict=True), facecolor="white", edgecolor=COUNT, zorder=2, label="raw") if before else None
+    axes.scatter(
+        *zip(*before, strict=True), facecolor="white", edgecolor=COUNT, zorder=2, label="raw"
+    ) if before else None
     axes.scatter(*zip(*after, strict=True), color=COUNT, zorder=3, label=chart.after) if after else None
     if chart.level is not None:
         axes.axvline(chart.level, color=GREY, ls="--", lw=1, label="chance")

@@ -97,7 +97,7 @@ def gather(place: Path) -> Gathered:
             found.append((path, document))
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
-    runs = []
+    runs: list[Run] = []
     for path, document in sorted(found, key=lambda one: (str(one[1].get("model_name")), str(one[0]))):
         name = path.relative_to(folder).as_posix()
         try:
@@ -176,5 +176,3 @@ def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
 def _is_of(file: str, kind: str, task: str) -> bool:
     """Whether a file beside a run is a task's: ``samples_<task>_<time>.jsonl`` or ``<stem>_samples_<task>.jsonl``."""
     return file.startswith(f"{kind}_{task}_2") or file.rsplit(".", 1)[0].endswith(f"_{kind}_{task}")
-
-

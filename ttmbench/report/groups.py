@@ -44,9 +44,7 @@ class GroupSet:
     def _interest(self, group: list[Any]) -> int:
         names = [one["name"] for one in self.data["filters"]]
         at = self.data["metrics"].index(HEADLINE) if HEADLINE in self.data["metrics"] else 0
-        before, after = (
-            _mean(group[4][names.index(name)], at) if name in names else None for name in (RAW, TTM)
-        )
+        before, after = (_mean(group[4][names.index(name)], at) if name in names else None for name in (RAW, TTM))
         if before is None or after is None or before == after:
             return 2 if (before if after is None else after) == 1 else 1
         return 0
@@ -66,11 +64,16 @@ def read_groups(run: Run, task: str, path: Path) -> GroupSet:
     Raises:
         DataError: a line is no samples line; file and line are named.
     """
+    return group_set(run, task, read_json_lines(path), path)
+
+
+def group_set(run: Run, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
+    """Groups from numbered lines; arguments and errors as for `read_groups`."""
     filters: dict[str, dict[int, Any]] = {}
     metrics: list[str] = []
     tags: list[str] = []
     groups: dict[str, dict[str, Any]] = {}
-    for place, line in read_json_lines(path):
+    for place, line in lines:
         try:
             name, seed = str(line["filter"]), int(line.get("seed_index", 0))
             filters.setdefault(name, {})[seed] = line.get("seed")

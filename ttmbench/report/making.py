@@ -9,6 +9,7 @@ from ttmbench.report.gather import Gathered, gather
 from ttmbench.report.groups import GroupSet, read_groups
 from ttmbench.report.page import Content, made_now, to_html
 from ttmbench.report.pictures import PictureOptions, Pictures, pictures_for
+from ttmbench.report.scoregroups import groups_from_scores
 
 
 def make_report(place: Path, options: PictureOptions, title: str = "Report") -> tuple[str, Gathered, list[Pictures]]:
@@ -29,9 +30,11 @@ def make_report(place: Path, options: PictureOptions, title: str = "Report") -> 
     skipped = dict(gathered.skipped)
     sets: list[GroupSet] = []
     for run in gathered.runs:
-        for task, path in run.files.get("samples", {}).items():
+        samples, scores = run.files.get("samples", {}), run.files.get("scores", {})
+        for task, path in {**scores, **samples}.items():
             try:
-                sets.append(read_groups(run, task, path))
+                known = task in samples
+                sets.append(read_groups(run, task, path) if known else groups_from_scores(run, task, path, options))
             except DataError as error:
                 name = (Path(run.name).parent / path.name).as_posix()
                 skipped[name] = str(error).removeprefix(f"{path}: ")

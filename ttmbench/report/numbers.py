@@ -12,7 +12,12 @@ from ttmbench.summary import ORACLE, SIMPLE_MATCH, TTM
 
 HEADLINE = "group_match"
 SEED_RECORDS = {TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}
-METHODS = {**METHOD_OF_FILTER, "holdout_raw": "held out, raw", "holdout": "held out, adapted", "choice": "forced choice"}
+METHODS = {
+    **METHOD_OF_FILTER,
+    "holdout_raw": "held out, raw",
+    "holdout": "held out, adapted",
+    "choice": "forced choice",
+}
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,14 @@ def to_html(content: Content) -> str:
         images="data: file:" if content.images == "links" else "data:",
         title=content.title,
         made=content.made,
+        size=", ".join(
+            _counted(count, what)
+            for count, what in (
+                (len(runs), "run"),
+                (len({run.model for run in runs}), "model"),
+                (len({str(task) for run in runs for task in run.document["results"]}), "task"),
+            )
+        ),
         runs=[_run(run) for run in runs],
         tracks=_tracks(runs),
         models=sorted({run.model for run in runs}),
@@ -85,7 +93,9 @@ def to_html(content: Content) -> str:
             }
             for one in content.sets
         ],
-        pictures=[{"json": json_block(one.images), "task": one.task, "why": one.why} for one in content.pictures.values()],
+        pictures=[
+            {"json": json_block(one.images), "task": one.task, "why": one.why} for one in content.pictures.values()
+        ],
         licenses=_licenses(runs),
         skipped=content.gathered.skipped,
     )
@@ -133,6 +143,9 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
         if config.get(key) is not None:
             yield key, str(config[key])
+    kinds = [str(about["kind"]) for about in (document.get("artifacts") or {}).values()]
+    if kinds:
+        yield "files beside it", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     hardware = document.get("hardware") or {}
     for key in ("platform", "accelerator"):
         if hardware.get(key):
@@ -152,7 +165,12 @@ def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:
             track = one.track if one.track in TITLES else None
             found[track].append(_row(run, one))
     return [
-        {"id": track or "unranked", "title": UNRANKED_TITLE if track is None else TITLES[track], "rows": rows}
+        {
+            "id": track or "unranked",
+            "title": UNRANKED_TITLE if track is None else TITLES[track],
+            "adapted": any(row["seeds"] is not None for row in rows),
+            "rows": rows,
+        }
         for track, rows in found.items()
         if rows
     ]
@@ -179,16 +197,11 @@ def _row(run: Run, one: Number) -> dict[str, Any]:
         "ties": one.ties,
         "ties_text": NOTHING if one.ties is None else f"{one.ties:g}",
         "seed_std": one.seed_std,
-        "seed_text": _spread(one),
+        "seed_text": percent(one.seed_std),
+        "seeds": one.seeds,
         "groups": one.groups,
         "bar": interval_bar(one.value, one.interval, one.chance),
     }
-
-
-def _spread(one: Number) -> str:
-    if one.seeds is None:
-        return NOTHING
-    return f"{percent(one.seed_std)} ({one.seeds})" if one.seed_std is not None else f"one seed" if one.seeds == 1 else NOTHING
 
 
 def _panel(run: Run, panel: Panel) -> dict[str, Any]:
@@ -259,6 +272,10 @@ def _licenses(runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
             config = run.of_task("configs", task) or {}
             found[str(task)] = (str(config.get("license") or "not stated"), str(config.get("reference") or ""))
     return dict(sorted(found.items()))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def made_now() -> str:

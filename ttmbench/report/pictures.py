@@ -1,4 +1,4 @@
-"""Pictures for the groups browser: found by reading a task's data as its run did, and copied only where that is allowed.
+"""Pictures for the groups browser: from a task's data, read as its run did, and copied only where that is allowed.
 
 No data, other data, or a licence that does not surely allow copies: then there are names, and the page says why.
 """
@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.groups import GroupSet
+from ttmbench.report.taskdata import load_again
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -101,36 +102,22 @@ def pictures_for(sets: Sequence[GroupSet], options: PictureOptions) -> Pictures:
         return Pictures(task, why="names only, as asked for (--images none)")
     copies = options.images == "thumbnails"
     if copies and task not in options.allowed and not copies_allowed(stated, gated):
-        reason = "its data are gated" if gated else f"its licence is stated as “{stated}”" if stated else "it states no licence"
+        reason = (
+            "its data are gated"
+            if gated
+            else f"its licence is stated as “{stated}”"
+            if stated
+            else "it states no licence"
+        )
         return Pictures(task, why=f"names only: {reason}, which does not surely allow copies (--allow_images {task})")
     try:
-        groups = {group.group_id: group for group in _load(sets[0], options)}
-    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError) as error:
-        return Pictures(task, why=f"names only: the data are not at hand ({' '.join(str(error).split())})")
+        groups = load_again(run, task, options.data_dir, options.include_path)
+    except DataError as error:
+        return Pictures(task, why=f"names only: the data are not at hand ({error})")
     return _collect(task, sets, groups, options) if groups else Pictures(task, why="names only: no group was read")
 
 
-def _load(one: GroupSet, options: PictureOptions) -> list[Group]:
-    """Reads the data as the run did: its task file, changes to the source, limit and data folder; never the network."""
-    from ttmbench.registry import build_registry
-
-    config: Mapping[str, Any] = one.run.document.get("config") or {}
-    folders = [str(path) for path in config.get("include_path") or () if Path(str(path)).is_dir()]
-    # A folder may be named both ways, and a task may not be defined twice.
-    include = list({Path(path).resolve(): path for path in (*options.include_path, *folders)}.values())
-    registry = build_registry(include)
-    files = [str(name) for name in config.get("tasks") or () if str(name).endswith((".yaml", ".yml"))]
-    named = next((name for name in files if Path(name).stem == one.task and Path(name).is_file()), one.task)
-    task = registry.task(named).with_source(dict(config.get("task_args") or {}))
-    limit = config.get("limit") if config.get("samples") is None else None
-    return registry.load_groups(
-        task, int(limit) if limit else None, offline=True, data_dir=options.data_dir or config.get("data_dir")
-    )
-
-
-def _collect(
-    task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: PictureOptions
-) -> Pictures:
+def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: PictureOptions) -> Pictures:
     found: dict[str, str] = {}
     broken, others, full = set(), set(), False
     for group_id, captions, names in _wanted(sets):
@@ -151,7 +138,11 @@ def _collect(
     kind = "small copies" if options.images == "thumbnails" else "links to the files"
     said = [f"{len(found)} {kind}"] if found else ["names only"]
     said += [f"{len(others)} groups differ from the data at hand"] if others else []
-    said += [f"{len(broken)} pictures could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"] if broken else []
+    said += (
+        [f"{len(broken)} pictures could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
+        if broken
+        else []
+    )
     said += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
     return Pictures(task, found, "; ".join(said))
 

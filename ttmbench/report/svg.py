@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from ttmbench.report.curves import Chart, Line
 from ttmbench.report.tagcharts import TagChart
 
@@ -44,7 +46,7 @@ def limits(chart: Chart) -> tuple[float, float] | None:
     return low, high
 
 
-def line_chart(chart: Chart) -> Any:
+def line_chart(chart: Chart) -> Markup:
     """A chart as SVG.
 
     Args:
@@ -53,8 +55,6 @@ def line_chart(chart: Chart) -> Any:
     Returns:
         Markup; names in it are escaped.
     """
-    from markupsafe import Markup, escape
-
     ends = limits(chart)
     parts = [f'<text class="t" x="{LEFT}" y="13">{escape(_titled(chart))}</text>']
     if ends is None:
@@ -85,7 +85,7 @@ def line_chart(chart: Chart) -> Any:
     return Markup(_svg(WIDTH, HEIGHT, f"{_titled(chart)}. {_spoken(chart)}", parts))
 
 
-def tag_chart(chart: TagChart) -> Any:
+def tag_chart(chart: TagChart) -> Markup:
     """A chart by tag as SVG: a row for each value, an open mark for the raw model and a full one after TTM.
 
     Args:
@@ -94,8 +94,6 @@ def tag_chart(chart: TagChart) -> Any:
     Returns:
         Markup; names in it are escaped.
     """
-    from markupsafe import Markup, escape
-
     row, label, width = 22, 190, 520
     height = row * len(chart.rows) + 30
     inner = width - label - 20
@@ -123,19 +121,15 @@ def tag_chart(chart: TagChart) -> Any:
     return Markup(_svg(width, height, chart.title, parts))
 
 
-def interval_bar(
-    value: float | None, interval: Sequence[float] | None, chance: float | None, kind: str = "b"
-) -> Any:
-    """A value with its interval and chance on a line from 0 to 100 %, for a cell of a table; arguments are fractions."""
-    from markupsafe import Markup
-
+def interval_bar(value: float | None, interval: Sequence[float] | None, chance: float | None) -> Markup:
+    """A value with its interval and chance on a line from 0 to 100 %, for a cell of a table; all are fractions."""
     if value is None:
         return Markup("")
     parts = ['<path class="g" d="M2 9H122"/>']
     if chance is not None:
         parts.append(f'<path class="l" d="M{2 + 120 * chance:.1f} 1V17"/>')
     if interval is not None:
-        parts.append(f'<path class="{kind}" d="M{2 + 120 * interval[0]:.1f} 9H{2 + 120 * interval[1]:.1f}"/>')
+        parts.append(f'<path class="b" d="M{2 + 120 * interval[0]:.1f} 9H{2 + 120 * interval[1]:.1f}"/>')
     parts.append(f'<circle class="f" cx="{2 + 120 * value:.1f}" cy="9" r="3.5"/>')
     return Markup(f'<svg class="bar" viewBox="0 0 124 18" aria-hidden="true">{"".join(parts)}</svg>')
 
@@ -176,8 +170,5 @@ def _spoken(chart: Chart) -> str:
 
 
 def _svg(width: float, height: float, label: str, parts: Sequence[str]) -> str:
-    from markupsafe import escape
-
-    return (
-        f'<svg class="chart" role="img" viewBox="0 0 {width} {height}" aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
+    head = f'<svg class="chart" role="img" viewBox="0 0 {width} {height}" aria-label="{escape(label)}">'
+    return f"{head}{''.join(parts)}</svg>"
