@@ -287,3 +287,80 @@ def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
         return made[key]
 
     return make
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A real Chromium (``browser.py``); tests that ask for it are skipped where there is none."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if module.why_not():
+        pytest.skip(module.why_not())
+    with module.open_browser() as browser:
+        yield browser
+
+
+EVIL = (
+    "<script>alert(1)</script>",
+    "a \"quoted\" 'cat' & </script><img src=x onerror=alert(2)>",
+    "line\u2028separator\u2029and \x07bell",
+    "\u202eright to left \u05e9\u05dc\u05d5\u05dd",
+)
+"""Captions that a page must show as they are."""
+
+
+@pytest.fixture(scope="session")
+def evil_captions() -> tuple[str, ...]:
+    """Captions that a page must show and never run."""
+    return EVIL
+
+
+@pytest.fixture(scope="session")
+def evil_task(tmp_path_factory) -> Path:
+    """A task file of two 2x2 groups whose captions, ids and tags are made to break pages."""
+    import json
+
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("evil")
+    rows = []
+    for at, captions in enumerate((EVIL[:2], EVIL[2:])):
+        for side, color in enumerate(("red", "blue")):
+            Image.new("RGB", (40, 30), color).save(folder / f"{at}{side}.png")
+        rows.append(
+            {"id": f"</script><b>{at}", "a": f"{at}0.png", "b": f"{at}1.png", "c": captions[0], "d": captions[1]}
+            | {"kind": f'"><svg onload=alert({at})>'}
+        )
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = folder / "evil_captions.yaml"
+    task.write_text(
+        "task: evil_captions\nversion: 1\nlicense: CC0-1.0\nsource: {kind: folder, path: rows.jsonl}\n"
+        "group: {shape: [2, 2], n_groups: 2, id: id, images: [a, b], captions: [c, d], tags: [kind]}\n"
+        "metrics: [text_score, group_score, group_match]\n",
+        encoding="utf-8",
+    )
+    return task
+
+
+@pytest.fixture(scope="session")
+def reported_runs(tmp_path_factory, evil_task) -> Path:
+    """A folder of two finished runs with samples and scores: rendered tasks, two seeds of TTM; and hostile captions."""
+    import ttmbench
+
+    folder = tmp_path_factory.mktemp("reported")
+    common: dict[str, Any] = {"device": "cpu", "log_samples": True, "save_scores": True, "output_path": str(folder)}
+    ttmbench.simple_evaluate(
+        "tiny-clip",
+        "shapes_color,shapes_replace",
+        ttm={"iterations": 3, "epochs": 3},
+        ttm_controls=["placebo"],
+        seeds=[0, 1],
+        limit=40,
+        bootstrap_iters=50,
+        **common,
+    )
+    ttmbench.simple_evaluate("tiny-clip-seed1", str(evil_task), bootstrap_iters=0, **common)
+    return folder

@@ -35,7 +35,7 @@ def report(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written: {error.strerror or error}") from None
     write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
-    print(f"{len(gathered.runs)} runs, {sum(len(run.numbers) for run in gathered.runs)} numbers")
+    print(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for one in found:
         print(f"pictures of {one.task}: {one.why}")
     if options.figures:

@@ -47,10 +47,10 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
 
 
 def json_block(value: Any) -> Markup:
-    """JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
+    r"""JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
 
     >>> print(json_block("</script>"))
-    "\\u003c/script\\u003e"
+    "\u003c/script\u003e"
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,4 +1,4 @@
-"""Results files -> plain data. What is damaged is named and left out; nothing here stops a report but an empty folder."""
+"""Results files -> plain data. What is damaged is named and left out; only an empty folder stops a report."""
 
 from __future__ import annotations
 

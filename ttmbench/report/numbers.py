@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttmbench.leaderboard import METHOD_OF_FILTER
-from ttmbench.summary import ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.summary import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 
 HEADLINE = "group_match"
 SEED_RECORDS = {TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}
@@ -97,7 +97,7 @@ def numbers_of(document: Mapping[str, Any]) -> Iterator[Number]:
         effective = _of(document, "n-samples", task).get("effective")
         for metric, name in _keys(values):
             key = f"{metric},{name}"
-            record = _of(document, SEED_RECORDS.get(name, ""), task)
+            record = _record(document, task, name)
             ends = intervals.get(key)
             yield Number(
                 task=str(task),
@@ -150,6 +150,15 @@ def number(value: Any) -> float | None:
     found = float(value)
     if not math.isfinite(found):
         raise ValueError(f"{value} is no number of a results document")
+    return found
+
+
+def _record(document: Mapping[str, Any], task: str, name: str) -> Mapping[str, Any]:
+    """The record of what was trained for a filter; empty for raw numbers."""
+    if name in SEED_RECORDS:
+        return _of(document, SEED_RECORDS[name], task)
+    of_ttm = _of(document, "ttm", task)
+    found: Mapping[str, Any] = of_ttm.get("controls", {}).get(name) or (name == HOLDOUT and of_ttm.get(name)) or {}
     return found
 
 

@@ -12,7 +12,7 @@ from ttmbench.pages.rendering import json_block, render
 from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, Run
 from ttmbench.report.groups import GroupSet
-from ttmbench.report.numbers import Number, TagTable
+from ttmbench.report.numbers import METHODS, Number, TagTable
 from ttmbench.report.pictures import Images, Pictures
 from ttmbench.report.svg import interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import tag_chart_of
@@ -245,8 +245,6 @@ def _iteration(row: Mapping[str, Any], metrics: Sequence[str]) -> list[tuple[Any
 
 
 def _tags(run: Run, table: TagTable) -> dict[str, Any]:
-    from ttmbench.report.numbers import METHODS
-
     chart = tag_chart_of(table)
     return {
         "run": run.index,

@@ -1,0 +1,306 @@
+"""The pages in a real Chromium: nothing from data runs, nothing is loaded, and everything works by keyboard."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.report.gather import gather
+from ttmbench.report.groups import GroupSet
+from ttmbench.report.page import Content, to_html
+from ttmbench.report.pictures import Pictures
+
+
+@pytest.fixture(scope="module")
+def report_page(reported_runs, tmp_path_factory) -> Path:
+    target = tmp_path_factory.mktemp("page") / "report.html"
+    assert main(["report", str(reported_runs), "-o", str(target)]) == 0
+    return target
+
+
+@pytest.fixture(scope="module")
+def opened(chromium):
+    """Opens a page; at the end it must have logged, loaded and asked nothing."""
+
+    @contextmanager
+    def open_page(path: Path, width: int = 1300, **how):
+        page = chromium.new_page(viewport={"width": width, "height": 900}, **how)
+        page.set_default_timeout(5000)
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url == path.as_uri() or request.url.startswith("data:")
+                else complaints.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(path.as_uri())
+        try:
+            yield page
+            assert not complaints
+        finally:
+            page.close()
+
+    return open_page
+
+
+def column(page, table: str, number: int) -> list[str]:
+    """The shown cells of a column, from 1."""
+    cells = page.locator(f"{table} tbody tr:not([hidden]) > :nth-child({number})")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+def choose_evil(page) -> None:
+    page.select_option(
+        "#browser [name=set]",
+        label=next(
+            text for text in page.locator("#browser [name=set] option").all_inner_texts() if "evil_captions" in text
+        ),
+    )
+
+
+def widths(page) -> tuple[int, int]:
+    return tuple(page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]"))
+
+
+def test_tables_are_sorted_by_click_and_by_keyboard(opened, report_page):
+    table = "section:has(> #track-test_time) table"
+    with opened(report_page) as page:
+        head = page.locator(f"{table} th", has_text="value")
+        before = column(page, table, 6)
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "descending"
+        numbers = [float(text) for text in column(page, table, 6)]
+        assert numbers == sorted(numbers, reverse=True) and sorted(map(float, before)) == sorted(numbers)
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == "ascending"
+        assert [float(text) for text in column(page, table, 6)] == sorted(numbers)
+        metric = page.locator(f"{table} th", has_text="metric").locator("button")
+        metric.focus()
+        page.keyboard.press("Space")
+        assert head.get_attribute("aria-sort") == "none"
+        assert column(page, table, 4) == sorted(column(page, table, 4))
+
+
+def test_result_rows_are_chosen_by_form(opened, report_page):
+    with opened(report_page) as page:
+        form = page.locator("form[data-for=result-tables]")
+        total = int(form.locator("output").inner_text().split()[2])
+        form.locator("[name=metric]").select_option("group_match")
+        form.locator("[name=task]").select_option("shapes_color")
+        shown = [
+            text
+            for track in ("matching", "test_time")
+            for text in column(page, f"section:has(> #track-{track}) table", 4)
+        ]
+        assert set(shown) == {"group match"}
+        assert page.locator("#track-zero_shot").is_hidden(), "a table without rows goes with its heading"
+        form.locator("[name=text]").fill("placebo")
+        assert form.locator("output").inner_text() == f"1 of {total} rows"
+
+
+def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_runs):
+    run = gather(reported_runs).runs[0]
+    lines = [json.loads(line) for line in run.files["samples"]["shapes_color"].read_text("utf-8").splitlines()]
+    raw = {line["group_id"]: line["metrics"]["group_match"] for line in lines if line["filter"] == "none"}
+    seeds: dict[str, list[float]] = {}
+    for line in lines:
+        if line["filter"] == "ttm":
+            seeds.setdefault(line["group_id"], []).append(line["metrics"]["group_match"])
+    won = [group for group, values in seeds.items() if raw[group] == 0 and sum(values) == 2]
+    lost = [group for group, values in seeds.items() if raw[group] == 1 and sum(values) < 2]
+    assert won and lost
+    with opened(report_page) as page:
+        status = page.locator("#found")
+        assert status.inner_text() == "40 of 40 groups, showing 1 to 12"
+        assert page.locator("#cards > li").count() == 12
+        page.get_by_role("button", name="Last", exact=True).click()
+        assert status.inner_text() == "40 of 40 groups, showing 37 to 40"
+        page.get_by_role("radio", name="all").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        assert page.get_by_role("radio", name="flipped to right").is_checked()
+        assert page.locator("#cards h3 > bdi").all_inner_texts() == won[:12]
+        page.get_by_text("flipped to wrong", exact=False).first.click()
+        assert page.locator("#cards h3 > bdi").all_inner_texts() == lost[:12]
+        page.get_by_role("radio", name="all").check()
+        page.get_by_label("Search captions").fill(won[0])
+        assert page.locator("#cards h3 > bdi").all_inner_texts() == [won[0]]
+        card = page.locator("#cards > li")
+        assert card.locator("img").count() == 2
+        assert card.locator("img").first.evaluate("image => image.naturalWidth") > 20
+        matrices = card.locator("table.heat").all()
+        want = next(line for line in lines if line["group_id"] == won[0])["scores"]
+        shown = [
+            float(text)
+            for text in matrices[0]
+            .locator("td")
+            .evaluate_all("cells => cells.map(cell => [...cell.childNodes].find(node => node.nodeType === 3).data)")
+        ]
+        assert shown == pytest.approx([score for row in want for score in row], abs=0.006)
+        assert matrices[0].locator("td.chosen").count() == 2
+        card.locator("summary").focus()
+        page.keyboard.press("Enter")
+        table = card.locator("details table")
+        assert "group match" in table.inner_text() and "colors" in card.locator("dl").inner_text()
+        page.get_by_label("Search captions").fill("no such words")
+        assert status.inner_text() == "none of 40 groups" and page.locator("#cards > li").count() == 0
+
+
+def test_groups_by_tag_by_seed_and_by_margin(opened, report_page):
+    with opened(report_page) as page:
+        page.select_option("#browser [name=tag]", label="colors")
+        option = page.locator("#browser [name=value] option").nth(1)
+        name, count = option.inner_text().rsplit(" ", 1)
+        page.select_option("#browser [name=value]", index=1)
+        assert page.locator("#found").inner_text().startswith(f"{count.strip('()')} of 40 groups")
+        page.locator("#cards summary").first.click()
+        assert name in page.locator("#cards dl").first.inner_text()
+        page.select_option("#browser [name=tag]", label="all")
+        before = {name: page.locator(f"[data-count={name}]").inner_text() for name in ("right", "wrong")}
+        assert sum(map(int, before.values())) == 40
+        page.select_option("#browser [name=seed]", label="seed 1")
+        assert "seeds" not in page.locator("#cards table.heat caption").nth(1).inner_text()
+        page.select_option("#browser [name=order]", "small")
+        page.locator("#cards summary").first.click()
+        first = page.locator("#cards details tr", has_text="margin").first.locator("td").first.inner_text()
+        page.select_option("#browser [name=order]", "large")
+        page.locator("#cards summary").first.click()
+        last = page.locator("#cards details tr", has_text="margin").first.locator("td").first.inner_text()
+        assert float(first) < float(last)
+
+
+def test_hostile_captions_are_text(opened, report_page, evil_captions):
+    with opened(report_page) as page:
+        choose_evil(page)
+        shown = page.locator("#cards figcaption bdi").evaluate_all("nodes => nodes.map(node => node.textContent)")
+        assert shown[:2] == list(evil_captions[:2])
+        assert shown[2] == "line\ufffdseparator\ufffdand \u2407bell" and shown[3] == evil_captions[3]
+        assert page.locator("#cards h3 > bdi").first.inner_text() == "</script><b>0"
+        assert page.locator("main b, main svg[onload], img[src=x]").count() == 0
+        page.get_by_label("Search captions").fill("<SCRIPT>")
+        assert page.locator("#cards > li").count() == 1
+        assert page.locator("#cards img").count() == 2
+
+
+def test_it_is_readable_in_dark_and_on_a_phone(opened, report_page):
+    with opened(report_page, color_scheme="dark") as page:
+        paper, ink = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        light = [sum(map(int, color[4:-1].split(","))) for color in (paper, ink)]
+        assert light[0] < 120 and light[1] > 600
+    for width in (360, 800):
+        with opened(report_page, width=width) as page:
+            choose_evil(page)
+            page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+            wide, window = widths(page)
+            assert wide <= window == width
+
+
+def test_every_control_has_a_name_and_focus_is_seen(opened, report_page):
+    with opened(report_page) as page:
+        nameless = page.locator("button, select, input, a, summary, [role=region], table").evaluate_all(
+            "nodes => nodes.filter(node => !(node.textContent.trim() || node.ariaLabel || node.labels?.[0]?.textContent"
+            " || document.getElementById(node.getAttribute('aria-labelledby')))).map(node => node.outerHTML)"
+        )
+        assert nameless == []
+        levels = page.locator("h1, h2, h3, h4").evaluate_all("nodes => nodes.map(node => +node.tagName[1])")
+        assert levels[0] == 1 and levels.count(1) == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.locator("#runs-table button").first.focus()
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid"
+
+
+def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
+    """7,500 groups: only a page of them is ever in the document."""
+    run = gather(reported_runs).runs[0]
+    filters = [
+        {"name": "none", "words": "raw", "seeds": [None]},
+        {"name": "ttm", "words": "TTM", "seeds": [0, 1, 2, 3]},
+    ]
+
+    def row(at: int) -> list:
+        return [[[1.25, 2.5], [3.5, 4.75]], [at % 2, 1 - at % 2], 0, at / 1000, [1 - at % 2]]
+
+    groups = [
+        [
+            f"g{at}",
+            [f"a red cat {at}", f"a blue dog {at}"],
+            [f"{at}a.png", f"{at}b.png"],
+            ["x"],
+            [[row(at)], [row(at + s) for s in range(4)]],
+        ]
+        for at in range(7500)
+    ]
+    data = {"metrics": ["group_match"], "filters": filters, "tags": ["kind"], "groups": groups}
+    one = GroupSet(run, "shapes_color", data)
+    content = Content("Large", gather(reported_runs), [one], {one.pictures_of: Pictures("shapes_color")}, "none", "now")
+    path = tmp_path / "large.html"
+    path.write_text(to_html(content), encoding="utf-8")
+    with opened(path) as page:
+        assert page.locator("#found").inner_text() == "7500 of 7500 groups, showing 1 to 12"
+        took = page.evaluate(
+            "() => { const box = document.querySelector('#browser [name=text]'), start = performance.now();"
+            " box.value = 'dog 74'; box.dispatchEvent(new Event('input', {bubbles: true}));"
+            " return performance.now() - start; }"
+        )
+        assert page.locator("#found").inner_text().startswith(f"{sum('74' in str(at) for at in range(7500))} of 7500")
+        assert page.locator("#cards > li").count() == 12
+        assert took < 1500, f"{took:.0f} ms"
+
+
+def test_the_leaderboard(opened, reported_runs, tmp_path):
+    assert main(["leaderboard", str(reported_runs), "-o", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "leaderboard.json").read_text())
+    values = [row["value"] for row in document["rows"] if row["track"] == "matching"]
+    assert len(values) == 3
+    with opened(tmp_path / "leaderboard.html") as page:
+        table = "section:has(> #zero_shot) table"
+        head = page.locator(f"{table} th", has_text="text score").first
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "descending"
+        cells = column(page, table, 1 + head.evaluate("head => head.cellIndex"))
+        known = [float(cell) for cell in cells if cell != "-"]
+        assert known == sorted(known, reverse=True) and cells[len(known) :] == ["-"] * (len(cells) - len(known))
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == "ascending"
+        page.select_option("form [name=metric]", "group_score")
+        shown = page.locator(f"{table} th.number:visible").all_inner_texts()
+        assert shown and all("group score" in text for text in shown)
+    with opened(tmp_path / "leaderboard.html", width=360) as page:
+        wide, window = widths(page)
+        assert wide <= window
+
+
+def test_numbers_sort_as_numbers(opened, reported_runs, tmp_path):
+    """9 before 10: cells are compared by value, not by their text."""
+    for at, value in enumerate((0.09, 0.1, 1.0, 0.25)):
+        path = next((reported_runs / "tiny-clip-seed1").glob("results_*.json"))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["model_name"] = f"model {at}"
+        for numbers in document["results"].values():
+            numbers["group_match,none"] = value
+        (tmp_path / f"{at}.json").write_text(json.dumps(document), encoding="utf-8")
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    with opened(tmp_path / "leaderboard.html") as page:
+        table = "section:has(> #matching) table"
+        page.locator(f"{table} th.number button").click()
+        assert column(page, table, 3) == ["100.00", "25.00", "10.00", "9.00"]
+        page.locator(f"{table} th.number button").press("Enter")
+        assert column(page, table, 3) == ["9.00", "10.00", "25.00", "100.00"]

@@ -1,0 +1,422 @@
+"""The report page: every number is on it, what is damaged is named, pictures are copied only where that is allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.errors import DataError, UsageError
+from ttmbench.pages.rendering import json_block, render
+from ttmbench.registry import build_registry
+from ttmbench.report.curves import Chart, Line
+from ttmbench.report.gather import gather
+from ttmbench.report.groups import read_groups
+from ttmbench.report.making import make_report
+from ttmbench.report.numbers import numbers_of
+from ttmbench.report.pictures import PictureOptions, copies_allowed, pictures_for
+from ttmbench.report.scoregroups import groups_from_scores
+from ttmbench.report.svg import limits, line_chart, ticks
+
+NAMES = PictureOptions(images="none")
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: rows of tables, data blocks, and addresses that it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[dict[str, object]] = []
+        self.blocks: dict[str, str] = {}
+        self.loaded: list[str] = []
+        self.executed = 0
+        self.text = ""
+        self._cell: list[str] | None = None
+        self._block: str | None = None
+        self._heading = ""
+        self._in_heading = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        about = dict(attrs)
+        for name in ("src", "href", "data", "poster", "srcset"):
+            value = about.get(name)
+            if value and tag != "a" and not value.startswith(("#", "data:")):
+                self.loaded.append(value)
+        assert not [name for name in about if name.startswith("on") or name == "style"], (tag, about)
+        if tag == "script":
+            self._block = about.get("id", "")
+            self.executed += "type" not in about
+            self.blocks[self._block] = ""
+        if tag in ("h2", "h3"):
+            self._heading, self._in_heading = "", True
+        if tag == "tr":
+            self.rows.append({"under": self._heading, **about, "cells": []})
+        if tag in ("td", "th") and self.rows:
+            self._cell = []
+
+    def handle_endtag(self, tag):
+        if tag == "script":
+            self._block = None
+        if tag in ("h2", "h3"):
+            self._in_heading = False
+        if tag in ("td", "th") and self._cell is not None:
+            self.rows[-1]["cells"].append("".join(self._cell).strip())
+            self._cell = None
+
+    def handle_data(self, data):
+        if self._block is not None:
+            self.blocks[self._block] += data
+            return
+        self.text += data
+        if self._in_heading:
+            self._heading += data
+        if self._cell is not None:
+            self._cell.append(data)
+
+
+@pytest.fixture
+def copied(tmp_path, reported_runs) -> Path:
+    """The finished runs, to be damaged."""
+    return Path(shutil.copytree(reported_runs, tmp_path / "runs"))
+
+
+def document_of(folder: Path, model: str) -> tuple[Path, dict]:
+    (path,) = (folder / model).glob("results_*.json")
+    return path, json.loads(path.read_text(encoding="utf-8"))
+
+
+def report(folder: Path, capsys, *options: str) -> tuple[Page, str]:
+    """The page that the command writes, and what it says on stderr."""
+    target = folder.parent / "page.html"
+    assert main(["report", str(folder), "-o", str(target), *options]) == 0
+    return Page(target.read_text(encoding="utf-8")), capsys.readouterr().err
+
+
+def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
+    page, errors = report(reported_runs, capsys, "--images", "none")
+    assert not errors and not page.loaded and page.executed == 1
+    _, document = document_of(reported_runs, "tiny-clip")
+    titles = {"zero_shot": "Zero-shot", "matching": "Matching", "test_time": "Test-time", None: "Controls"}
+    checked = 0
+    for task, values in document["results"].items():
+        for key, interval in document["ci"][task].items():
+            metric, name = key.split(",")
+            row = next(
+                row
+                for row in page.rows
+                if row.get("data-task") == task
+                and row.get("data-metric") == metric
+                and row["cells"][4] == {"none": "raw", "ttm": "TTM"}.get(name, name)
+            )
+            assert row["under"].startswith(titles[document["tracks"][task].get(key)])
+            cells = row["cells"]
+            assert cells[5] == f"{100 * values[key]:.2f}"
+            assert cells[7] == f"{100 * values[f'{metric}_stderr,{name}']:.2f}"
+            assert cells[8] == f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"
+            assert cells[9] == f"{100 * document['chance'][task][metric]:.2f}"
+            assert cells[10] == f"{document['ties'][task][key]:g}"
+            if name != "none":
+                assert cells[12] == "2"
+                assert cells[11] == f"{100 * values[f'{metric}_seed_std,{name}']:.2f}"
+            checked += 1
+    assert checked == 27
+
+
+def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
+    path, document = document_of(copied, "tiny-clip")
+    document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}
+    path.write_text(json.dumps(document))
+    path, document = document_of(copied, "tiny-clip-seed1")
+    error = {"task": "other", "stage": "run", "type": "DataError", "message": "<i>no</i> data"}
+    document |= {"status": "failed", "errors": [error], "notes": {"evil_captions": ["a note"]}}
+    path.write_text(json.dumps(document))
+    page, errors = report(copied, capsys, "--images", "none")
+    assert not errors
+    assert "not finished: it is still running, or was killed" in page.text
+    assert "other failed (DataError): <i>no</i> data" in page.text and "evil_captions: a note" in page.text
+    (row,) = [row for row in page.rows if row["under"] == "Runs" and row["cells"][2] == "failed"]
+    assert row["cells"][5] == "1", "one error"
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
+    path, document = document_of(copied, "tiny-clip")
+    whole = path.read_text(encoding="utf-8")
+    (copied / "half.json").write_text(whole[: len(whole) // 2])
+    (copied / "old.json").write_text(json.dumps({"schema_version": "0.3", "results": {}}))
+    (copied / "results_list.json").write_text("[]")
+    (copied / "text.json").write_text(json.dumps({**document, "ci": {"shapes_color": {"text_score,none": ["a", "b"]}}}))
+    (copied / "nan.json").write_text(
+        json.dumps({**document, "results": {"shapes_color": {"text_score,none": float("nan")}}})
+    )
+    (copied / "unrelated.json").write_text('{"some": "settings"}')
+    samples = next(path.parent.glob("samples_shapes_color_*"))
+    samples.write_bytes(samples.read_bytes()[:-200])
+    next(path.parent.glob("samples_shapes_replace_*")).unlink()
+    page, errors = report(copied, capsys, "--images", "none")
+    named = dict(re.findall(r"left out: (\S+): (.*)", errors))
+    parts = {
+        "half.json": "is not JSON",
+        "old.json": "schema 0.3",
+        "results_list.json": "no results document",
+        "text.json": "no complete results document (ValueError",
+        "nan.json": "no complete results document (ValueError",
+        f"tiny-clip/{samples.name}": "sha256 differs",
+        f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
+    }
+    assert set(named) == set(parts)
+    for name, part in parts.items():
+        assert part in named[name]
+        assert f"{name}: {named[name]}" in page.text
+    assert "2 runs" in page.text, "the whole ones"
+
+
+def test_only_an_empty_folder_is_an_error(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "has no results document" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    (tmp_path / "results_x.json").write_text("{")
+    page, errors = report(tmp_path, capsys)
+    assert "left out: results_x.json" in errors and "0 runs" in page.text
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.json")]) == 2
+    assert "should end with .html" in capsys.readouterr().err
+
+
+def test_one_document_can_be_named(reported_runs, capsys):
+    path, _ = document_of(reported_runs, "tiny-clip-seed1")
+    page, _ = report(path, capsys, "--images", "none", "--title", "A <b>title</b>")
+    assert "1 run, 1 model, 1 task" in page.text and "A <b>title</b>" in page.text
+    (path.parent / "page.html").unlink()
+
+
+def test_captions_stay_text(reported_runs, evil_captions, capsys):
+    page, _ = report(reported_runs, capsys)
+    text = (reported_runs.parent / "page.html").read_text(encoding="utf-8")
+    for bad in ("<script>alert", "<img src=x", "<svg onload", "\u2028", "\x07"):
+        assert bad not in text
+    sets = [json.loads(block) for name, block in page.blocks.items() if name.startswith("set-")]
+    (evil,) = [one for one in sets if one["tags"] == ["kind"]]
+    assert [caption for group in evil["groups"] for caption in group[1]] == list(evil_captions)
+    policy = re.search('Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src &#39;none&#39;" in policy and "unsafe-inline" not in policy and "http" not in policy
+
+
+def test_a_block_of_data_cannot_end_itself():
+    value = ["</script>", "<!--", "\u2028", "\ud800", "&"]
+    assert json.loads(str(json_block(value))) == value
+    assert not re.search(r"[<>&\u2028\ud800]", str(json_block(value)))
+
+
+def test_unprintable_names_do_not_reach_a_page():
+    class Board:
+        conflicts, superseded, skipped = [], [], {"bad\x00\ud800name": "why"}
+
+    page = render(
+        "leaderboard.html", ["page.css"], ["tables.js"], tables=[], tasks=[], metrics=[], board=Board, made="now"
+    )
+    assert "bad\ufffd\ufffdname" in page
+    page.encode("utf-8")
+
+
+def test_groups_are_those_of_the_samples(reported_runs):
+    run = gather(reported_runs).runs[0]
+    path = run.files["samples"]["shapes_color"]
+    data = read_groups(run, "shapes_color", path).data
+    names = [one["name"] for one in data["filters"]]
+    assert names == ["none", "ttm", "placebo"] and data["filters"][1]["seeds"] == [0, 1]
+    for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        group = next(group for group in data["groups"] if group[0] == line["group_id"])
+        assert group[1] == line["captions"] and group[2] == line["images"]
+        scores, matching, tie, margin, metrics = group[4][names.index(line["filter"])][line["seed_index"]]
+        assert matching == line["matching"] and bool(tie) == line["tie"]
+        assert dict(zip(data["metrics"], metrics, strict=True)) == line["metrics"]
+        assert margin == pytest.approx(line["margin"], rel=1e-4)
+        assert np.ravel(scores) == pytest.approx(np.ravel(line["scores"]), rel=1e-4)
+
+
+def test_groups_of_stored_scores_are_those_of_the_samples(reported_runs, tmp_path):
+    run = gather(reported_runs).runs[0]
+    files = {kind: run.files[kind]["shapes_color"] for kind in ("samples", "scores")}
+    one = read_groups(run, "shapes_color", files["samples"]).data
+    other = groups_from_scores(run, "shapes_color", files["scores"], NAMES).data
+    places = [[part["name"] for part in data["filters"]] for data in (one, other)]
+    assert set(places[0]) == set(places[1]) and set(one["metrics"]) == set(other["metrics"])
+    order = [other["metrics"].index(name) for name in one["metrics"]]
+    for left, right in zip(one["groups"], other["groups"], strict=True):
+        assert left[:4] == right[:4]
+        for at, name in enumerate(places[0]):
+            for row, same in zip(left[4][at], right[4][places[1].index(name)], strict=True):
+                assert row[:4] == same[:4] and row[4] == [same[4][place] for place in order]
+    with pytest.raises(DataError, match="scores"):
+        broken = tmp_path / "scores.safetensors"
+        broken.write_bytes(files["scores"].read_bytes()[:-100])
+        groups_from_scores(run, "shapes_color", broken, NAMES)
+
+
+def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text("{}")
+    path, document = document_of(copied, "tiny-clip-seed1")
+    name = "../../samples_evil_captions_2.jsonl"
+    document["artifacts"] = {name: {"kind": "samples", "sha256": "0" * 64, "bytes": 2}}
+    path.write_text(json.dumps(document))
+    run = gather(copied).runs[1]
+    assert run.damaged == {name: "is of no task of its run"} and not run.files
+
+
+@pytest.mark.parametrize(
+    ("task", "allowed"),
+    [
+        ("shapes_color", True),
+        ("mmvp_vlm", True),
+        ("winoground", False),
+        ("colorswap", False),
+        ("sugarcrepe_add_att", False),
+        ("whatsup_vg_one", False),
+    ],
+)
+def test_copies_follow_the_licence(task, allowed):
+    spec = build_registry().task(task).spec
+    assert copies_allowed(spec.license, spec.gated) is allowed
+
+
+def test_pictures_by_licence_and_by_what_is_asked(copied, capsys):
+    path, document = document_of(copied, "tiny-clip")
+    document["configs"]["shapes_color"]["license"] = "no redistribution"
+    document["configs"]["shapes_replace"]["gated"] = True
+    path.write_text(json.dumps(document))
+    assert main(["report", str(copied)]) == 0
+    out = capsys.readouterr().out
+    assert "pictures of shapes_color: names only: its licence is stated as “no redistribution”" in out
+    assert "pictures of shapes_replace: names only: its data are gated" in out
+    assert "pictures of evil_captions: 4 small copies\n" in out
+    assert main(["report", str(copied), "--allow_images", "shapes_color", "--max_images", "10"]) == 0
+    out = capsys.readouterr().out
+    assert "pictures of shapes_color: 10 small copies; no more than 10" in out
+
+
+def test_groups_that_changed_get_their_pictures_first(reported_runs):
+    run = gather(reported_runs).runs[0]
+    one = read_groups(run, "shapes_color", run.files["samples"]["shapes_color"])
+    at = one.data["metrics"].index("group_match")
+
+    def changed(group):
+        return group[4][0][0][4][at] != sum(row[4][at] for row in group[4][1]) / 2
+
+    order = [changed(group) for group in one.by_interest()]
+    assert sum(order) > 0 and order == sorted(order, reverse=True)
+
+
+def test_links_lead_to_files(reported_runs, tmp_path, capsys):
+    path, _ = document_of(reported_runs, "tiny-clip-seed1")
+    target = tmp_path / "pages" / "page.html"
+    assert main(["report", str(path), "-o", str(target), "--images", "links"]) == 0
+    page = Page(target.read_text(encoding="utf-8"))
+    images = json.loads(page.blocks["pictures-0"])
+    assert len(images) == 4
+    for name, address in images.items():
+        assert (target.parent / address).resolve().name == name and (target.parent / address).is_file()
+    assert main(["report", str(reported_runs), "-o", str(target), "--images", "links"]) == 0
+    assert "80 pictures could not be linked: they are no files" in capsys.readouterr().out, (
+        "they are drawn, not stored"
+    )
+
+
+def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
+    run = gather(reported_runs).runs[1]
+    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
+    elsewhere = replace(run, document={**run.document, "config": {**run.document["config"], "tasks": ["gone.yaml"]}})
+    pictures = pictures_for([replace(one, run=elsewhere)], PictureOptions())
+    assert not pictures.images and "the data are not at hand (unknown task 'evil_captions'" in pictures.why
+    other = json.loads(json.dumps(one.data))
+    other["groups"][0][1][0] = "another caption"
+    pictures = pictures_for([replace(one, data=other)], PictureOptions())
+    assert len(pictures.images) == 2 and "1 groups differ from the data at hand" in pictures.why
+
+
+def test_means_over_datasets_are_numbers_too():
+    document = {
+        "results": {"a": {"m,none": 0.5}, "b": {"m,none": 1.0}},
+        "tracks": {"a": {"m,none": "matching"}},
+        "groups": {"both": {"m,none": 0.75, "m_stderr,none": 0.01}},
+        "group_subtasks": {"both": ["a", "b"]},
+    }
+    last = list(numbers_of(document))[-1]
+    assert (last.task, last.value, last.stderr, last.of_tasks, last.track) == ("both", 0.75, 0.01, 2, "matching")
+
+
+def test_curves_are_the_iterations_of_the_document(reported_runs):
+    run = gather(reported_runs).runs[0]
+    _, document = document_of(reported_runs, "tiny-clip")
+    panels = {(panel.task, panel.variant): panel for panel in run.panels}
+    assert set(panels) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
+    charts = {chart.title: chart for chart in panels["shapes_color", "ttm"].charts}
+    rows = [row for row in document["ttm"]["shapes_color"]["iterations"] if row["seed"] == 1]
+    assert charts["coverage"].lines[1].y == tuple(100 * row["coverage"] for row in rows)
+    raw = document["results"]["shapes_color"]["group_match,none"]
+    assert charts["group match"].lines[1].y == (100 * raw, *(100 * row["metrics"]["group_match"] for row in rows))
+    assert charts["group match"].lines[1].x == (0, 1, 2, 3) and charts["group match"].level == 50
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 100), (61.2, 88.3), (0.001, 0.0012), (5, 5), (0, 0), (-3, 1e4)])
+def test_ticks_hold_all_values_and_are_few(low, high):
+    marks = ticks(low, high)
+    assert marks[0] <= low and high <= marks[-1] and 2 <= len(marks) <= 7 and len(set(marks)) == len(marks)
+
+
+def test_charts_with_gaps_and_without_values():
+    empty = Chart("loss", "", (Line("seed 0", (1.0,), (None,)),))
+    assert "nothing was selected" in line_chart(empty)
+    gap = line_chart(Chart("<b>", "%", (Line("seed 0", (1.0, 2.0, 3.0, 4.0), (50.0, None, 51.0, 52.0)),)))
+    root = ElementTree.fromstring(str(gap))
+    (path,) = [part.get("d") for part in root.findall("g/path")]
+    assert path.count("M") == 2 and path.count("L") == 1
+    assert limits(Chart("m", "%", (Line("s", (1.0,), (99.0,)),))) == (90.0, 100.0), "ten points, inside 0 to 100"
+
+
+def test_figures_are_the_charts_of_the_page(reported_runs, tmp_path, capsys):
+    figures = tmp_path / "figures"
+    report(reported_runs, capsys, "--images", "none", "--figures", str(figures))
+    names = {path.name for path in figures.iterdir()}
+    assert {
+        f"run1_tiny-clip_{kind}_shapes_color.{end}" for kind in ("ttm", "placebo") for end in ("svg", "png")
+    } <= names
+    assert "run1_tiny-clip_tags_shapes_color_colors.svg" in names
+    before = {path.name: path.read_bytes() for path in figures.glob("*.svg")}
+    for content in before.values():
+        ElementTree.fromstring(content)
+    report(reported_runs, capsys, "--images", "none", "--figures", str(figures))
+    assert before == {path.name: path.read_bytes() for path in figures.glob("*.svg")}, "the same bytes again"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        from ttmbench.report.figures import save_figures
+
+        save_figures(gather(reported_runs).runs, tmp_path / "file" / "below")
+
+
+def test_a_report_loads_nothing_heavy(reported_runs, tmp_path):
+    script = (
+        "import sys; from ttmbench.cli import main; code = main(sys.argv[1:]);"
+        "names = ('torch', 'transformers', 'datasets', 'matplotlib', 'pandas');"
+        "heavy = [name for name in names if name in sys.modules];"
+        "sys.exit(code or str(heavy) if code or heavy else 0)"
+    )
+    command = [sys.executable, "-c", script, "report", str(reported_runs), "-o", str(tmp_path / "x.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_folder_gives_the_same_page(reported_runs):
+    pages = [make_report(reported_runs, PictureOptions())[0] for _ in range(2)]
+    assert re.sub("Made [^<]*", "", pages[0]) == re.sub("Made [^<]*", "", pages[1])
