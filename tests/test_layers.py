@@ -93,6 +93,32 @@ ALLOWED = {
     "newtask": {"errors", "scenes"},
     "checks": {"types", "errors", "progress", "taskfile"},
     "summary": {"types", "stats"},
+    "pages.rendering": set(),
+    "leaderboard": {"comparison", "errors", "results", "summary"},
+    "leaderboard_files": {"leaderboard", "pages.rendering", "table"},
+    "report.numbers": {"leaderboard", "summary"},
+    "report.curves": {"report.numbers"},
+    "report.tagcharts": {"report.numbers", "summary"},
+    "report.svg": {"report.curves", "report.tagcharts"},
+    "report.gather": {"comparison", "errors", "report.curves", "report.numbers"},
+    "report.groups": {"errors", "jsonl", "report.gather", "report.numbers", "summary"},
+    "report.taskdata": {"types", "errors", "registry", "report.gather"},
+    "report.pictures": {"types", "errors", "report.groups", "report.taskdata"},
+    "report.scoregroups": {
+        *("types", "errors", "matching", "registry", "scorefile", "summary"),
+        *("report.gather", "report.groups", "report.pictures", "report.taskdata"),
+    },
+    "report.page": {
+        *("leaderboard_files", "pages.rendering", "summary", "table"),
+        *("report.curves", "report.gather", "report.groups", "report.numbers", "report.pictures"),
+        *("report.svg", "report.tagcharts"),
+    },
+    "report.figures": {
+        *("errors", "plots", "results", "report.curves", "report.gather", "report.svg", "report.tagcharts"),
+    },
+    "report.making": {
+        *("errors", "report.gather", "report.groups", "report.page", "report.pictures", "report.scoregroups"),
+    },
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}
 

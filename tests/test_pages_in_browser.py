@@ -131,7 +131,7 @@ def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_r
             page.keyboard.press("ArrowRight")
         assert page.get_by_role("radio", name="flipped to right").is_checked()
         assert page.locator("#cards h3 > bdi").all_inner_texts() == won[:12]
-        page.get_by_text("flipped to wrong", exact=False).first.click()
+        page.get_by_role("radio", name="flipped to wrong").check()
         assert page.locator("#cards h3 > bdi").all_inner_texts() == lost[:12]
         page.get_by_role("radio", name="all").check()
         page.get_by_label("Search captions").fill(won[0])
