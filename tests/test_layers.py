@@ -106,7 +106,7 @@ ALLOWED = {
     "report.pictures": {"types", "errors", "report.groups", "report.taskdata"},
     "report.scoregroups": {
         *("types", "errors", "matching", "registry", "scorefile", "summary"),
-        *("report.gather", "report.groups", "report.pictures", "report.taskdata"),
+        *("report.gather", "report.groups", "report.numbers", "report.pictures", "report.taskdata"),
     },
     "report.page": {
         *("leaderboard_files", "pages.rendering", "summary", "table"),
@@ -114,7 +114,8 @@ ALLOWED = {
         *("report.svg", "report.tagcharts"),
     },
     "report.figures": {
-        *("errors", "plots", "results", "report.curves", "report.gather", "report.svg", "report.tagcharts"),
+        *("errors", "plots", "results"),
+        *("report.curves", "report.gather", "report.numbers", "report.svg", "report.tagcharts"),
     },
     "report.making": {
         *("errors", "report.gather", "report.groups", "report.page", "report.pictures", "report.scoregroups"),

@@ -264,6 +264,28 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
         assert took < 1500, f"{took:.0f} ms"
 
 
+def test_answers_in_words_are_shown(opened, reported_runs, tmp_path):
+    gathered = gather(reported_runs)
+    answers = [
+        ["image 1", "Which caption?", "(A) <b>it</b>", [0, 1], 0, True],
+        ["image 2", "Which?", None, [1, 0], None, False],
+    ]
+    filters = [{"name": "choice", "words": "forced choice", "seeds": [None]}]
+    rows = [[None, None, 0, None, [1], answers]]
+    groups = [["g", ["a cat", "a dog"], ["x.png", "y.png"], [], [rows]]]
+    data = {"metrics": ["text_score"], "filters": filters, "tags": [], "groups": groups}
+    one = GroupSet(gathered.runs[0], "shapes_color", data)
+    pictures = {one.pictures_of: Pictures("shapes_color", why="names only")}
+    path = tmp_path / "choice.html"
+    path.write_text(to_html(Content("Choices", gathered, [one], pictures, "none", "now")), encoding="utf-8")
+    with opened(path) as page:
+        assert page.locator("#cards .answers li").count() == 2
+        assert "(A) <b>it</b>" in page.locator("#cards .answers").inner_text()
+        assert "refused" in page.locator("#cards .answers li").nth(1).inner_text()
+        assert "right" in page.locator("#cards h3").inner_text()
+        assert "x.png" in page.locator("#cards figure").first.inner_text()
+
+
 def test_the_leaderboard(opened, reported_runs, tmp_path):
     assert main(["leaderboard", str(reported_runs), "-o", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "leaderboard.json").read_text())

@@ -355,6 +355,42 @@ def test_means_over_datasets_are_numbers_too():
     assert (last.task, last.value, last.stderr, last.of_tasks, last.track) == ("both", 0.75, 0.01, 2, "matching")
 
 
+def test_held_out_numbers_are_of_their_groups_and_seeds():
+    holdout = {"scored_groups": [1, 5, 6], "seeds": [0, 1], "iterations": []}
+    document = {
+        "results": {"a": {"m,none": 0.5, "m,holdout_raw": 0.4, "m,holdout": 0.6, "m,placebo": 0.5}},
+        "n-samples": {"a": {"effective": 10}},
+        "ttm": {"a": {"seeds": [0, 1], "holdout": holdout, "controls": {"placebo": {"seeds": [0, 1]}}}},
+    }
+    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers_of(document)}
+    assert found == {
+        "none": (10, None, None),
+        "holdout_raw": (3, None, None),
+        "holdout": (3, 2, None),
+        "placebo": (10, 2, None),
+    }
+
+
+def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
+    answer = {
+        "question": "image 1",
+        "order": [1, 0],
+        "prompt": "Which?",
+        "answer": None,
+        "chosen": None,
+        "right": False,
+    }
+    line = {"group_id": "g", "filter": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps({**line, "metrics": {"text_score": 0.0}, "tags": {}, "answers": [answer]}) + "\n")
+    one = read_groups(gather(reported_runs).runs[0], "t", path)
+    (group,) = one.data["groups"]
+    assert group[4] == [[[None, None, 0, None, [0], [["image 1", "Which?", None, [1, 0], None, False]]]]]
+    path.write_text('{"group_id": "g"}\n')
+    with pytest.raises(DataError, match="line 1 is no samples line"):
+        read_groups(gather(reported_runs).runs[0], "t", path)
+
+
 def test_curves_are_the_iterations_of_the_document(reported_runs):
     run = gather(reported_runs).runs[0]
     _, document = document_of(reported_runs, "tiny-clip")

@@ -104,27 +104,28 @@ def to_html(board: Leaderboard, made: str) -> str:
 def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> dict[str, Any]:
     columns = _columns(lines)
     some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
-    best = {name: max(line[name].value for line in lines.values() if name in line) for name in columns}
+    values = {name: [line[name].value for line in lines.values() if name in line] for name in columns}
+    best = {name: max(known) if len(known) > 1 else None for name, known in values.items()}
     return {
         "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
         "lines": [
             {
                 "model": model,
                 "method": method,
-                "cells": [_html_cell(line.get(name), best[name], len(lines)) for name in columns],
+                "cells": [_html_cell(line.get(name), best[name]) for name in columns],
             }
             for (model, method), line in lines.items()
         ],
     }
 
 
-def _html_cell(row: Row | None, best: float, lines: int) -> dict[str, Any]:
+def _html_cell(row: Row | None, best: float | None) -> dict[str, Any]:
     about = "" if row is None else f"{row.source}; {row.groups or 'unknown number of'} groups"
     return {
         "text": _cell(row),
         "value": "" if row is None else row.value,
         "about": about,
-        "best": row is not None and lines > 1 and row.value == best,
+        "best": row is not None and row.value == best,
     }
 
 

@@ -107,6 +107,8 @@ unfold();
     state.set.groups.forEach((group, at) => {
       if (!wanted.every(word => state.text[at].includes(word))) return;
       if (field.tag.value !== "" && value !== "" && !valuesOf(group).includes(value)) return;
+      // Held-out numbers are of a part of the groups.
+      if (afterAt() >= 0 && !rowsOf(group, afterAt()).length) return;
       const about = facts(group);
       for (const [name, [, fits]] of Object.entries(KINDS)) if (fits(about)) counts[name] += 1;
       if (KINDS[field.kind.value][1](about)) chosen.push([group, about]);

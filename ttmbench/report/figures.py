@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,6 +17,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.curves import Chart, Panel
 from ttmbench.report.gather import Run
+from ttmbench.report.numbers import METHODS
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
 from ttmbench.results import safe_name
@@ -83,9 +84,8 @@ def _panel(run: Run, panel: Panel) -> Figure:
 
 def _draw(axes: Axes, chart: Chart) -> None:
     for at, line in enumerate(chart.lines):
-        values = np.array([np.nan if value is None else value for value in line.y], dtype=np.float64)
         marker = MARKERS[at % len(MARKERS)] if len(line.x) <= 12 else ""
-        axes.plot(line.x, values, color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)
+        axes.plot(line.x, _values(line.y), color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)
     if chart.level is not None:
         axes.axhline(chart.level, color=GREY, ls="--", lw=1)
     ends = limits(chart)
@@ -103,21 +103,28 @@ def _by_tag(run: Run, chart: TagChart) -> Figure:
     figure = Figure(figsize=(6.4, 0.27 * len(rows) + 1.3), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
     for at, row in enumerate(rows):
         if row.before is not None and row.after is not None:
             color = COUNT if row.after >= row.before else LINES[1]
-            axes.plot([row.before, row.after], [at, at], color=color, lw=2.5, alpha=0.5, zorder=1)
-    before = [(row.before, at) for at, row in enumerate(rows) if row.before is not None]
-    after = [(row.after, at) for at, row in enumerate(rows) if row.after is not None]
-    axes.scatter(
-        *zip(*before, strict=True), facecolor="white", edgecolor=COUNT, zorder=2, label="raw"
-    ) if before else None
-    axes.scatter(*zip(*after, strict=True), color=COUNT, zorder=3, label=chart.after) if after else None
+            axes.plot([row.before, row.after], [at, at], color=color, lw=2.5, alpha=0.5, zorder=2)
+    place = np.arange(len(rows))
+    axes.scatter(_values(row.before for row in rows), place, facecolor="white", edgecolor=COUNT, zorder=3, label="raw")
+    if chart.after is not None:
+        label = METHODS.get(chart.after, chart.after)
+        axes.scatter(_values(row.after for row in rows), place, color=COUNT, zorder=4, label=label)
     if chart.level is not None:
         axes.axvline(chart.level, color=GREY, ls="--", lw=1, label="chance")
-    axes.set_yticks(range(len(rows)), [f"{row.value} ({row.groups})".replace("$", r"\$") for row in rows])
+    axes.set_yticks(place, [f"{row.value} ({row.groups})" for row in rows])
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
     axes.set_xlim(-2, 102)
     axes.set_xlabel(f"{chart.metric.replace('_', ' ')} (%)")
     axes.set_title(f"{run.model}: {chart.title}", fontsize=10, parse_math=False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
+
+
+def _values(values: Iterable[float | None]) -> np.ndarray:
+    """As an array; what is undefined is not drawn."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

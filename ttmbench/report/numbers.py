@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttmbench.leaderboard import METHOD_OF_FILTER
-from ttmbench.summary import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
 
 HEADLINE = "group_match"
 SEED_RECORDS = {TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}
@@ -95,9 +95,11 @@ def numbers_of(document: Mapping[str, Any]) -> Iterator[Number]:
         tracks, intervals = _of(document, "tracks", task), _of(document, "ci", task)
         ties, chance = _of(document, "ties", task), _of(document, "chance", task)
         effective = _of(document, "n-samples", task).get("effective")
+        held_out = (_of(document, "ttm", task).get("holdout") or {}).get("scored_groups")
         for metric, name in _keys(values):
             key = f"{metric},{name}"
-            record = _record(document, task, name)
+            record = record_of(document, task, name)
+            groups = effective if name not in (HOLDOUT, HOLDOUT_RAW) or held_out is None else len(held_out)
             ends = intervals.get(key)
             yield Number(
                 task=str(task),
@@ -111,7 +113,7 @@ def numbers_of(document: Mapping[str, Any]) -> Iterator[Number]:
                 ties=number(ties.get(key)),
                 seed_std=number(values.get(f"{metric}_seed_std,{name}")),
                 seeds=len(record["seeds"]) if "seeds" in record else None,
-                groups=None if effective is None else int(effective),
+                groups=None if groups is None else int(groups),
             )
     for dataset, values in document.get("groups", {}).items():
         tasks = document["group_subtasks"][dataset]
@@ -153,8 +155,8 @@ def number(value: Any) -> float | None:
     return found
 
 
-def _record(document: Mapping[str, Any], task: str, name: str) -> Mapping[str, Any]:
-    """The record of what was trained for a filter; empty for raw numbers."""
+def record_of(document: Mapping[str, Any], task: str, name: str) -> Mapping[str, Any]:
+    """What a document records of the training for a filter, its seeds among it; empty for raw numbers."""
     if name in SEED_RECORDS:
         return _of(document, SEED_RECORDS[name], task)
     of_ttm = _of(document, "ttm", task)

@@ -10,10 +10,11 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.report.gather import Run
 from ttmbench.report.groups import GroupSet, group_set
+from ttmbench.report.numbers import record_of
 from ttmbench.report.pictures import PictureOptions
 from ttmbench.report.taskdata import load_again
 from ttmbench.scorefile import read_scores
-from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, RAW, metric_values
+from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, metric_values
 from ttmbench.types import GroupShape
 
 
@@ -47,7 +48,6 @@ def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator
     stored = read_scores(path, GroupShape(*about["shape"]))
     names = {one.metric for one in run.numbers if one.task == task}
     metrics = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope == "group"]
-    seeds = (run.document.get("config") or {}).get("seeds")
     try:
         groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError:
@@ -55,6 +55,7 @@ def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator
     for name, per_seed in stored.scores.items():
         if name in (HOLDOUT, HOLDOUT_RAW):
             continue  # of a part of the groups
+        seeds = record_of(run.document, task, name).get("seeds")
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
@@ -64,7 +65,7 @@ def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator
                     "group_id": group_id,
                     "filter": name,
                     "seed_index": index,
-                    "seed": None if name == RAW else seeds[index] if seeds else index,
+                    "seed": seeds[index] if seeds else None,
                     "captions": [] if group is None else list(group.captions),
                     "images": [] if group is None else [image.name for image in group.images],
                     "scores": scores.groups[at].tolist(),
