@@ -204,8 +204,11 @@ def test_it_is_readable_in_dark_and_on_a_phone(opened, report_page):
         with opened(report_page, width=width) as page:
             choose_evil(page)
             page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+            page.locator("#cards details table").first.wait_for()
             wide, window = widths(page)
             assert wide <= window == width
+            heads = page.locator("#cards details tbody th").evaluate_all("heads => heads.map(head => head.offsetWidth)")
+            assert min(heads) > 60, "words are not broken into letters"
 
 
 def test_every_control_has_a_name_and_focus_is_seen(opened, report_page):
@@ -262,6 +265,21 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
         assert page.locator("#found").inner_text().startswith(f"{sum('74' in str(at) for at in range(7500))} of 7500")
         assert page.locator("#cards > li").count() == 12
         assert took < 1500, f"{took:.0f} ms"
+
+
+def test_linked_pictures_are_shown(chromium, reported_runs, tmp_path):
+    (document,) = (reported_runs / "tiny-clip-seed1").glob("results_*.json")
+    target = tmp_path / "links.html"
+    assert main(["report", str(document), "-o", str(target), "--images", "links"]) == 0
+    page = chromium.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(target.as_uri())
+    image = page.locator("#cards img").first
+    image.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('#cards img').naturalWidth === 40")
+    assert all(address.startswith("file://") for address in asked)
+    page.close()
 
 
 def test_answers_in_words_are_shown(opened, reported_runs, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -274,6 +275,21 @@ def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
     path.write_text(json.dumps(document))
     run = gather(copied).runs[1]
     assert run.damaged == {name: "is of no task of its run"} and not run.files
+
+
+def test_files_beside_a_run_are_told_by_the_whole_name_of_their_task(tmp_path):
+    artifacts = {}
+    for task in ("a", "a_2b"):
+        path = tmp_path / f"samples_{task}_2026-01-31T00-00-00.000000.jsonl"
+        path.write_text("")
+        artifacts[path.name] = {"kind": "samples", "sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
+    document = {"schema_version": "1.0", "results": {"a": {}, "a_2b": {}}, "artifacts": artifacts}
+    (tmp_path / "results_x.json").write_text(json.dumps(document))
+    (run,) = gather(tmp_path).runs
+    assert {task: path.name.split("_2026")[0] for task, path in run.files["samples"].items()} == {
+        "a": "samples_a",
+        "a_2b": "samples_a_2b",
+    }
 
 
 @pytest.mark.parametrize(

@@ -146,14 +146,14 @@ unfold();
     const pairs = make("div", { class: "pairs" });
     images.forEach((name, at) => pairs.append(pair(name, at, captions[at])));
     const left = make("div", {}, pairs), more = captions.slice(images.length);
-    if (more.length) left.append(make("ol", { class: "others", start: images.length + 1 }, ...more.map(text => make("li", {}, quoted(text)))));
+    if (more.length) left.append(make("ul", { class: "others" }, ...more.map((text, at) => make("li", {}, make("span", { class: "where" }, `${images.length + at + 1} `), quoted(text)))));
     const right = make("div", { class: "matrices" });
     if (about.before[0]?.[0]) right.append(matrix(beforeName(), about.before));
     if (about.after[0]?.[0]) right.append(matrix(about.after.length > 1 ? `${afterName}, ${about.after.length} seeds` : afterName, about.after, seedWords));
     if (about.before[0]?.[5]) right.append(answers(about.before[0][5]));
-    const more_ = make("details", {}, make("summary", {}, "Metrics, seeds and tags"));
-    more_.addEventListener("toggle", () => { if (more_.open && more_.childElementCount === 1) more_.append(...everything(group)); });
-    return make("li", {}, make("article", { class: "group", "aria-label": `group ${plain(id)}` }, head, make("div", { class: "group-body" }, left, right), more_));
+    const folded = make("details", {}, make("summary", {}, "Metrics, seeds and tags"));
+    folded.addEventListener("toggle", () => { if (folded.open && folded.childElementCount === 1) folded.append(...everything(group)); });
+    return make("li", {}, make("article", { class: "group", "aria-label": `group ${plain(id)}` }, head, make("div", { class: "group-body" }, left, right), folded));
   };
   const beforeName = () => state.set.filters[beforeAt()].words;
 

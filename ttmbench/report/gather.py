@@ -156,7 +156,8 @@ def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
 def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
     kind = str(about["kind"])
-    task = next((task for task in run.document["results"] if _is_of(file, kind, task)), None)
+    # A task may be called as another begins, so the longest name is the one.
+    task = max((task for task in run.document["results"] if _is_of(file, kind, task)), key=len, default=None)
     if task is None or Path(file).name != file:
         run.damaged[file] = "is of no task of its run"
         return
