@@ -102,7 +102,7 @@ ALLOWED = {
     "report.svg": {"report.curves", "report.tagcharts"},
     "report.gather": {"comparison", "errors", "report.curves", "report.numbers"},
     "report.groups": {"errors", "jsonl", "report.gather", "report.numbers", "summary"},
-    "report.taskdata": {"types", "errors", "registry", "report.gather"},
+    "report.taskdata": {"types", "errors", "registry", "taskfile", "report.gather"},
     "report.pictures": {"types", "errors", "report.groups", "report.taskdata"},
     "report.scoregroups": {
         *("types", "errors", "matching", "registry", "scorefile", "summary"),

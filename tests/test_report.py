@@ -138,6 +138,7 @@ def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
 def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
     path, document = document_of(copied, "tiny-clip")
     document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}
+    document["task_status"] = {"shapes_color": "pending", "shapes_replace": "pending"}
     path.write_text(json.dumps(document))
     path, document = document_of(copied, "tiny-clip-seed1")
     error = {"task": "other", "stage": "run", "type": "DataError", "message": "<i>no</i> data"}
@@ -146,6 +147,7 @@ def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
     page, errors = report(copied, capsys, "--images", "none")
     assert not errors
     assert "not finished: it is still running, or was killed" in page.text
+    assert re.search(r"tasks not reached\s*shapes_color, shapes_replace", page.text)
     assert "other failed (DataError): <i>no</i> data" in page.text and "evil_captions: a note" in page.text
     (row,) = [row for row in page.rows if row["under"] == "Runs" and row["cells"][2] == "failed"]
     assert row["cells"][5] == "1", "one error"
@@ -162,6 +164,8 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         json.dumps({**document, "results": {"shapes_color": {"text_score,none": float("nan")}}})
     )
     (copied / "unrelated.json").write_text('{"some": "settings"}')
+    (copied / ".results_x.state").mkdir()
+    (copied / ".results_x.state" / "state.json").write_text("{")
     samples = next(path.parent.glob("samples_shapes_color_*"))
     samples.write_bytes(samples.read_bytes()[:-200])
     next(path.parent.glob("samples_shapes_replace_*")).unlink()
@@ -321,6 +325,19 @@ def test_pictures_by_licence_and_by_what_is_asked(copied, capsys):
     assert main(["report", str(copied), "--allow_images", "shapes_color", "--max_images", "10"]) == 0
     out = capsys.readouterr().out
     assert "pictures of shapes_color: 10 small copies; no more than 10" in out
+
+
+def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_task, tmp_path):
+    folder = Path(shutil.copytree(evil_task.parent, tmp_path / "task"))
+    file = folder / evil_task.name
+    file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
+    run = gather(reported_runs).runs[1]
+    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
+    config = {**run.document["config"], "tasks": [str(file)]}
+    other = replace(one, run=replace(run, document={**run.document, "config": config}))
+    assert run.document["configs"]["evil_captions"]["license"] == "CC0-1.0"
+    assert "stated as “no copies please”" in pictures_for([other], PictureOptions()).why
+    assert len(pictures_for([other], PictureOptions(allowed=frozenset({"evil_captions"}))).images) == 4
 
 
 def test_groups_that_changed_get_their_pictures_first(reported_runs):

@@ -115,7 +115,8 @@ def _candidates(place: Path) -> Iterator[Path]:
         yield place
         return
     for path in sorted(place.rglob("*.json")):
-        if path.is_file() and not path.name.startswith("."):
+        # What a stopped run goes on from lies in a hidden folder.
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(place).parts):
             yield path
 
 
@@ -135,7 +136,7 @@ def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
         raise TypeError("'results' is no object")
     if not isinstance(document.get("errors", []), list):
         raise TypeError("'errors' is no list")
-    for key in ("configs", "notes", "packages", "datasets", "artifacts", "config", "timing", "hardware"):
+    for key in ("configs", "notes", "packages", "datasets", "artifacts", "config", "hardware", "task_status"):
         if not isinstance(document.get(key, {}), dict):
             raise TypeError(f"'{key}' is no object")
     number(document.get("date"))
@@ -156,9 +157,11 @@ def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
 def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
     kind = str(about["kind"])
-    # A task may be called as another begins, so the longest name is the one.
-    task = max((task for task in run.document["results"] if _is_of(file, kind, task)), key=len, default=None)
-    if task is None or Path(file).name != file:
+    tasks = run.document["results"]
+    # Older documents do not state the task. One may be called as another begins, so the longest name is the one.
+    named = max((task for task in tasks if _is_of(file, kind, task)), key=len, default=None)
+    task = about.get("task", named)
+    if task not in tasks or Path(file).name != file:
         run.damaged[file] = "is of no task of its run"
         return
     path = run.path.parent / file

@@ -143,6 +143,10 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
         if config.get(key) is not None:
             yield key, str(config[key])
+    states = document.get("task_status") or {}
+    for state, words in (("pending", "not reached"), ("failed", "failed")):
+        if state in states.values():
+            yield f"tasks {words}", ", ".join(str(task) for task, one in states.items() if one == state)
     kinds = [str(about["kind"]) for about in (document.get("artifacts") or {}).values()]
     if kinds:
         yield "files beside it", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))

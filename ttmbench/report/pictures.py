@@ -96,25 +96,30 @@ def pictures_for(sets: Sequence[GroupSet], options: PictureOptions) -> Pictures:
         Copies or links, or none, with the reason.
     """
     run, task = sets[0].run, sets[0].task
-    config = run.of_task("configs", task) or {}
-    stated, gated = str(config.get("license", "")), bool(config.get("gated", False))
     if options.images == "none":
         return Pictures(task, why="names only, as asked for (--images none)")
-    copies = options.images == "thumbnails"
-    if copies and task not in options.allowed and not copies_allowed(stated, gated):
-        reason = (
-            "its data are gated"
-            if gated
-            else f"its licence is stated as “{stated}”"
-            if stated
-            else "it states no licence"
-        )
-        return Pictures(task, why=f"names only: {reason}, which does not surely allow copies (--allow_images {task})")
+    careful = options.images == "thumbnails" and task not in options.allowed
+    config = run.of_task("configs", task) or {}
+    doubt = _doubt(str(config.get("license", "")), bool(config.get("gated", False))) if careful else ""
+    if doubt:
+        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
     try:
-        groups = load_again(run, task, options.data_dir, options.include_path)
+        spec, groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError as error:
         return Pictures(task, why=f"names only: the data are not at hand ({error})")
+    # The task file at hand may have been corrected since the run, or be another one.
+    doubt = _doubt(spec.license, spec.gated) if careful else ""
+    if doubt:
+        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
     return _collect(task, sets, groups, options) if groups else Pictures(task, why="names only: no group was read")
+
+
+def _doubt(license_name: str, gated: bool) -> str:
+    """Why pictures may not be copied; empty if they surely may."""
+    if copies_allowed(license_name, gated):
+        return ""
+    stated = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+    return f"{'its data are gated' if gated else stated}, which does not surely allow copies"
 
 
 def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: PictureOptions) -> Pictures:

@@ -49,7 +49,7 @@ def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator
     names = {one.metric for one in run.numbers if one.task == task}
     metrics = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope == "group"]
     try:
-        groups = load_again(run, task, options.data_dir, options.include_path)
+        _, groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError:
         groups = {}
     for name, per_seed in stored.scores.items():

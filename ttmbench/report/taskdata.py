@@ -10,14 +10,17 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.gather import Run
 
 if TYPE_CHECKING:
+    from ttmbench.taskfile import TaskSpec
     from ttmbench.types import Group
 
 
-def load_again(run: Run, task: str, data_dir: str | None, include_path: Sequence[str]) -> dict[str, Group]:
+def load_again(
+    run: Run, task: str, data_dir: str | None, include_path: Sequence[str]
+) -> tuple[TaskSpec, dict[str, Group]]:
     """Reads a task: its task file, the run's changes to the source, its limit and its data folder.
 
-    Only task files that are registered here, or that the run named by their path, say what is read; a results document
-    can point at no other file.
+    What is read is said by a task file on this machine: one that is registered, or that the run named by its path. The
+    source that stands in the results document is not followed.
 
     Args:
         run: whose data they are.
@@ -26,7 +29,7 @@ def load_again(run: Run, task: str, data_dir: str | None, include_path: Sequence
         include_path: folders of further task files, beside those of the run.
 
     Returns:
-        Group id -> group.
+        The task as its file states it now, and group id -> group.
 
     Raises:
         DataError: the data are not at hand, with the reason.
@@ -47,4 +50,4 @@ def load_again(run: Run, task: str, data_dir: str | None, include_path: Sequence
         groups = registry.load_groups(source, int(limit) if limit else None, offline=True, data_dir=folder)
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError) as error:
         raise DataError(" ".join(str(error).split())) from None
-    return {group.group_id: group for group in groups}
+    return source.spec, {group.group_id: group for group in groups}
