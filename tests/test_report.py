@@ -119,18 +119,18 @@ def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
                 for row in page.rows
                 if row.get("data-task") == task
                 and row.get("data-metric") == metric
-                and row["cells"][4] == {"none": "raw", "ttm": "TTM"}.get(name, name)
+                and row["cells"][3] == {"none": "raw", "ttm": "TTM"}.get(name, name)
             )
             assert row["under"].startswith(titles[document["tracks"][task].get(key)])
             cells = row["cells"]
-            assert cells[5] == f"{100 * values[key]:.2f}"
-            assert cells[7] == f"{100 * values[f'{metric}_stderr,{name}']:.2f}"
-            assert cells[8] == f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"
-            assert cells[9] == f"{100 * document['chance'][task][metric]:.2f}"
-            assert cells[10] == f"{document['ties'][task][key]:g}"
+            assert cells[4] == f"{100 * values[key]:.2f}"
+            assert cells[6] == f"{100 * values[f'{metric}_stderr,{name}']:.2f}"
+            assert cells[7] == f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"
+            assert cells[8] == f"{100 * document['chance'][task][metric]:.2f}"
+            assert cells[9] == f"{document['ties'][task][key]:g}"
             if name != "none":
-                assert cells[12] == "2"
-                assert cells[11] == f"{100 * values[f'{metric}_seed_std,{name}']:.2f}"
+                assert cells[11] == "2"
+                assert cells[10] == f"{100 * values[f'{metric}_seed_std,{name}']:.2f}"
             checked += 1
     assert checked == 27
 

@@ -119,6 +119,7 @@ def _by_tag(run: Run, chart: TagChart) -> Figure:
     for text in axes.get_yticklabels():
         text.set_parse_math(False)
     axes.set_xlim(-2, 102)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{chart.metric.replace('_', ' ')} (%)")
     axes.set_title(f"{run.model}: {chart.title}", fontsize=10, parse_math=False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
