@@ -12,6 +12,9 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.comparison import compare_runs, pairs_within, read_run
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results import schema
+
+BY_TASK = ("ci", "chance", "ties", "configs", "n-samples", "higher_is_better", "datasets")
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
@@ -28,8 +31,16 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         artifacts[file.name] = {"kind": "samples"}
-    document = {
-        "schema_version": "1.0",
+    document = {key: {} for key in schema("results")["required"]} | {
+        **{key: {task: {} for task in values} for key in (*BY_TASK, "tracks")},
+        **{
+            "schema_version": "1.0",
+            "errors": [],
+            "git_hash": None,
+            "total_evaluation_time_seconds": 0.0,
+            "command": "",
+        },
+        "date": 0.0,
         "model_name": model,
         "results": {task: {} for task in values},
         "versions": dict.fromkeys(values, version),
@@ -93,7 +104,7 @@ def test_files_that_are_no_runs(tmp_path):
     (tmp_path / "broken.json").write_text('{"schema_version": "1.0", "resu')
     (tmp_path / "other.json").write_text("[1, 2]")
     (tmp_path / "old.json").write_text('{"schema_version": "0.9", "results": {}}')
-    (tmp_path / "bare.json").write_text('{"schema_version": "1.0", "results": {}, "artifacts": {}}')
+    write_run(tmp_path, "bare", {})
     for name, message in (
         ("absent.json", "cannot be read"),
         ("broken.json", "is not JSON"),

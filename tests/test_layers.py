@@ -120,6 +120,8 @@ ALLOWED = {
     "report.making": {
         *("errors", "report.gather", "report.groups", "report.page", "report.pictures", "report.scoregroups"),
     },
+    "resultfile": {"errors", "results"},
+    "escaping": set(),
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}
 

@@ -24,8 +24,15 @@ def write(
 ):
     """A results document with the group match under some filters."""
     tracks = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
-    document = {
-        "schema_version": "1.0",
+    document = {key: {} for key in schema("results")["required"]} | {
+        **{key: {task: {}} for key in ("ci", "chance", "ties", "configs", "higher_is_better", "datasets")},
+        **{
+            "schema_version": "1.0",
+            "errors": [],
+            "git_hash": None,
+            "total_evaluation_time_seconds": 0.0,
+            "command": "",
+        },
         "status": status,
         "model_name": model,
         "date": date,

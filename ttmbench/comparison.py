@@ -5,7 +5,6 @@ A results document holds means; the values of single groups lie in the samples b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.jsonl import read_json_lines
+from ttmbench.resultfile import read_document
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, RAW
 
 Values = dict[str, dict[str, dict[str, float]]]
@@ -64,21 +64,6 @@ def read_run(path: Path) -> Run:
         if task is not None:
             values[task] = _values(path.parent / name)
     return Run(path, document, values)
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """A results document of this schema; DataError naming the file if it is none."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({' '.join(str(error).split())})") from None
-    if not isinstance(document, dict) or "schema_version" not in document or "results" not in document:
-        raise DataError(f"{path}: is no results document of ttmbench (it has no schema_version)")
-    if str(document["schema_version"]).split(".")[0] != "1":
-        raise DataError(f"{path}: has schema {document['schema_version']}; this version reads 1.x")
-    return document
 
 
 def compare_runs(

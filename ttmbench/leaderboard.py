@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench.comparison import read_document
 from ttmbench.errors import DataError, UsageError
+from ttmbench.resultfile import walk_documents
 from ttmbench.results import SCHEMA_VERSION
 from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TRACK_ORDER, TTM
 
@@ -107,16 +107,14 @@ def merge(folder: Path, published: Sequence[Path] = ()) -> Leaderboard:
     newest: dict[tuple[Any, ...], Row] = {}
     superseded: list[dict[str, str]] = []
     documents = 0
-    for path in sorted(folder.rglob("*.json")):
-        if path.name == OWN_FILE:
+    for found in walk_documents(folder, without=frozenset({OWN_FILE})):
+        name = found.path.relative_to(folder).as_posix()
+        if found.document is None:
+            skipped[name] = found.skipped or ""
             continue
-        name = path.relative_to(folder).as_posix()
+        document = found.document
         try:
-            document = read_document(path)
             rows = list(_rows(document, name))
-        except DataError as error:
-            skipped[name] = str(error).removeprefix(f"{path}: ")
-            continue
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             skipped[name] = f"is no complete results document ({type(error).__name__}: {error})"
             continue

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from ttmbench.escaping import latex, no_formula
 from ttmbench.leaderboard import Leaderboard, Row, tables
 from ttmbench.table import NOTHING
 
@@ -18,20 +19,6 @@ TITLES = {
     "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
     "oracle": "Oracle: reads labels, a skyline and no result",
 }
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-    }
-)
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -39,7 +26,7 @@ def to_csv(board: Leaderboard) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, [column.name for column in fields(Row)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in asdict(row).items()} for row in board.rows)
+    writer.writerows({name: no_formula(value) for name, value in asdict(row).items()} for row in board.rows)
     return out.getvalue()
 
 
@@ -60,9 +47,9 @@ def to_latex(board: Leaderboard) -> str:
     parts = []
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
-        rows = [" & ".join(map(_latex, ["model", "method", *columns])) + r" \\"]
+        rows = [" & ".join(map(latex, ["model", "method", *columns])) + r" \\"]
         rows += [
-            " & ".join([*map(_latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
+            " & ".join([*map(latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
             for who, line in lines.items()
         ]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
@@ -142,11 +129,3 @@ def _cell(row: Row | None, plus_minus: str = " ± ") -> str:
 
 def _markdown_row(cells: list[str]) -> str:
     return "| " + " | ".join(re.sub(r"([|\\<>`\[\]*_])", r"\\\1", c) if c[:3] != "---" else c for c in cells) + " |"
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
-
-
-def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value

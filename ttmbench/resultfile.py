@@ -1,0 +1,171 @@
+"""Results documents read from disk: checked, brought to the present schema, or refused with a reason.
+
+Files of other versions, half-written and damaged ones lie among good ones. Whoever reads one file gets an error that
+names it; whoever walks a folder gets the reason beside the path and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ttmbench.errors import DataError
+from ttmbench.results import SCHEMA_VERSION, schema
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
+"""Schema version -> (the next version, what makes a document of it). 1.0 is the first, so nothing is older yet."""
+
+# A task in ``results`` has to be in each of these, or its numbers cannot be told apart or explained.
+_BY_TASK: Mapping[str, type] = {
+    **dict.fromkeys(("tracks", "ci", "chance", "ties", "configs", "n-samples", "higher_is_better", "datasets"), dict),
+    "versions": int,
+    "task_hashes": str,
+}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "number": (int, float),
+    "null": (type(None),),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A JSON file of a folder.
+
+    Attributes:
+        path: the file.
+        document: the results document, None if it was skipped.
+        skipped: why it was, None if it was not.
+    """
+
+    path: Path
+    document: dict[str, Any] | None
+    skipped: str | None = None
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Reads a results document, of this schema or of one that can be brought to it.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The document. One of a newer minor version keeps the keys that this version does not know.
+
+    Raises:
+        DataError: it cannot be read, is no results document, is of another major version, or lacks a key; the file
+            is named, and the key.
+    """
+    try:
+        return checked(_parse(path), MIGRATIONS)
+    except _RefusedError as refused:
+        raise DataError(f"{path}: {refused}") from None
+
+
+def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Found]:
+    """Every results document below a folder, and every other JSON file with the reason why it is none.
+
+    Args:
+        folder: searched with all folders below it.
+        without: names of files to pass over.
+
+    Yields:
+        The files in the order of their paths.
+    """
+    for path in sorted(folder.rglob("*.json")):
+        if path.name in without or not path.is_file():
+            continue
+        try:
+            yield Found(path, checked(_parse(path), MIGRATIONS))
+        except _RefusedError as refused:
+            yield Found(path, None, str(refused))
+
+
+def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> dict[str, Any]:
+    """Brings a parsed document to the present schema and checks that what readers need is there.
+
+    Args:
+        content: what the JSON holds.
+        migrations: version -> (the next version, what makes a document of it).
+
+    Returns:
+        The document.
+    """
+    if not isinstance(content, dict):
+        raise _RefusedError(f"is no results document of ttmbench (a JSON {type(content).__name__}, not an object)")
+    if "schema_version" not in content:
+        raise _RefusedError("is no results document of ttmbench (it has no schema_version)")
+    document = dict(content)
+    seen: set[str] = set()
+    while (version := str(document["schema_version"])) in migrations and version not in seen:
+        seen.add(version)
+        after, migrate = migrations[version]
+        try:
+            document = {**migrate(document), "schema_version": after}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _refuse(f"has schema {version} and cannot be brought to {after} ({type(error).__name__}: {error})")
+    _check_version(str(document["schema_version"]))
+    _check_keys(document)
+    return document
+
+
+class _RefusedError(Exception):
+    """Why a file is not taken, in words that follow its name."""
+
+
+def _refuse(why: str) -> NoReturn:
+    raise _RefusedError(why) from None
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_constant)
+    except OSError as error:
+        _refuse(f"cannot be read ({error.strerror or error})")
+    except UnicodeDecodeError:
+        _refuse("is not JSON (it is no UTF-8 text)")
+    except (ValueError, RecursionError) as error:
+        _refuse(f"is not JSON, or not all of it ({' '.join(str(error).split())})")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number; undefined is null")
+
+
+def _check_version(version: str) -> None:
+    known = SCHEMA_VERSION.split(".")[0]
+    major, dot, minor = version.partition(".")
+    if not (major.isdecimal() and dot and minor.isdecimal()):
+        _refuse(f"has schema {version!r:.40}, which is no version; this version of ttmbench reads {known}.x")
+    if int(major) > int(known):
+        _refuse(f"has schema {version}, which is newer than {known}.x; upgrade ttmbench to read it")
+    if int(major) < int(known):
+        _refuse(f"has schema {version}, which is older than {known}.x and cannot be brought to it; run it again")
+
+
+def _check_keys(document: Mapping[str, Any]) -> None:
+    """The required keys of the shipped JSON Schema, their types, and every task in every map that is by task."""
+    about = schema("results")
+    for key in about["required"]:
+        if key not in document:
+            _refuse(f"is no complete results document (it has no '{key}')")
+        wanted = about["properties"][key].get("type", [])
+        names = [wanted] if isinstance(wanted, str) else wanted
+        if names and not isinstance(document[key], tuple(kind for name in names for kind in _TYPES[name])):
+            _refuse(f"is no complete results document ('{key}' is no {' or '.join(names)})")
+    for task, numbers in document["results"].items():
+        if not isinstance(numbers, dict):
+            _refuse(f"is no complete results document ('results' of task '{task:.60}' is no object)")
+        for key, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                _refuse(f"is no complete results document ('{key:.60}' of task '{task:.60}' is no number)")
+        for key, kind in _BY_TASK.items():
+            if not isinstance(document[key].get(task), kind):
+                _refuse(f"is no complete results document ('{key}' lacks task '{task:.60}', or says what it cannot)")
