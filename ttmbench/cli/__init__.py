@@ -16,6 +16,7 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "report",
+    "export",
     "ls",
     "show",
     "validate",

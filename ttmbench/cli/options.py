@@ -87,6 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
     _compare(commands.add_parser("compare", help="runs compared group by group", **_plain()))
     _leaderboard(commands.add_parser("leaderboard", help="results of many runs in tables, one a track", **_plain()))
     _report(commands.add_parser("report", help="results, TTM curves and groups as one page", **_plain()))
+    _export(
+        commands.add_parser("export", help="results in the formats of others: lm-eval, hub, CSV, LaTeX", **_plain())
+    )
     _ls(commands.add_parser("ls", help="list tasks, models, tags, metrics, schedules or plugins", **_plain()))
     _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
     _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
@@ -192,6 +195,15 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.report", "report"))
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents, or folders of them")
+    parser.add_argument(
+        "--to", required=True, metavar="FORMAT", help="lm-eval, model-index, evaluation-results, csv or latex"
+    )
+    parser.add_argument("--source_url", metavar="URL", help="where the results can be seen, for the hub's formats")
+    parser.add_argument("--output_path", "-o", metavar="FILE|DIR", help="where it goes (default: the terminal)")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.export", "export"))
 
 
 def _what(group: Any) -> None:

@@ -1,0 +1,1 @@
+"""Results documents in the formats of others: each says of every number how it was made."""
