@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.resultfile import walk_documents
 from ttmbench.results import SCHEMA_VERSION
 from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TRACK_ORDER, TTM
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 OWN_FILE = "leaderboard.json"
 METHOD_OF_FILTER = {RAW: "raw", SIMPLE_MATCH: "overfitted", TTM: "TTM", ORACLE: "oracle"}
@@ -86,7 +89,7 @@ class Leaderboard:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
 
 
-def merge(folder: Path, published: Sequence[Path] = ()) -> Leaderboard:
+def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
     """Merges every results document below a folder, and published numbers.
 
     Args:
@@ -140,7 +143,7 @@ def merge(folder: Path, published: Sequence[Path] = ()) -> Leaderboard:
     return Leaderboard(rows, skipped, superseded, _conflicts(rows))
 
 
-def read_published(path: Path) -> Iterator[Row]:
+def read_published(path: Traversable) -> Iterator[Row]:
     """Numbers typed from papers, as rows that say so.
 
     Args:

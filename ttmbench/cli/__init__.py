@@ -17,6 +17,7 @@ COMMANDS = (
     "leaderboard",
     "report",
     "export",
+    "reproduce",
     "ls",
     "show",
     "validate",

@@ -9,6 +9,7 @@ from pathlib import Path
 from ttmbench import leaderboard_files as formats
 from ttmbench.errors import UsageError
 from ttmbench.leaderboard import as_document, merge
+from ttmbench.reproduce.tables import published_files
 from ttmbench.results import to_json, write_atomically
 
 
@@ -16,7 +17,7 @@ def leaderboard(options: argparse.Namespace) -> int:
     """Merges a folder, writes the files and says what was left out."""
     folder = Path(options.folder)
     target = Path(options.output_path) if options.output_path else folder
-    board = merge(folder, [Path(name) for name in options.published or ()])
+    board = merge(folder, [path for name in options.published or () for path in published_files(name)])
     made = datetime.now(UTC).isoformat(timespec="seconds")
     texts = {
         "leaderboard.json": to_json(as_document(board)),

@@ -90,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _export(
         commands.add_parser("export", help="results in the formats of others: lm-eval, hub, CSV, LaTeX", **_plain())
     )
+    _reproduce(commands.add_parser("reproduce", help="a paper's table beside runs of your own", **_plain()))
     _ls(commands.add_parser("ls", help="list tasks, models, tags, metrics, schedules or plugins", **_plain()))
     _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
     _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
@@ -167,7 +168,9 @@ def _compare(parser: argparse.ArgumentParser) -> None:
 
 def _leaderboard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="folder of results documents, searched to the bottom")
-    parser.add_argument("--published", metavar="FILE", action="append", help="CSV of numbers from papers, marked so")
+    parser.add_argument(
+        "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
+    )
     parser.add_argument("--output_path", "-o", metavar="DIR", help="where the files go (default: DIR itself)")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.leaderboard", "leaderboard"))
@@ -204,6 +207,25 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_path", "-o", metavar="FILE|DIR", help="where it goes (default: the terminal)")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.export", "export"))
+
+
+def _reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="TABLE", nargs="?", help="name of a table, or a YAML file of your own")
+    parser.add_argument("--list", action="store_true", help="list the tables")
+    parser.add_argument("--runs", metavar="DIR", help="folder of results documents to compare with")
+    parser.add_argument("--models", "-M", metavar="A,B", type=_names, help="rows of these models only")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=_names, help="rows of these tasks only")
+    parser.add_argument("--run", action="store_true", help="run what is missing, into the folder")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands of what is missing, and stop")
+    parser.add_argument("--allow_missing", action="store_true", help="exit 0 if every number that is there agrees")
+    parser.add_argument("--device", metavar="NAME", help="of --run: auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--batch_size", metavar="N", type=_count, help="of --run")
+    parser.add_argument("--offline", action="store_true", help="of --run: use what is on this machine only")
+    parser.add_argument("--data_dir", metavar="DIR", help=_DATA_DIR)
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--output_path", "-o", metavar="x.json", help="also write the comparison as JSON")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.reproduce", "reproduce"))
 
 
 def _what(group: Any) -> None:

@@ -1,0 +1,216 @@
+"""``ttmbench reproduce``: a paper's table beside runs, and the runs that it lacks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.registry import Registry, build_registry
+from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
+from ttmbench.reproduce.running import PlannedRun, carry_out, plan, skipped_for_money
+from ttmbench.reproduce.tables import TITLE_OF_METHOD, PublishedTable, load_table, shipped_tables
+from ttmbench.resultfile import walk_documents
+from ttmbench.results import to_json, write_atomically
+from ttmbench.table import NOTHING
+
+_PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
+
+
+def reproduce(options: argparse.Namespace) -> int:
+    """Lists tables, or compares one with a folder of runs; AssertionNotMet if it is not reproduced."""
+    if options.name is None or options.list:
+        _list_tables()
+        return 0
+    if options.run and options.dry_run:
+        raise UsageError("--run runs what --dry_run only shows: give one of them")
+    if options.runs is None and (options.run or options.dry_run):
+        raise UsageError(f"--{'run' if options.run else 'dry_run'} needs --runs DIR: where results are and go")
+    models, tasks = options.models or [], options.tasks or []
+    table = select(load_table(options.name), models, tasks)
+    registry = build_registry(options.include_path or [])
+    if options.runs is None:
+        _print(table, compare(table, [], registry), with_ours=False)
+        return 0
+    folder = Path(options.runs)
+    rows = _compare(table, folder, registry)
+    failures: list[str] = []
+    if options.run or options.dry_run:
+        common = {key: getattr(options, key) for key in _PASSED_ON if getattr(options, key)}
+        planned = list(plan(table, rows, registry, {**common, "output_path": str(folder)}))
+        if options.dry_run:
+            return _show_plan(planned, models)
+        failures = _run(planned, models)
+        rows = _compare(table, folder, registry)
+    _print(table, rows, with_ours=True)
+    for failure in failures:
+        print(f"failed: {failure}")
+    missing = _verdict(rows, allow_missing=options.allow_missing)
+    if options.output_path:
+        path = Path(options.output_path)
+        document = _document(table, rows, failures, reproduced=not missing)
+        write_atomically(path, lambda target: target.write_text(to_json(document), encoding="utf-8"))
+        print(f"reproduction: {path}")
+    if missing:
+        raise AssertionNotMet(f"{table.name} is not reproduced: {missing}")
+    return 0
+
+
+def _list_tables() -> None:
+    console = Console(width=max(120, Console().width), highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("table", "rows", "where", "paper"):
+        table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=name in ("table", "where"))
+    for name in shipped_tables():
+        one = load_table(name)
+        table.add_row(
+            name, str(len(one.numbers)), escape(f"{one.spec.source}, {one.spec.where}"), escape(one.spec.paper)
+        )
+    console.print(table)
+
+
+def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Row]:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--runs {folder} is no folder")
+    found = list(walk_documents(folder)) if folder.is_dir() else []
+    for one in found:
+        if one.document is None:
+            print(f"left out: {one.path}: {one.skipped}", file=sys.stderr)
+    return compare(table, [(one.path, one.document) for one in found if one.document is not None], registry)
+
+
+def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
+    for run in planned:
+        paid = run in skipped_for_money(planned, named)
+        print(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
+    if not planned:
+        print("nothing is missing")
+    return 0
+
+
+def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
+    """Carries out the plan and returns what failed."""
+    failures = []
+    left_out = skipped_for_money(planned, named)
+    for run in planned:
+        if run in left_out:
+            model = run.settings["model"]
+            failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
+            continue
+        print(run.command, flush=True)
+        failures += carry_out(run)
+    return failures
+
+
+def _verdict(rows: Sequence[Row], *, allow_missing: bool) -> str:
+    """Why the table is not reproduced; empty if it is."""
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+    bad = [DIFFERS] if allow_missing else [DIFFERS, MISSING, OTHER]
+    reasons = [f"{counts[verdict]} of {len(rows)} numbers: {verdict}" for verdict in bad if counts[verdict]]
+    return "; ".join(reasons if counts[AGREES] else [*reasons, "no number agrees"])
+
+
+def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> None:
+    spec = table.spec
+    console = Console(width=max(132, Console().width), highlight=False)
+    title = f"{spec.paper}, {spec.source}, {spec.where}: percent"
+    shown = Table(
+        title=escape(title), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for name in ("task", "model", "method: metric"):
+        shown.add_column(name, overflow="fold")
+    for name in ("published", *(("ours", "difference", "allowed") if with_ours else ())):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("verdict" if with_ours else "here", overflow="fold")
+    for row in rows:
+        number = row.number
+        method = TITLE_OF_METHOD.get(number.method, number.method)
+        cells = [number.task, number.model, f"{method}: {number.metric.replace('_', ' ')}"]
+        cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
+        if with_ours:
+            cells += _ours(row, spec.decimals)
+        cells.append(row.verdict if with_ours else _here(row, table))
+        shown.add_row(*map(escape, cells))
+    console.print(shown)
+    for line in _remarks(table, rows):
+        console.print(escape(line))
+    if with_ours:
+        counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+        console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")
+
+
+def _ours(row: Row, decimals: int) -> list[str]:
+    if row.ours is None:
+        return [NOTHING] * 3
+    ours = row.ours.measured
+    points = round(100 * (ours.value - row.number.measured.value), decimals)
+    difference = f"{points or 0:+.{decimals}f}"
+    allowed = NOTHING if row.allowed is None else f"{100 * row.allowed:.{max(2, decimals)}f}"
+    return [_percent(ours.value, ours.std, decimals), difference, allowed]
+
+
+def _here(row: Row, table: PublishedTable) -> str:
+    if row.verdict == NOT_HERE:
+        return NOTHING
+    return f"{table.spec.models[row.number.model].model} on {', '.join(row.tasks)}"
+
+
+def _remarks(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
+    """What has to be said below the table, each thing once with the rows that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for row in rows:
+        remarks = [f"{row.verdict}: {row.why}"] if row.why else []
+        note = table.spec.models[row.number.model].note
+        if row.ours is not None:
+            remarks += [*row.ours.notes, *([note] if note else [])]
+        for remark in remarks:
+            about.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
+    return [f"{remark} ({'; '.join(names)})" for remark, names in about.items()]
+
+
+def _percent(value: float, std: float | None, decimals: int) -> str:
+    return f"{100 * value:.{decimals}f}" + ("" if std is None else f" ± {100 * std:.2f}")
+
+
+def _document(
+    table: PublishedTable, rows: Sequence[Row], failures: Sequence[str], *, reproduced: bool
+) -> dict[str, Any]:
+    spec = table.spec
+    return {
+        "kind": "reproduction",
+        "table": table.name,
+        "paper": spec.paper,
+        "source": f"{spec.source}, {spec.where}",
+        "tolerance": spec.tolerance.model_dump(),
+        "reproduced": reproduced,
+        "counts": {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS},
+        "failures": list(failures),
+        "rows": [_row_document(row, table) for row in rows],
+    }
+
+
+def _row_document(row: Row, table: PublishedTable) -> Mapping[str, Any]:
+    entry, ours = table.spec.models[row.number.model], row.ours
+    return {
+        "task": row.number.task,
+        "tasks": list(row.tasks),
+        "model": row.number.model,
+        "registered_model": entry.model,
+        "method": row.number.method,
+        "key": row.key,
+        "published": asdict(row.number.measured),
+        "ours": None if ours is None else {**asdict(ours.measured), "file": ours.file, "notes": list(ours.notes)},
+        "difference": None if ours is None else ours.measured.value - row.number.measured.value,
+        "allowed": row.allowed,
+        "verdict": row.verdict,
+        "why": row.why or None,
+    }

@@ -1,0 +1,1 @@
+"""A paper's table against runs: what was published, what was measured here, and whether the two agree."""

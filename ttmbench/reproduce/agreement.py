@@ -1,0 +1,99 @@
+"""How far a number may lie from a published one and still be the same result.
+
+A number that no seed moves has to be what was printed, up to one group. A number over seeds has to lie as near as two
+means of the same procedure lie to each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy import stats
+
+NOISY = 0.95
+"""Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its spread.
+
+    Attributes:
+        value: fraction.
+        std: sample standard deviation over runs or seeds, a fraction; None if unknown.
+        runs: how many there are behind ``value``.
+    """
+
+    value: float
+    std: float | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as agreeing.
+
+    Attributes:
+        level: of two means of one procedure, this share lies within the tolerance.
+        groups: how many groups may differ in any case.
+    """
+
+    level: float = 0.99
+    groups: float = 1
+
+
+def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
+    """The largest difference that still agrees.
+
+    At least ``rule.groups`` groups plus half of the last printed digit. With a spread on a side, also the half-width
+    of Welch's interval of the difference of two means, if that is more. A side that states no spread, or is a single
+    run, gets that of the other side. Our own spread counts no further than the paper's could have led to by chance.
+
+    Args:
+        published: the paper's number.
+        ours: the one to compare.
+        group: what one group is worth, a fraction.
+        digit: one unit of the last printed digit, a fraction.
+        rule: level and groups.
+
+    Returns:
+        A fraction.
+
+    >>> exact = tolerance(Measured(0.1025, None, 1), Measured(0.1025, None, 1), 1 / 400, 1e-4, Rule())
+    >>> round(100 * exact, 3)
+    0.255
+    >>> four = tolerance(Measured(0.725, 0.0064, 4), Measured(0.72, 0.0064, 4), 1 / 400, 1e-4, Rule())
+    >>> round(100 * four, 2)
+    1.68
+    """
+    least = rule.groups * group + digit / 2
+    theirs, own = _known(published), _known(ours)
+    if theirs is None and own is None:
+        return least
+    if theirs is None:
+        assert own is not None, "one of the two is known"
+        variances = [(own**2, 1, ours.runs), (own**2, ours.runs, ours.runs)]
+    elif own is None:
+        variances = [(theirs**2, published.runs, published.runs), (theirs**2, 1, published.runs)]
+    else:
+        most = theirs * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
+        variances = [(theirs**2, published.runs, published.runs), (min(own, most) ** 2, ours.runs, ours.runs)]
+    squared = sum(variance / runs for variance, runs, _ in variances)
+    if squared == 0:
+        return least
+    if theirs is None or own is None:
+        freedom = float(variances[0][2] - 1)
+    else:
+        freedom = squared**2 / sum((v / runs) ** 2 / (seen - 1) for v, runs, seen in variances)
+    half = float(stats.t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
+    return max(least, half + digit / 2)
+
+
+def agrees(published: Measured, ours: Measured, allowed: float) -> bool:
+    """Whether two numbers differ by no more than is allowed, with room for binary rounding."""
+    return abs(ours.value - published.value) <= allowed + 1e-9
+
+
+def _known(one: Measured) -> float | None:
+    return one.std if one.runs > 1 else None

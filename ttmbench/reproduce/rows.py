@@ -1,0 +1,230 @@
+"""Each published number beside ours: found among results documents, checked for being the same thing, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ttmbench.errors import UsageError
+from ttmbench.registry import Registry
+from ttmbench.reproduce.agreement import Measured, agrees, tolerance
+from ttmbench.reproduce.tables import FILTER_OF_METHOD, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
+
+AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
+VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A number of a run, and what has to be said about it.
+
+    Attributes:
+        measured: the number.
+        group: what one group is worth, a fraction.
+        date: of the run, seconds since 1970.
+        file: the results document.
+        against: why it is not comparable; empty if it is.
+        notes: what a reader should know though it is.
+    """
+
+    measured: Measured
+    group: float
+    date: float
+    file: str
+    against: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published number and its verdict.
+
+    Attributes:
+        number: as published.
+        tasks: the tasks here whose mean it is; mostly one.
+        key: ``metric,filter`` in a results document.
+        verdict: one of `VERDICTS`.
+        ours: the number that was compared, or could not be.
+        allowed: the largest difference that agrees.
+        why: for what cannot be run or compared.
+    """
+
+    number: PublishedNumber
+    tasks: tuple[str, ...]
+    key: str
+    verdict: str
+    ours: Ours | None = None
+    allowed: float | None = None
+    why: str = ""
+
+
+def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
+    """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
+    for name, chosen, known in (
+        ("models", models, {*table.spec.models, *(str(one.model) for one in table.spec.models.values() if one.model)}),
+        ("tasks", tasks, {one.task for one in table.numbers}),
+    ):
+        unknown = [one for one in chosen if one not in known]
+        if unknown:
+            raise UsageError(f"--{name}: {table.name} has no '{unknown[0]}'; it has {', '.join(sorted(known))}")
+    numbers = [
+        one
+        for one in table.numbers
+        if (not tasks or one.task in tasks)
+        and (not models or one.model in models or table.spec.models[one.model].model in models)
+    ]
+    if not numbers:
+        raise UsageError(f"{table.name} has no number of these models on these tasks")
+    return replace(table, numbers=numbers)
+
+
+def compare(
+    table: PublishedTable, documents: Iterable[tuple[Path, Mapping[str, Any]]], registry: Registry
+) -> list[Row]:
+    """Compares every number of a table.
+
+    Args:
+        table: the published numbers.
+        documents: results documents, with their paths.
+        registry: says which models are the same under two names.
+
+    Returns:
+        A row a number, in the table's order.
+    """
+    runs = [(path, document, _identity(document.get("config", {}), registry)) for path, document in documents]
+    return [_row(table, number, runs, registry) for number in table.numbers]
+
+
+def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[tuple[Any, ...]], registry: Registry) -> Row:
+    entry = table.spec.models[number.model]
+    tasks = tuple(table.spec.tasks.get(number.task, TaskEntry()).mean_of) or (number.task,)
+    wanted = FILTER_OF_METHOD[number.method]
+    key = f"{number.metric},{entry.filter if wanted == RAW else wanted}"
+    row = Row(number, tasks, key, MISSING)
+    mine = [(path, document) for path, document, identity in runs if _is_model(entry, document, identity, registry)]
+    ours = _mean([_best(table, task, key, mine) for task in tasks])
+    if ours is None:
+        why = _why_not(entry, tasks, registry)
+        return replace(row, verdict=NOT_HERE, why=why) if why else row
+    if ours.against:
+        return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
+    allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.rule)
+    verdict = AGREES if agrees(number.measured, ours.measured, allowed) else DIFFERS
+    return replace(row, verdict=verdict, ours=ours, allowed=allowed)
+
+
+def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str:
+    """Why nobody can run this here; empty if it can be run."""
+    absent = [task for task in tasks if task not in registry.task_files]
+    if absent:
+        return f"there is no task '{absent[0]}' here"
+    if entry.model is None:
+        return str(entry.why)
+    return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
+
+
+def _best(table: PublishedTable, task: str, key: str, runs: Iterable[tuple[Path, Mapping[str, Any]]]) -> Ours | None:
+    """The newest number that is comparable, else the newest one."""
+    found = list(_candidates(table, task, key, runs))
+    return max(found, key=lambda one: (not one.against, one.date), default=None)
+
+
+def _candidates(
+    table: PublishedTable, task: str, key: str, runs: Iterable[tuple[Path, Mapping[str, Any]]]
+) -> Iterator[Ours]:
+    metric, name = key.split(",")
+    for path, document in runs:
+        numbers = document["results"].get(task, {})
+        if numbers.get(key) is None:
+            continue
+        seeds = document.get({TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}.get(name, ""), {}).get(task)
+        count = len(seeds["seeds"]) if seeds else 1
+        yield Ours(
+            measured=Measured(float(numbers[key]), numbers.get(f"{metric}_seed_std,{name}"), count),
+            group=1 / max(1, int(document["n-samples"][task]["effective"])),
+            date=float(document["date"]),
+            file=str(path),
+            against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), task, document)),
+            notes=tuple(_notes(table, task, name, document)),
+        )
+
+
+def _differences(entry: TaskEntry, task: str, document: Mapping[str, Any]) -> Iterator[str]:
+    counts, version = document["n-samples"][task], document["versions"][task]
+    wanted = entry.groups or counts["original"]
+    if counts["effective"] != wanted:
+        yield f"{counts['effective']} groups, not {wanted}"
+    if entry.version is not None and version != entry.version:
+        yield f"task version {version}, not {entry.version}"
+    if entry.data is not None and document["task_hashes"][task] != entry.data:
+        yield "other pictures or captions"
+    changes = document.get("config", {}).get("task_args")
+    if changes:
+        yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
+
+
+def _notes(table: PublishedTable, task: str, name: str, document: Mapping[str, Any]) -> Iterator[str]:
+    config = document.get("config", {})
+    if config.get("dtype", "fp32") != "fp32":
+        yield f"computed in {config['dtype']}"
+    record = document.get("ttm", {}).get(task)
+    if name != TTM or record is None:
+        return
+    wanted = table.spec.settings.get("ttm_preset", "auto")
+    if record.get("preset") != wanted:
+        yield f"TTM's preset was {record.get('preset')}, not {wanted}"
+    usual = table.spec.settings.get("ttm_args", {})
+    changed = [f"{key}={value}" for key, value in config.get("ttm_args", {}).items() if usual.get(key) != value]
+    if changed:
+        yield f"TTM's settings were changed ({', '.join(changed)})"
+    yield from (note for note in record["notes"] if "learning rate" in note)
+    if len(record["seeds"]) < table.spec.runs:
+        yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
+
+
+def _mean(parts: Sequence[Ours | None]) -> Ours | None:
+    """The number itself, or the unweighted mean over several tasks; None if one is missing."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if len(known) == 1:
+        return known[0]
+    return Ours(
+        measured=Measured(fmean(part.measured.value for part in known), None, 1),
+        group=fmean(part.group for part in known),
+        date=min(part.date for part in known),
+        file=", ".join(dict.fromkeys(part.file for part in known)),
+        against=tuple(dict.fromkeys(one for part in known for one in part.against)),
+        notes=tuple(dict.fromkeys(one for part in known for one in part.notes)),
+    )
+
+
+def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, registry: Registry) -> bool:
+    if document.get("model_name") in entry.names:
+        return True
+    if entry.model is None:
+        return False
+    return identity is not None and identity == _identity(entry.model_dump(), registry)
+
+
+def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[str, Any]] | None:
+    """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
+    name = config.get("model")
+    if not isinstance(name, str):
+        return None
+    if not _known_model(name, registry):
+        return name, dict(config.get("model_args", {}))
+    spec = registry.adapter(name)
+    return spec.target, {**spec.model_args, **config.get("model_args", {})}
+
+
+def _known_model(name: str, registry: Registry) -> bool:
+    try:
+        registry.adapter(name)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""Published tables: a CSV of numbers as printed, and a YAML of what its models, tasks and methods are here."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ttmbench.errors import UsageError
+from ttmbench.reproduce.agreement import Measured, Rule
+from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.ttmconfig import describe
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+FILTER_OF_METHOD = {"raw": RAW, "simple_match": RAW, "ttm": TTM, "overfitted": SIMPLE_MATCH, "oracle": ORACLE}
+TITLE_OF_METHOD = {"raw": "raw", "simple_match": "SimpleMatch", "ttm": "TTM", "oracle": "oracle"}
+COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
+ENDINGS = (".yaml", ".yml")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelEntry(_Strict):
+    """What a paper's model is here.
+
+    Attributes:
+        model: a registered model; None if there is none.
+        model_args: its arguments.
+        names: what results may call it besides, such as the name of a file of stored scores.
+        filter: where its raw numbers stand, if not under ``none``: ``choice``.
+        paid: it is behind a server that takes money, so it is run only if it is named.
+        why: why no model here is this one.
+        note: what a reader of the comparison should know.
+    """
+
+    model: str | None = None
+    model_args: dict[str, Any] = {}
+    names: list[str] = []
+    filter: str = RAW
+    paid: bool = False
+    why: str | None = None
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _runs_or_says_why(self) -> ModelEntry:
+        if (self.model is None) == (self.why is None):
+            raise ValueError("a model has either 'model', its name here, or 'why' there is none")
+        return self
+
+
+class TaskEntry(_Strict):
+    """What has to be equal for a task's numbers to be comparable.
+
+    Attributes:
+        groups: how many groups the paper has.
+        version: of the task here that has the paper's data.
+        data: fingerprint of the data, where it is known.
+        mean_of: the number is the unweighted mean over these tasks.
+    """
+
+    groups: int | None = Field(None, ge=1)
+    version: int | None = None
+    data: str | None = None
+    mean_of: list[str] = []
+
+
+class Tolerance(_Strict):
+    """What counts as agreeing; see `ttmbench.reproduce.agreement`."""
+
+    level: float = Field(0.99, gt=0, lt=1)
+    groups: float = Field(1, ge=0)
+
+
+class TableSpec(_Strict):
+    """A table's YAML.
+
+    Attributes:
+        paper: title.
+        source: where it was published.
+        where: which table of it.
+        shows: what its columns are.
+        numbers: the CSV, a file of the same folder.
+        decimals: digits after the point, as printed in percent.
+        runs: how many runs are behind each standard deviation.
+        own: the numbers are of ttmbench itself, so they are no published ones.
+        tolerance: what counts as agreeing.
+        settings: of runs that adapt the model.
+        tasks: paper's task -> what it is here.
+        models: paper's model -> what it is here.
+    """
+
+    paper: str
+    source: str
+    where: str
+    shows: str
+    numbers: str
+    decimals: int = Field(2, ge=0, le=6)
+    runs: int = Field(1, ge=1)
+    own: bool = False
+    tolerance: Tolerance = Tolerance()
+    settings: dict[str, Any] = {}
+    tasks: dict[str, TaskEntry] = {}
+    models: dict[str, ModelEntry]
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A number as printed.
+
+    Attributes:
+        task: the paper's name, which is ours where there is such a task.
+        model: the paper's name.
+        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted`` or ``oracle``.
+        metric: name.
+        measured: the number.
+    """
+
+    task: str
+    model: str
+    method: str
+    metric: str
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table with its numbers."""
+
+    name: str
+    spec: TableSpec
+    numbers: list[PublishedNumber]
+    csv: Traversable
+
+    @property
+    def rule(self) -> Rule:
+        """What counts as agreeing."""
+        return Rule(self.spec.tolerance.level, self.spec.tolerance.groups)
+
+    @property
+    def digit(self) -> float:
+        """One unit of the last printed digit, a fraction."""
+        return 10.0**-self.spec.decimals / 100
+
+
+def shipped_tables() -> dict[str, Traversable]:
+    """The tables of this package: name -> YAML."""
+    found = {path.name: path for path in files("ttmbench.published").iterdir() if path.name.endswith(".yaml")}
+    names = sorted(
+        found, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    )
+    return {name.removesuffix(".yaml"): found[name] for name in names}
+
+
+def load_table(name: str) -> PublishedTable:
+    """A table by name, or by the path of its YAML.
+
+    Args:
+        name: of a shipped table, or a file.
+
+    Returns:
+        The table.
+
+    Raises:
+        UsageError: no such table, or a file of it is wrong; file and key or line are named.
+    """
+    shipped = shipped_tables()
+    if name in shipped:
+        return _load(name, shipped[name], files("ttmbench.published"))
+    if name.endswith(ENDINGS):
+        path = Path(name)
+        return _load(path.stem, path, path.parent)
+    near = get_close_matches(name, list(shipped), n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise UsageError(f"unknown table '{name}'{hint} (`ttmbench reproduce` lists them; your own is a .yaml file)")
+
+
+def published_files(name: str) -> list[Traversable]:
+    """The CSVs that ``--published`` names: a file, a shipped table, or ``all`` of those that papers published."""
+    if name in shipped_tables():
+        return [load_table(name).csv]
+    if name == "all":
+        tables = [load_table(one) for one in shipped_tables()]
+        return [table.csv for table in tables if not table.spec.own]
+    return [Path(name)]
+
+
+def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
+    spec = _spec(path)
+    if PurePosixPath(spec.numbers).name != spec.numbers or spec.numbers in ("", ".", ".."):
+        raise UsageError(f"{path}: 'numbers' is '{spec.numbers}', which is no file of the same folder")
+    source = folder / spec.numbers
+    return PublishedTable(name, spec, _numbers(source, spec), source)
+
+
+def _spec(path: Traversable) -> TableSpec:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UsageError(f"{path}: a table is a mapping of keys, got {type(content).__name__}")
+    try:
+        return TableSpec(**content)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
+
+
+def _numbers(path: Traversable, spec: TableSpec) -> list[PublishedNumber]:
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from None
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(COLUMNS)}")
+    return [_number(row, f"{path}: line {line}", spec) for line, row in enumerate(reader, start=2)]
+
+
+def _number(row: Mapping[str, str | None], where: str, spec: TableSpec) -> PublishedNumber:
+    if row["method"] not in FILTER_OF_METHOD:
+        raise UsageError(f"{where}: unknown method '{row['method']}'; known: {', '.join(FILTER_OF_METHOD)}")
+    if row["model"] not in spec.models:
+        raise UsageError(f"{where}: model '{row['model']}' is not in the table's 'models'")
+    try:
+        value, std = float(row["percent"] or ""), row.get("std_percent")
+        spread = float(std) / 100 if std else None
+    except ValueError:
+        raise UsageError(f"{where}: percent or std_percent is no number") from None
+    if not 0 <= value <= 100 or (spread is not None and not 0 <= spread <= 1):
+        raise UsageError(f"{where}: {value} or its spread is no percentage")
+    return PublishedNumber(
+        task=str(row["task"]),
+        model=str(row["model"]),
+        method=str(row["method"]),
+        metric=str(row["metric"]),
+        measured=Measured(value / 100, spread, 1 if spread is None else spec.runs),
+    )
