@@ -155,6 +155,18 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
     }
 
 
+def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
+    file = tmp_path / "eye.npz"
+    np.savez(file, scores=np.tile(np.eye(2, dtype=np.float32), (8, 1, 1)))
+    words = ["score", str(file), "--task", "shapes_color", "--limit", "8", "-o", str(tmp_path / "x.json")]
+    assert main([*words, "--assert", "shapes_color.group_score,none==1"]) == 0
+    (tmp_path / "x.json").unlink()
+    assert main([*words, "--assert", "shapes_color.group_score,none<1"]) == 3
+    assert "group_score,none<1: it is 1" in capsys.readouterr().err
+    assert (tmp_path / "x.json").exists(), "results are written first"
+    assert main([*words, "--assert", "good"]) == 2 and "cannot be read" in capsys.readouterr().err
+
+
 def make_folder(path: Path) -> Path:
     path.mkdir()
     return path

@@ -284,6 +284,17 @@ def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
     assert re.search(r"shapes\\_replace & [0-9.]+ & - & ", text), "the undefined image score"
 
 
+def test_forced_choices_have_tables_of_their_own(reference):
+    choices = {"shapes_color": {"text_score,choice": 0.5, "text_score_stderr,choice": 0.03}}
+    maps = {"ci": {"text_score,choice": None}, "ties": {"text_score,choice": None}}
+    maps |= {"tracks": {"text_score,choice": "zero_shot"}}
+    document = {**reference, "results": choices, **{key: {"shapes_color": value} for key, value in maps.items()}}
+    text = to_latex([run_of(document)])
+    assert text.count("\\begin{tabular}") == 1 and text.startswith(
+        "% Zero-shot: every pair scored on its own (forced choice)"
+    )
+
+
 def test_names_from_data_are_never_code(reference):
     run = run_of({**on_hub(reference), "model_name": EVIL})
     table = pd.read_csv(io.StringIO(to_csv([run])))

@@ -120,7 +120,16 @@ ALLOWED = {
     "report.making": {
         *("errors", "report.gather", "report.groups", "report.page", "report.pictures", "report.scoregroups"),
     },
+    "assertions": {"errors"},
     "resultfile": {"errors", "results"},
+    "reproduce.agreement": set(),
+    "reproduce.tables": {"errors", "reproduce.agreement", "summary", "ttmconfig"},
+    "reproduce.rows": {"errors", "registry", "reproduce.agreement", "reproduce.tables", "summary"},
+    "reproduce.running": {"errors", "evaluator", "registry", "reproduce.rows", "reproduce.tables"},
+    "export.numbers": {"errors", "resultfile", "summary"},
+    "export.lm_eval": {"export.numbers"},
+    "export.hub": {"errors", "export.numbers"},
+    "export.tables": {"escaping", "export.numbers", "leaderboard_files", "stats", "summary", "table"},
     "escaping": set(),
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}

@@ -270,6 +270,8 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     del document["results"]["shapes_place"]
     assert compare(table, as_run(document), registry)[0].verdict == "missing", "half of a mean is none"
     answers = {**reference, "model_name": "answers", "results": {"shapes_color": {"text_score,choice": 0.09}}}
+    assert compare(table, as_run(answers), registry)[1].verdict == "cannot be run", "a run with a model has a model"
+    answers["datasets"] = {"shapes_color": {"source": {"kind": "stored_answers"}}}
     assert compare(table, as_run(answers), registry)[1].verdict == "agrees"
 
 
@@ -439,6 +441,14 @@ def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, mess
     (tmp_path / "own.csv").write_text(numbers)
     with pytest.raises(UsageError, match=message):
         load_table(str(tmp_path / "own.yaml"))
+
+
+def test_stored_scores_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys):
+    for name in ("clip", "human", "vinvl"):
+        assert main(["score", str(real_scores / f"{name}.jsonl"), "--task", "winoground", "-o", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["reproduce", "winoground_main", "--runs", str(tmp_path)]) == 0, capsys.readouterr()
+    assert "9 numbers: agrees 9" in capsys.readouterr().out
 
 
 def test_rows_are_chosen_by_either_name_of_a_model():

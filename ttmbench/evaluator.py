@@ -12,13 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError, during, stage_of
+from ttmbench.assertions import check_assertions
+from ttmbench.errors import TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
 from ttmbench.record import RunRecord, write_artifacts
 from ttmbench.registry import Registry, build_registry
 from ttmbench.resume import Place, open_place, run_key
-from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion, split_names
+from ttmbench.runconfig import RunConfig, make_run_config, split_names
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import Folders, run_task
 from ttmbench.testtime import adapted_folders
@@ -302,24 +303,3 @@ def _read_samples(path: str) -> set[str]:
     if not isinstance(content, list) or not content:
         raise UsageError(f"--samples {path}: is no JSON list of group ids")
     return {str(entry) for entry in content}
-
-
-def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> None:
-    """Raises AssertionNotMet, naming each assertion that a results document does not meet."""
-    compare = {
-        ">=": lambda a, b: a >= b,
-        "<=": lambda a, b: a <= b,
-        ">": lambda a, b: a > b,
-        "<": lambda a, b: a < b,
-        "==": lambda a, b: a == b,
-    }
-    failures = []
-    for text in assertions:
-        task, key, sign, wanted = parse_assertion(text)
-        value = document["results"].get(task, {}).get(key)
-        if value is None:
-            failures.append(f"{text}: the run has no such number")
-        elif not compare[sign](value, wanted):
-            failures.append(f"{text}: it is {value:.6g}")
-    if failures:
-        raise AssertionNotMet("; ".join(failures))

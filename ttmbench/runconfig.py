@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ttmbench.assertions import parse_assertion
 from ttmbench.errors import UsageError
 from ttmbench.ttmconfig import describe
-
-_ASSERTION = re.compile(
-    r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
-)
-
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
@@ -163,22 +158,6 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
 
         given_data_folder(config.data_dir)
     return config
-
-
-def parse_assertion(text: str) -> tuple[str, str, str, float]:
-    """An assertion's task, result key, sign and value; UsageError if it cannot be read.
-
-    >>> parse_assertion("colorswap.group_match,ttm>=0.9")
-    ('colorswap', 'group_match,ttm', '>=', 0.9)
-    """
-    found = _ASSERTION.match(text.strip())
-    if found is None:
-        raise UsageError(f"--assert {text!r} cannot be read; write it like 'colorswap.group_match,ttm>=0.9'")
-    try:
-        value = float(found["value"])
-    except ValueError:
-        raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
-    return found["task"], f"{found['metric']},{found['filter']}", found["sign"], value
 
 
 def split_names(text: str) -> list[str]:

@@ -136,7 +136,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
     out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
     out.add_argument("--save_adapted", metavar="DIR", help="new folder for the adapted model's weights")
-    out.add_argument("--assert", dest="assertions", metavar="COND", action="append", help="task.metric,filter>=0.9")
+    _assert(out)
     _verbosity(out)
     parser.set_defaults(execute=_lazily("ttmbench.cli.run", "run"))
 
@@ -269,6 +269,7 @@ def _score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=_count, help="the scores are of the task's first N groups")
     parser.add_argument("--bootstrap_iters", metavar="N", type=int, default=1000, help="resamples of the intervals")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap")
+    _assert(parser)
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.score", "score"))
 
@@ -335,6 +336,10 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _plain() -> dict[str, Any]:
     return {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+
+
+def _assert(parser: Any) -> None:
+    parser.add_argument("--assert", dest="assertions", metavar="COND", action="append", help="task.metric,filter>=0.9")
 
 
 def _verbosity(parser: Any) -> None:

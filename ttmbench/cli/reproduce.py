@@ -142,7 +142,7 @@ def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> No
         shown.add_row(*map(escape, cells))
     console.print(shown)
     for line in _remarks(table, rows):
-        console.print(escape(line))
+        console.print(escape(line), soft_wrap=True)
     if with_ours:
         counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
         console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ttmbench.assertions import check_assertions
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 
@@ -20,7 +21,6 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(config)
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
-    from ttmbench.evaluator import check_assertions
     from ttmbench.evaluator import run as evaluate
     from ttmbench.table import print_results
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench.assertions import check_assertions, parse_assertion
 from ttmbench.choice.files import is_answers
 from ttmbench.choice.rereading import score_answers
 from ttmbench.errors import UsageError
@@ -17,7 +18,10 @@ from ttmbench.table import print_results
 
 
 def score(options: argparse.Namespace) -> int:
-    """Checks where results go, reads, computes, prints, and writes if asked."""
+    """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
+    assertions = options.assertions or []
+    for assertion in assertions:
+        parse_assertion(assertion)
     sources = [Path(name) for name in options.scores]
     started = datetime.now().astimezone()
     name = "+".join(source.stem for source in sources)
@@ -27,6 +31,7 @@ def score(options: argparse.Namespace) -> int:
     if files is not None:
         files.write_results(document)
         print(f"results: {files.results}")
+    check_assertions(assertions, document)
     return 0
 
 

@@ -42,7 +42,7 @@ def to_latex(runs: Sequence[Run]) -> str:
         ``tabular`` environments with a comment above each.
     """
     numbers = newest(number for run in runs for number in numbers_of(run))
-    parts = [_summary(numbers, runs)]
+    parts = [_summary(numbers, runs)] if any(one.filter == RAW for one in numbers) else []
     for track in TRACK_ORDER:
         shown = [one for one in numbers if one.track == track]
         for name in dict.fromkeys(one.filter for one in shown):

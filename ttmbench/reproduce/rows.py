@@ -204,11 +204,17 @@ def _mean(parts: Sequence[Ours | None]) -> Ours | None:
 
 
 def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, registry: Registry) -> bool:
-    if document.get("model_name") in entry.names:
+    if document.get("model_name") in entry.names and _is_stored(document):
         return True
     if entry.model is None:
         return False
     return identity is not None and identity == _identity(entry.model_dump(), registry)
+
+
+def _is_stored(document: Mapping[str, Any]) -> bool:
+    """Whether the results are of ``ttmbench score``, which has no model but the name of a file."""
+    kinds = [about.get("source", {}).get("kind", "") for about in document["datasets"].values()]
+    return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
 
 
 def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[str, Any]] | None:
