@@ -54,6 +54,11 @@ def main() -> None:
         expected = {path.stem for path in (ROOT / "tasks").glob("*.yaml")}
         if names != expected:
             sys.exit(f"the wheel lists {sorted(names)}, tasks/ has {sorted(expected)}")
+        tables = "from ttmbench.reproduce.tables import load_table, shipped_tables as t; print(*map(load_table, t()))"
+        shown = subprocess.run([python, "-c", tables], check=True, capture_output=True, text=True, cwd=folder).stdout
+        for path in (ROOT / "ttmbench" / "published").glob("*.yaml"):
+            if f"name='{path.stem}'" not in shown:
+                sys.exit(f"the wheel lacks the published table {path.stem}")
         if full:
             run = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--device", "cpu"]
             subprocess.run([*command, *run], check=True, cwd=folder)

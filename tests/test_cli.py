@@ -156,6 +156,8 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
 
 
 def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
+    import numpy as np
+
     file = tmp_path / "eye.npz"
     np.savez(file, scores=np.tile(np.eye(2, dtype=np.float32), (8, 1, 1)))
     words = ["score", str(file), "--task", "shapes_color", "--limit", "8", "-o", str(tmp_path / "x.json")]

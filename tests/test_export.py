@@ -15,7 +15,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.export import hub
-from ttmbench.export.lm_eval import file_name, to_lm_eval
+from ttmbench.export.lm_eval import file_name, lm_eval_document
 from ttmbench.export.numbers import Run, newest, numbers_of, read_runs
 from ttmbench.export.tables import to_csv, to_latex
 
@@ -98,7 +98,7 @@ def test_of_several_runs_the_newest_number_counts(reference):
 
 
 def test_lm_eval_has_the_keys_its_readers_ask_for(adapted):
-    document = to_lm_eval(read_runs([adapted])[0][0])
+    document = lm_eval_document(read_runs([adapted])[0][0])
     assert set(document["group_subtasks"]) == set(document["results"]) == {"shapes_color", "shapes_replace"}
     for task, numbers in document["results"].items():
         assert numbers.pop("alias") == task
@@ -121,7 +121,7 @@ def test_lm_eval_has_the_keys_its_readers_ask_for(adapted):
 def test_lm_eval_shows_groups_as_their_tasks_and_their_mean(reference):
     reference["groups"] = {"shapes": {"group_match,none": 0.73, "group_match_stderr,none": None}}
     reference["group_subtasks"] = {"shapes": ["shapes_color"]}
-    document = to_lm_eval(run_of(reference))
+    document = lm_eval_document(run_of(reference))
     assert document["group_subtasks"] == {"shapes": ["shapes_color"]}
     assert document["groups"]["shapes"]["group_match,none"] == document["results"]["shapes"]["group_match,none"] == 0.73
     assert document["versions"]["shapes"] == "N/A" and document["higher_is_better"]["shapes"]["group_match"] is True
@@ -142,11 +142,11 @@ def test_lm_evals_own_table_reads_it(adapted, reference):
     utils = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
     reference["groups"] = {"shapes": {"group_match,none": 0.73}}
     reference["group_subtasks"] = {"shapes": ["shapes_color"]}
-    table = utils.make_table(json.loads(json.dumps(to_lm_eval(run_of(reference)))))
+    table = utils.make_table(json.loads(json.dumps(lm_eval_document(run_of(reference)))))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert ["", "", "ttm", "0", "group_match", "↑", "0.8538", "±", "0.0214"] in lines
     assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
-    assert utils.make_table(json.loads(json.dumps(to_lm_eval(read_runs([adapted])[0][0])))).count("N/A") > 10
+    assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
     assert utils.get_results_filenames([f"out/{file_name(run_of(reference))}"])
 
 

@@ -56,7 +56,7 @@ def _texts(
 
         return {target: to_latex(runs)}, {}
     if to == "lm-eval":
-        return {_lm_eval_file(runs, target): _lm_eval(runs)}, {}
+        return {_lm_eval_file(runs, target): _lm_eval_text(runs)}, {}
     from ttmbench.export import hub
 
     if to == "model-index":
@@ -70,12 +70,12 @@ def _texts(
     return {target / f"{safe_name(name)}.yaml": hub.to_yaml(entries) for name, entries in files.items()}, left_out
 
 
-def _lm_eval(runs: Sequence[Run]) -> str:
-    from ttmbench.export.lm_eval import to_lm_eval
+def _lm_eval_text(runs: Sequence[Run]) -> str:
+    from ttmbench.export.lm_eval import lm_eval_document
 
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run: export each results document alone")
-    return to_json(to_lm_eval(runs[0]))
+    return to_json(lm_eval_document(runs[0]))
 
 
 def _lm_eval_file(runs: Sequence[Run], target: Path | None) -> Path | None:

@@ -19,7 +19,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "datasets", "errors")
 
 
-def to_lm_eval(run: Run) -> dict[str, Any]:
+def lm_eval_document(run: Run) -> dict[str, Any]:
     """A results document as lm-evaluation-harness writes its own.
 
     Args:
