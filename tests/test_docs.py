@@ -24,7 +24,7 @@ def console_commands(page: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-WALKED = {"add-a-task.md"}  # run from top to bottom, with the files that the page writes
+WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes
 SHOWN = [(page.name, command) for page in PAGES if page.name not in WALKED for command in console_commands(page)]
 
 
@@ -52,7 +52,7 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
             words = shlex.split(line.removeprefix("$ "))
             assert line.startswith("$ ttmbench ") and main(words[1:]) == 0, (line, capsys.readouterr())
             ran += 1
-    assert ran == len(console_commands(ROOT / "docs" / page)) > 5
+    assert ran == len(console_commands(ROOT / "docs" / page)) > 4
     assert "```bash" not in text, "every command of this page is run"
 
 

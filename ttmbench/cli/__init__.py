@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; by default those of the process.
 
     Returns:
-        The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion does not hold, 4 data or
-        weights out of reach, 130 interrupted.
+        The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
+        hold, 4 data or weights out of reach, 130 interrupted.
     """
     from ttmbench.cli.options import build_parser, normalise
 

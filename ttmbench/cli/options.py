@@ -20,7 +20,7 @@ examples:
   ttmbench ls tasks
 
 Options may be written with dashes or underscores. Without a command, `run` is meant.
-exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion does not hold,
+exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not hold,
 4 data or weights out of reach, 130 interrupted
 """
 
