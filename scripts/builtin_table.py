@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ttmbench.export.numbers import Number, Run, numbers_of
+from ttmbench.export.numbers import Number, Run, newest, numbers_of
 from ttmbench.resultfile import read_document
 from ttmbench.summary import RAW, TTM
 
@@ -38,7 +38,7 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
     Returns:
         Its YAML and its CSV.
     """
-    numbers = [one for run in runs for one in numbers_of(run) if _is_shown(one)]
+    numbers = newest(one for run in runs for one in numbers_of(run) if _is_shown(one))
     seeds = {tuple(record["seeds"]) for run in runs for record in run.document["ttm"].values()}
     if len(seeds) != 1:
         sys.exit(f"the runs have to share their seeds, and have {sorted(seeds)}")

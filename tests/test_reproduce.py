@@ -451,6 +451,18 @@ def test_stored_scores_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys
     assert "9 numbers: agrees 9" in capsys.readouterr().out
 
 
+def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference):
+    spec = {"paper": "[red]P[/red] \x1b[2J", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
+    spec["models"] = {"[bold]m": {"model": "tiny-clip"}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "own.csv").write_text(HEAD + "S,T,shapes_color,[bold]m,raw,group_score,12.5,\n")
+    reference["config"]["dtype"] = "\x1b[31mred"
+    (tmp_path / "x.json").write_text(json.dumps(reference))
+    assert main(["reproduce", str(tmp_path / "own.yaml"), "--runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "[red]P[/red] ?[2J, S, T" in out and "[bold]m" in out and "in ?[31mred" in out
+
+
 def test_rows_are_chosen_by_either_name_of_a_model():
     table = load_table("colorswap_table2")
     for name in ("siglip (itc)", "siglip-b16"):

@@ -1,4 +1,4 @@
-"""Text from data in places where it must not become code: LaTeX and spreadsheets."""
+"""Text from data in places where it must not become code: LaTeX, spreadsheets and terminals."""
 
 from __future__ import annotations
 
@@ -38,3 +38,12 @@ def no_formula(value: Any) -> Any:
     ("'=1+1", -0.5, 'siglip-b16')
     """
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+
+
+def terminal(text: str) -> str:
+    r"""Text that moves no cursor and changes no colour: control characters are shown as question marks.
+
+    >>> terminal("red \x1b[31m and\ttab")
+    'red ?[31m and?tab'
+    """
+    return "".join(one if one.isprintable() else "?" for one in text)

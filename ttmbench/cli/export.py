@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ttmbench.errors import UsageError
+from ttmbench.escaping import terminal
 from ttmbench.export.numbers import Run, read_runs
 from ttmbench.results import safe_name, to_json, write_atomically
 
@@ -22,14 +23,15 @@ def export(options: argparse.Namespace) -> int:
         raise UsageError(f"--source_url: {options.to} has no place for it; model-index and evaluation-results do")
     runs, skipped = read_runs([Path(name) for name in options.runs])
     for found in skipped:
-        print(f"left out: {found.path}: {found.skipped}", file=sys.stderr)
+        print(terminal(f"left out: {found.path}: {found.skipped}"), file=sys.stderr)
     for run in runs:
         if run.document["status"] != "done":
-            print(f"{run.path}: status {run.document['status']}: only finished tasks are there", file=sys.stderr)
+            told = f"{run.path}: status {run.document['status']}: only finished tasks are there"
+            print(terminal(told), file=sys.stderr)
     target = Path(options.output_path) if options.output_path else None
     texts, left_out = _texts(options.to, runs, target, options.source_url)
     for task, why in left_out.items():
-        print(f"left out: {task}: {why}", file=sys.stderr)
+        print(terminal(f"left out: {task}: {why}"), file=sys.stderr)
     for path, text in texts.items():
         if path is None:
             print(text, end="")

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.escaping import terminal
 from ttmbench.registry import Registry, build_registry
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
 from ttmbench.reproduce.running import PlannedRun, carry_out, plan, skipped_for_money
@@ -53,7 +54,7 @@ def reproduce(options: argparse.Namespace) -> int:
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
     for failure in failures:
-        print(f"failed: {failure}")
+        print(terminal(f"failed: {failure}"))
     missing = _verdict(rows, allow_missing=options.allow_missing)
     if options.output_path:
         path = Path(options.output_path)
@@ -72,9 +73,7 @@ def _list_tables() -> None:
         table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=name in ("table", "where"))
     for name in shipped_tables():
         one = load_table(name)
-        table.add_row(
-            name, str(len(one.numbers)), escape(f"{one.spec.source}, {one.spec.where}"), escape(one.spec.paper)
-        )
+        table.add_row(name, str(len(one.numbers)), _safe(f"{one.spec.source}, {one.spec.where}"), _safe(one.spec.paper))
     console.print(table)
 
 
@@ -84,7 +83,7 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Ro
     found = list(walk_documents(folder)) if folder.is_dir() else []
     for one in found:
         if one.document is None:
-            print(f"left out: {one.path}: {one.skipped}", file=sys.stderr)
+            print(terminal(f"left out: {one.path}: {one.skipped}"), file=sys.stderr)
     return compare(table, [(one.path, one.document) for one in found if one.document is not None], registry)
 
 
@@ -122,10 +121,9 @@ def _verdict(rows: Sequence[Row], *, allow_missing: bool) -> str:
 def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> None:
     spec = table.spec
     console = Console(width=max(132, Console().width), highlight=False)
-    title = f"{spec.paper}, {spec.source}, {spec.where}: percent"
-    shown = Table(
-        title=escape(title), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    console.print(_safe(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
+    console.print(_safe(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("task", "model", "method: metric"):
         shown.add_column(name, overflow="fold")
     for name in ("published", *(("ours", "difference", "allowed") if with_ours else ())):
@@ -139,10 +137,10 @@ def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> No
         if with_ours:
             cells += _ours(row, spec.decimals)
         cells.append(row.verdict if with_ours else _here(row, table))
-        shown.add_row(*map(escape, cells))
+        shown.add_row(*map(_safe, cells))
     console.print(shown)
     for line in _remarks(table, rows):
-        console.print(escape(line), soft_wrap=True)
+        console.print(_safe(line), soft_wrap=True)
     if with_ours:
         counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
         console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")
@@ -175,6 +173,11 @@ def _remarks(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
         for remark in remarks:
             about.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
     return [f"{remark} ({'; '.join(names)})" for remark, names in about.items()]
+
+
+def _safe(text: str) -> str:
+    """Text as it stands: neither markup nor control characters do anything."""
+    return escape(terminal(text))
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:
