@@ -14,7 +14,7 @@ from ttmbench.comparison import compare_runs, pairs_within, read_run
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results import schema
 
-BY_TASK = ("ci", "chance", "ties", "configs", "n-samples", "higher_is_better", "datasets")
+BY_TASK = ("ci", "chance", "ties", "configs", "higher_is_better", "datasets")
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
@@ -41,6 +41,7 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
             "command": "",
         },
         "date": 0.0,
+        "n-samples": {task: {"original": 1, "effective": 1} for task in values},
         "model_name": model,
         "results": {task: {} for task in values},
         "versions": dict.fromkeys(values, version),

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from ttmbench.errors import DataError
+from ttmbench.export.numbers import Run, numbers_of
 from ttmbench.leaderboard import merge
+from ttmbench.registry import build_registry
+from ttmbench.reproduce.rows import compare
+from ttmbench.reproduce.tables import load_table
 from ttmbench.resultfile import checked, read_document, walk_documents
 from ttmbench.results import schema
 
@@ -85,6 +89,9 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
         ({"results": {"t": {"group_match,none": "0.5"}}}, "'group_match,none' of task 't' is no number"),
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
         ({"n-samples": {"shapes_color": 200}}, "'n-samples' lacks task 'shapes_color'"),
+        ({"n-samples": {"shapes_color": {}}}, "'n-samples' of task 'shapes_color' states no counts"),
+        ({"ttm": {"shapes_color": []}}, "'ttm' states no seeds"),
+        ({"oracle": 3}, "'oracle' states no seeds"),
     ],
 )
 def test_what_is_there_but_of_another_kind(tmp_path, document, change, why):
@@ -107,6 +114,35 @@ def test_files_that_are_no_json(tmp_path):
             read_document(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
         read_document(tmp_path / "absent.json")
+
+
+def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
+    """Every value of the first three levels replaced by something else: skipped with a reason, or of no harm."""
+    count = 0
+
+    def damaged(value, depth):
+        yield from (None, 3, "x", [], {})
+        if isinstance(value, dict) and depth > 0:
+            for key in value:
+                for other in damaged(value[key], depth - 1):
+                    yield {**value, key: other}
+
+    for key in document:
+        for other in damaged(document[key], 2):
+            write(tmp_path / f"{count}.json", {**document, key: other})
+            count += 1
+    found = list(walk_documents(tmp_path))
+    assert len(found) == count > 500
+    good = [one for one in found if one.document is not None]
+    assert 100 < len(good) < count
+    for one in good:
+        try:
+            assert all(number.model and number.task for number in numbers_of(Run(one.path, one.document)))
+        except DataError as error:
+            assert str(one.path) in str(error)
+    rows = compare(load_table("builtin"), [(one.path, one.document) for one in good], build_registry())
+    assert {row.verdict for row in rows} <= {"agrees", "differs"}
+    assert merge(tmp_path).rows
 
 
 def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path, document):

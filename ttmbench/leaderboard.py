@@ -118,7 +118,7 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
         document = found.document
         try:
             rows = list(_rows(document, name))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             skipped[name] = f"is no complete results document ({type(error).__name__}: {error})"
             continue
         documents += 1

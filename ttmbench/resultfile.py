@@ -161,11 +161,22 @@ def _check_keys(document: Mapping[str, Any]) -> None:
         if names and not isinstance(document[key], tuple(kind for name in names for kind in _TYPES[name])):
             _refuse(f"is no complete results document ('{key}' is no {' or '.join(names)})")
     for task, numbers in document["results"].items():
-        if not isinstance(numbers, dict):
-            _refuse(f"is no complete results document ('results' of task '{task:.60}' is no object)")
-        for key, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int | float | None):
-                _refuse(f"is no complete results document ('{key:.60}' of task '{task:.60}' is no number)")
-        for key, kind in _BY_TASK.items():
-            if not isinstance(document[key].get(task), kind):
-                _refuse(f"is no complete results document ('{key}' lacks task '{task:.60}', or says what it cannot)")
+        _check_task(task, numbers, document)
+    for stage in ("ttm", "simple_match", "oracle"):
+        records = document.get(stage, {})
+        for record in records.values() if isinstance(records, dict) else [None]:
+            if not isinstance(record, dict) or not isinstance(record.get("seeds"), list):
+                _refuse(f"is no complete results document ('{stage}' states no seeds)")
+
+
+def _check_task(task: str, numbers: Any, document: Mapping[str, Any]) -> None:
+    if not isinstance(numbers, dict):
+        _refuse(f"is no complete results document ('results' of task '{task:.60}' is no object)")
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            _refuse(f"is no complete results document ('{key:.60}' of task '{task:.60}' is no number)")
+    for key, kind in _BY_TASK.items():
+        if not isinstance(document[key].get(task), kind):
+            _refuse(f"is no complete results document ('{key}' lacks task '{task:.60}', or says what it cannot)")
+    if not all(isinstance(document["n-samples"][task].get(count), int) for count in ("original", "effective")):
+        _refuse(f"is no complete results document ('n-samples' of task '{task:.60}' states no counts)")

@@ -139,7 +139,7 @@ def numbers_of(run: Run) -> Iterator[Number]:
     """
     try:
         yield from _numbers(run)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{run.path}: is no complete results document ({type(error).__name__}: {error})") from None
 
 

@@ -95,7 +95,7 @@ def compare(
     Returns:
         A row a number, in the table's order.
     """
-    runs = [(path, document, _identity(document.get("config", {}), registry)) for path, document in documents]
+    runs = [(path, document, _identity(document["config"], registry)) for path, document in documents]
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 
@@ -162,13 +162,13 @@ def _differences(entry: TaskEntry, task: str, document: Mapping[str, Any]) -> It
         yield f"task version {version}, not {entry.version}"
     if entry.data is not None and document["task_hashes"][task] != entry.data:
         yield "other pictures or captions"
-    changes = document.get("config", {}).get("task_args")
+    changes = _mapping(document["config"].get("task_args"))
     if changes:
         yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
 
 
 def _notes(table: PublishedTable, task: str, name: str, document: Mapping[str, Any]) -> Iterator[str]:
-    config = document.get("config", {})
+    config = document["config"]
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
     record = document.get("ttm", {}).get(task)
@@ -178,10 +178,11 @@ def _notes(table: PublishedTable, task: str, name: str, document: Mapping[str, A
     if record.get("preset") != wanted:
         yield f"TTM's preset was {record.get('preset')}, not {wanted}"
     usual = table.spec.settings.get("ttm_args", {})
-    changed = [f"{key}={value}" for key, value in config.get("ttm_args", {}).items() if usual.get(key) != value]
+    changed = [f"{key}={value}" for key, value in _mapping(config.get("ttm_args")).items() if usual.get(key) != value]
     if changed:
         yield f"TTM's settings were changed ({', '.join(changed)})"
-    yield from (note for note in record["notes"] if "learning rate" in note)
+    notes = record.get("notes")
+    yield from (str(note) for note in (notes if isinstance(notes, list) else ()) if "learning rate" in str(note))
     if len(record["seeds"]) < table.spec.runs:
         yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
 
@@ -213,7 +214,7 @@ def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, reg
 
 def _is_stored(document: Mapping[str, Any]) -> bool:
     """Whether the results are of ``ttmbench score``, which has no model but the name of a file."""
-    kinds = [about.get("source", {}).get("kind", "") for about in document["datasets"].values()]
+    kinds = [_mapping(_mapping(about).get("source")).get("kind") for about in document["datasets"].values()]
     return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
 
 
@@ -223,9 +224,13 @@ def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[
     if not isinstance(name, str):
         return None
     if not _known_model(name, registry):
-        return name, dict(config.get("model_args", {}))
+        return name, dict(_mapping(config.get("model_args")))
     spec = registry.adapter(name)
-    return spec.target, {**spec.model_args, **config.get("model_args", {})}
+    return spec.target, {**spec.model_args, **_mapping(config.get("model_args"))}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _known_model(name: str, registry: Registry) -> bool:
