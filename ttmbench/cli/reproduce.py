@@ -98,6 +98,8 @@ def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
     """Carries out the plan and returns what failed."""
+    from ttmbench.cli.interrupts import terminated_like_interrupted
+
     failures = []
     left_out = skipped_for_money(planned, named)
     for run in planned:
@@ -106,7 +108,8 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
             failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
             continue
         print(run.command, flush=True)
-        failures += carry_out(run)
+        with terminated_like_interrupted():
+            failures += carry_out(run)
     return failures
 
 
