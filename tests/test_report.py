@@ -29,6 +29,7 @@ from ttmbench.report.numbers import numbers_of
 from ttmbench.report.pictures import PictureOptions, copies_allowed, pictures_for
 from ttmbench.report.scoregroups import groups_from_scores
 from ttmbench.report.svg import limits, line_chart, ticks
+from ttmbench.results import schema
 
 NAMES = PictureOptions(images="none")
 
@@ -159,7 +160,8 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
     (copied / "half.json").write_text(whole[: len(whole) // 2])
     (copied / "old.json").write_text(json.dumps({"schema_version": "0.3", "results": {}}))
     (copied / "results_list.json").write_text("[]")
-    (copied / "text.json").write_text(json.dumps({**document, "ci": {"shapes_color": {"text_score,none": ["a", "b"]}}}))
+    intervals = {**document["ci"], "shapes_color": {"text_score,none": ["a", "b"]}}
+    (copied / "text.json").write_text(json.dumps({**document, "ci": intervals}))
     (copied / "nan.json").write_text(
         json.dumps({**document, "results": {"shapes_color": {"text_score,none": float("nan")}}})
     )
@@ -176,7 +178,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         "old.json": "schema 0.3",
         "results_list.json": "no results document",
         "text.json": "no complete results document (ValueError",
-        "nan.json": "no complete results document (ValueError",
+        "nan.json": "NaN is no number",
         f"tiny-clip/{samples.name}": "sha256 differs",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
     }
@@ -287,7 +289,20 @@ def test_files_beside_a_run_are_told_by_the_whole_name_of_their_task(tmp_path):
         path = tmp_path / f"samples_{task}_2026-01-31T00-00-00.000000.jsonl"
         path.write_text("")
         artifacts[path.name] = {"kind": "samples", "sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
-    document = {"schema_version": "1.0", "results": {"a": {}, "a_2b": {}}, "artifacts": artifacts}
+    by_task = ("results", "tracks", "ci", "chance", "ties", "configs", "higher_is_better", "datasets")
+    document = {key: {} for key in schema("results")["required"]} | {
+        **{key: {"a": {}, "a_2b": {}} for key in by_task},
+        **{
+            "schema_version": "1.0",
+            "errors": [],
+            "git_hash": None,
+            "total_evaluation_time_seconds": 0.0,
+            "command": "",
+        },
+        **{"model_name": "m", "date": 0.0, "artifacts": artifacts},
+        **{"versions": {"a": 1, "a_2b": 1}, "task_hashes": {"a": "d", "a_2b": "d"}},
+        "n-samples": {task: {"original": 1, "effective": 1} for task in ("a", "a_2b")},
+    }
     (tmp_path / "results_x.json").write_text(json.dumps(document))
     (run,) = gather(tmp_path).runs
     assert {task: path.name.split("_2026")[0] for task, path in run.files["samples"].items()} == {

@@ -156,6 +156,8 @@ def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path,
     write(old, {**document, "schema_version": "0.9"})
     write(new, {**document, "schema_version": "2.0"})
     (tmp_path / "leaderboard.json").write_text("{}")
+    (tmp_path / ".results.state").mkdir()
+    (tmp_path / ".results.state" / "tasks.json").write_text("{}")
     found = list(walk_documents(tmp_path, without=frozenset({"leaderboard.json"})))
     assert len(found) == 100 and sum(one.document is not None for one in found) == 96
     reasons = {one.path: one.skipped for one in found if one.skipped is not None}

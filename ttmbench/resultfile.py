@@ -73,14 +73,16 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
     """Every results document below a folder, and every other JSON file with the reason why it is none.
 
     Args:
-        folder: searched with all folders below it.
+        folder: searched with all folders below it, hidden ones aside.
         without: names of files to pass over.
 
     Yields:
         The files in the order of their paths.
     """
     for path in sorted(folder.rglob("*.json")):
-        if path.name in without or not path.is_file():
+        # What a stopped run goes on from lies in a hidden folder.
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if hidden or path.name in without or not path.is_file():
             continue
         try:
             yield Found(path, checked(_parse(path), MIGRATIONS))

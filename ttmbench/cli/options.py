@@ -198,6 +198,8 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.report", "report"))
+
+
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents, or folders of them")
     parser.add_argument(

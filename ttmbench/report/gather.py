@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ttmbench.comparison import read_document
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.numbers import Number, TagTable, number, numbers_of, tag_tables_of
+from ttmbench.resultfile import read_document
 
 _NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
