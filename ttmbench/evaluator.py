@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -22,6 +21,7 @@ from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion, spli
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import Folders, run_task
 from ttmbench.testtime import adapted_folders
+from ttmbench.textfile import Unreadable, read_json
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Scores
 
@@ -294,13 +294,14 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
 
 def _read_samples(path: str) -> set[str]:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--samples {path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise UsageError(f"--samples {path}: is not JSON ({error})") from None
+        content = read_json(Path(path))
+    except Unreadable as error:
+        raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
         raise UsageError(f"--samples {path}: is no JSON list of group ids")
+    strange = next((one for one in content if isinstance(one, bool) or not isinstance(one, str | int)), None)
+    if strange is not None:
+        raise UsageError(f"--samples {path}: {strange!r:.80} is no group id")
     return {str(entry) for entry in content}
 
 

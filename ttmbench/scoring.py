@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import ImageOps
 
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.pictures import KEPT, LazyPictures
+from ttmbench.pictures import KEPT, BadPicture, LazyPictures, as_rgb
 from ttmbench.progress import bar, track
 from ttmbench.protocols import Augmentable, DualEncoder, ManyAtOnce, PairScorer, PreparedPairScorer, StoredFeatures
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
@@ -78,10 +77,10 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
         DataError: it cannot be read; the message names picture and group.
     """
     try:
-        return ImageOps.exif_transpose(image.open()).convert("RGB")
-    except TtmbenchError:
-        raise
+        return as_rgb(image.open())
     except Exception as error:
+        if isinstance(error, TtmbenchError) and not isinstance(error, BadPicture):
+            raise
         raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
 
 

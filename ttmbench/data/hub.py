@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict
 
 from ttmbench.data.files import FileOptions, read_files
 from ttmbench.data.hub_cache import reach, snapshot, where_it_is
-from ttmbench.data.loading import Loaded, OutOfReachError, open_picture, read_options
+from ttmbench.data.loading import Loaded, OutOfReachError, read_options
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError
+from ttmbench.pictures import open_picture
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ttmbench import textfile
 from ttmbench.data.rows import Row
 from ttmbench.errors import DataError
 from ttmbench.jsonl import read_json_lines
@@ -49,11 +49,9 @@ def read_text(file: Path, name: str) -> str:
         DataError: the file cannot be read, or is not UTF-8.
     """
     try:
-        return file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{name}: is not UTF-8 text") from None
+        return textfile.read_text(file)
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def read_json(file: Path, name: str) -> Any:
@@ -63,14 +61,18 @@ def read_json(file: Path, name: str) -> Any:
         DataError: the file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(read_text(file, name))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}: is not JSON ({error}); JSON lines go into a file that ends in .jsonl") from None
+        return textfile.parse_json(read_text(file, name))
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
 
 
 def _csv(text: str, name: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
+        names = list(reader.fieldnames or ())
+        doubled = next((one for one in names if names.count(one) > 1), None)
+        if doubled is not None:
+            raise DataError(f"{name}: the header names column {doubled!r:.80} twice")
         for index, cells in enumerate(reader):
             if None in cells or None in cells.values():
                 raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")

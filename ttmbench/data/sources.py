@@ -13,10 +13,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench.data.loading import inside, open_picture, read_options
+from ttmbench.data.loading import inside, read_options
 from ttmbench.data.rowfiles import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import UsageError
+from ttmbench.pictures import open_picture
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 
