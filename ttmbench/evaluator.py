@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench.blame import blaming
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
@@ -20,6 +20,7 @@ from ttmbench.resume import Place, open_place, run_key
 from ttmbench.runconfig import RunConfig, make_run_config, parse_assertion, split_names
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import Folders, run_task
+from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
 from ttmbench.textfile import Unreadable, read_json
 from ttmbench.ttmconfig import TTMConfig
@@ -117,7 +118,7 @@ def run(
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
     registry = build_registry(config.include_path, plugins)
     for broken in registry.plugins.broken:
-        print(f"ttmbench: plugin '{broken.name}' could not be imported: {broken.reason}", file=sys.stderr)
+        complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config)
@@ -195,12 +196,13 @@ class _Work:
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
-            outcome = run_task(
-                self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
-            )
-            record.outcomes[name] = outcome
-            if outcome.failure is not None:
-                raise outcome.failure
+            with blaming(f"task '{name}' with model '{config.model}'"):
+                outcome = run_task(
+                    self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
+                )
+                record.outcomes[name] = outcome
+                if outcome.failure is not None:
+                    raise outcome.failure
             if place is not None:
                 with during("save"):
                     write_artifacts(place.files, config, outcome)
@@ -208,7 +210,7 @@ class _Work:
             record.fail(name, stage_of(error, "run"), error)
             if config.on_error == "raise":
                 raise
-            print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
+            complain(f"task {name} failed: {error}")
             state = None  # kept for the next attempt
         self._save("running", place)
         if state is not None:
@@ -228,7 +230,7 @@ class _Work:
             self._save("failed" if isinstance(error, Exception) else "interrupted", place)
         except TtmbenchError as second:
             if stage_of(error, "run") != "save":
-                print(f"ttmbench: {second}", file=sys.stderr)
+                complain(str(second))
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from ttmbench.leaderboard import Leaderboard, Row, tables
+from ttmbench.plaintext import csv_cell, latex, markdown
 from ttmbench.table import NOTHING
 
 TITLES = {
@@ -18,20 +18,6 @@ TITLES = {
     "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
     "oracle": "Oracle: reads labels, a skyline and no result",
 }
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-    }
-)
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -49,9 +35,9 @@ def to_markdown(board: Leaderboard) -> str:
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
         head = ["model", "method", *columns]
-        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)])]
+        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
         text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
-        parts.append(f"## {TITLES.get(track, track)}\n\n" + "\n".join(text) + "\n")
+        parts.append(f"## {TITLES.get(track) or markdown(track)}\n\n" + "\n".join(text) + "\n")
     return "\n".join(parts)
 
 
@@ -60,14 +46,14 @@ def to_latex(board: Leaderboard) -> str:
     parts = []
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
-        rows = [" & ".join(map(_latex, ["model", "method", *columns])) + r" \\"]
+        rows = [" & ".join(map(latex, ["model", "method", *columns])) + r" \\"]
         rows += [
-            " & ".join([*map(_latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
+            " & ".join([*map(latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
             for who, line in lines.items()
         ]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(
-            f"% {TITLES.get(track, track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
+            f"% {TITLES.get(track) or latex(track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
     return "\n".join(parts)
@@ -140,13 +126,9 @@ def _cell(row: Row | None, plus_minus: str = " ± ") -> str:
     return f"{100 * row.value:.2f}{spread}"
 
 
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(re.sub(r"([|\\<>`\[\]*_])", r"\\\1", c) if c[:3] != "---" else c for c in cells) + " |"
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
+def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:
+    return "| " + " | ".join(cells if rule else map(markdown, cells)) + " |"
 
 
 def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+    return csv_cell(value) if isinstance(value, str) else value

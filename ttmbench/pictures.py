@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
+
 class BadPicture(DataError):
     """A picture that is not read; the message says why and names no file."""
 

@@ -52,9 +52,9 @@ def _shown(character: str) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """Text as one plain line of bounded length.
+    r"""Text as one plain line of bounded length.
 
-    >>> one_line("two\\nlines " + "x" * 50, most=20)
+    >>> one_line("two\nlines " + "x" * 50, most=20)
     'two lines xxxxxxxxxx... (60 characters)'
     """
     most = limit("message_characters") if most is None else most
@@ -63,27 +63,27 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula.
+    r"""A cell that no spreadsheet takes for a formula.
 
     >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip")
-    ('\\'=HYPERLINK("x")', 'clip')
+    ('\'=HYPERLINK("x")', 'clip')
     """
     return f"'{text}" if text[:1] in ("\t", "\r", "\n") or text.lstrip()[:1] in tuple(_FORMULA) else text
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
+    r"""Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
 
     >>> markdown("a|b <i>_c_</i>")
-    'a\\\\|b \\\\<i\\\\>\\\\_c\\\\_\\\\</i\\\\>'
+    'a\\|b \\<i\\>\\_c\\_\\</i\\>'
     """
     return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", " ".join(plain(text, keep="").split()))
 
 
 def latex(text: str) -> str:
-    """Text that LaTeX sets as it is.
+    r"""Text that LaTeX sets as it is.
 
     >>> latex("50% of a_b")
-    '50\\\\% of a\\\\_b'
+    '50\\% of a\\_b'
     """
     return " ".join(plain(text, keep="").split()).translate(_LATEX)

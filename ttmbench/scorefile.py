@@ -238,16 +238,15 @@ def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[s
         )
     if len(array) != len(group_ids):
         raise DataError(f"{path}: {len(array)} groups of scores, but {len(group_ids)} group ids")
-    if too_large(array):
-        raise DataError(f"{path}: a score is larger than {LARGEST:g}, which is no logit")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
     scores = array if array.dtype == np.float64 else array.astype(np.float32)
-    finite = np.isfinite(scores).all(axis=(1, 2))
-    if not finite.all():
-        group = int(np.argmin(finite))
-        bad = scores[group][~np.isfinite(scores[group])][0]
-        raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, not a finite number")
+    sound = (np.abs(scores) <= LARGEST).all(axis=(1, 2))
+    if not sound.all():
+        group = int(np.argmin(sound))
+        bad = scores[group][~(np.abs(scores[group]) <= LARGEST)][0]
+        what = f"larger than any logit ({LARGEST:g})" if np.isfinite(bad) else "not a finite number"
+        raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, {what}")
     return scores
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
+from ttmbench.terminal import say
 
 _PAIRS = ("model_args", "task_args", "ttm_args")
 
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     print_results(results.document)
     if results.path is not None:
-        print(f"results: {results.path}")
+        say(f"results: {results.path}")
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
 
@@ -65,5 +66,5 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 def _dry_run(config: RunConfig) -> int:
     from ttmbench.evaluator import plan
 
-    print(json.dumps(plan(config), indent=2))
+    say(json.dumps(plan(config), indent=2))
     return 0

@@ -14,6 +14,7 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.registry import Registry, build_registry
 from ttmbench.scoring import open_upright
 from ttmbench.taskfile import TaskFile
+from ttmbench.terminal import say
 from ttmbench.types import Group, ImageRef
 
 SHOWN = 3
@@ -27,9 +28,9 @@ def validate(options: argparse.Namespace) -> int:
     worst = 0
     for name in names:
         try:
-            print(f"{name}: {_check(registry, name, options)}", flush=True)
+            say(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
-            print(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
+            say(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst
 

@@ -14,7 +14,9 @@ from ttmbench.errors import DataError
 from ttmbench.jsonl import read_json_lines
 
 
-def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -> Iterator[Row]:
+def read_rows(
+    file: Path, fields: Sequence[str] = (), name: str | None = None, ending: str | None = None
+) -> Iterator[Row]:
     """Reads the rows of a file.
 
     ``.csv`` has a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys name them;
@@ -24,6 +26,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
         file: the file.
         fields: names of the cells, where rows are JSON lists instead of objects.
         name: what messages call the file; its path by default.
+        ending: what to take the file for; by default what its name says.
 
     Yields:
         The rows, in order.
@@ -32,7 +35,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
         DataError: the file cannot be read, or a row is not what it should be.
     """
     name = name or str(file)
-    suffix = file.suffix.lower()
+    suffix = ending or file.suffix.lower()
     if suffix == ".csv":
         yield from _csv(read_text(file, name), name)
     elif suffix == ".json":

@@ -1,0 +1,69 @@
+"""Is a results document what other commands may build on? Structure and every number, before a table is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ttmbench.summary import TRACK_ORDER
+
+FRACTIONS = (
+    *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
+)
+_MAPPINGS = ("results", "tracks", "versions", "n-samples", "task_hashes", "ttm", "simple_match", "oracle", "artifacts")
+
+
+def wrong_with(document: Any) -> str | None:
+    """What makes a results document unusable.
+
+    Args:
+        document: a JSON value.
+
+    Returns:
+        One sentence without its subject, None if all is well.
+
+    >>> wrong_with({"schema_version": "1.0", "results": {"t": {"group_match,none": 1.5}}})
+    "has 1.5 for 'group_match,none' of task 't', which is no fraction"
+    """
+    if not isinstance(document, dict) or "schema_version" not in document or "results" not in document:
+        return "is no results document of ttmbench (it has no schema_version)"
+    if str(document["schema_version"]).split(".")[0] != "1":
+        return f"has schema {document['schema_version']!s:.40}; this version reads 1.x"
+    for key in _MAPPINGS:
+        if not isinstance(document.get(key, {}), dict):
+            return f"has a '{key}' that is no object"
+    for task, numbers in document["results"].items():
+        if not isinstance(numbers, dict):
+            return f"has results of task {task!r:.80} that are no object"
+        for key, value in numbers.items():
+            wrong = _wrong_number(key, value)
+            if wrong:
+                return f"has {value!r:.40} for {key!r:.80} of task {task!r:.80}, {wrong}"
+    for task, tracks in document.get("tracks", {}).items():
+        if not isinstance(tracks, dict) or not all(track in TRACK_ORDER for track in tracks.values()):
+            return f"has tracks of task {task!r:.80} that are unknown; known: {', '.join(TRACK_ORDER)}"
+    name = document.get("model_name", "")
+    return None if isinstance(name, str) else "has a model_name that is no text"
+
+
+def _wrong_number(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return "which is no finite number"
+    metric = key.partition(",")[0]
+    is_spread = metric.endswith(("_stderr", "_seed_std"))
+    base = metric.removesuffix("_stderr").removesuffix("_seed_std")
+    if base in FRACTIONS and not 0 <= value <= 1:
+        return "which is no fraction"
+    return "which is a negative spread" if is_spread and value < 0 else None
+
+
+def sample_value(metrics: Any) -> dict[str, float] | None:
+    """The defined numbers of a samples line; None if they are no such thing."""
+    if not isinstance(metrics, Mapping):
+        return None
+    if any(_wrong_number(str(key), value) for key, value in metrics.items()):
+        return None
+    return {str(key): float(value) for key, value in metrics.items() if value is not None}
