@@ -123,7 +123,7 @@ def run(
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
-    samples = _read_samples(config.samples) if config.samples else None
+    samples = read_samples(config.samples) if config.samples else None
     started = datetime.now().astimezone()
     key = run_key(config, chosen, settings)
     record = RunRecord(
@@ -294,7 +294,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     return settings
 
 
-def _read_samples(path: str) -> set[str]:
+def read_samples(path: str) -> set[str]:
     try:
         content = read_json(Path(path))
     except Unreadable as error:
