@@ -54,7 +54,7 @@ class Watch:
         if event in _STARTS or event in _NETWORK:
             self.seen.append(f"{event} {arguments[:2]!r}"[:200])
         elif event == "open":
-            path, mode, flags = arguments
+            path, _, flags = arguments
             writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             if isinstance(path, str | bytes | os.PathLike):
                 self._check("open", path, bool(writing))
@@ -139,7 +139,7 @@ def _in_a_process(name: str, count: int, seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def grounds() -> Iterator[Path]:
-    """A folder with a working folder and, beside it, a tree that nothing may touch; the process stands in the former."""
+    """A working folder, in which the process stands, and beside it a tree that nothing may touch."""
     before, variables = Path.cwd(), dict(os.environ)
     with tempfile.TemporaryDirectory() as name:
         base = Path(name).resolve()
@@ -182,7 +182,10 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
     try:
         with grounds() as base:
             watch = Watch(base)
-            one.put(_fresh(base), one.make(random.Random("warm")))  # imports, caches
+            for warm in ("a", "b"):  # imports, caches; and a format whose valid files are refused would test nothing
+                first = one.put(_fresh(base), one.make(random.Random(warm)))
+                if not first.accepted or first.wrong or first.tracebacks:
+                    raise RuntimeError(f"a valid file of {one.name} is not read as it should be: {first}")
             before = _snapshot(base)
             for number in range(count):
                 key = f"{seed} {one.name} {number}"

@@ -73,7 +73,7 @@ ALLOWED = {
     "data.first": {"types", "errors", "data.loading", "ttmconfig"},
     "data.whatsup": {"types", "errors", "data.loading", "data.first"},
     "data.tagfiles": {"types", "errors", "data.loading", "data.origins", "data.rowfiles", "data.files"},
-    "download.unpack": {"errors", "progress"},
+    "download.unpack": {"errors", "limits", "plaintext", "progress"},
     "download.drive": {"data.loading"},
     "download.record": {"errors", "results"},
     "download.part": set(),

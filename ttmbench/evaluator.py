@@ -295,6 +295,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
 
 
 def read_samples(path: str) -> set[str]:
+    """The group ids of a ``--samples`` file; UsageError if it holds no list of them."""
     try:
         content = read_json(Path(path))
     except Unreadable as error:

@@ -18,6 +18,10 @@ DEFAULTS: dict[str, int] = {
     "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
     "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
     "array_members": 10_000,  # arrays in one file
+    "archive_files": 1_000_000,
+    "archive_bytes": 256 << 30,  # of all files of an archive together
+    "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free
+    "archive_free": 64 << 20,
     "picture_pixels": 89_000_000,  # width times height
     "picture_bytes": 500_000_000,  # of one encoded picture
     "picture_aspect": 100,  # longer side by shorter side: models scale the shorter one up

@@ -7,6 +7,7 @@ import unicodedata
 
 from ttmbench.limits import limit
 
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
 _LATEX = str.maketrans(
     {

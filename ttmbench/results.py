@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.errors import UsageError
+from ttmbench.plaintext import DEVICES
 from ttmbench.scorefile import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
 _LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
-_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 
 
 @dataclass
@@ -168,7 +168,7 @@ def safe_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".").rstrip(".") or "model"
     if len(plain) > _LONGEST_NAME:
         plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    return f"_{plain}" if plain.partition(".")[0].upper() in _DEVICES else plain
+    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain
 
 
 def _literal(text: str) -> str:

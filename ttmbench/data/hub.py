@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -142,6 +143,9 @@ def load_table(options: HuggingfaceOptions, offline: bool) -> Any:
         DataError: it cannot be read.
     """
     import datasets
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
 
     def load(path: str, **more: Any) -> Any:
         # The card counts all splits; with a choice of files, these counts would be an error.
