@@ -12,9 +12,11 @@ import json
 import math
 import random
 import re
+import struct
 import tarfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -602,6 +604,43 @@ def put_picture(folder: Path, content: bytes) -> Outcome:
     return outcome
 
 
+OTHER_KINDS = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(sentinel/secret.txt) (r) file\nshowpage\n%%EOF\n",
+    b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
+    b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n%%EOF",
+    b"GIMP brush",
+    b"P6\n100000 100000\n255\n",
+    b"P6\n0 10\n255\n",
+    b"BM" + b"\0" * 60,
+    b"",
+)
+
+
+def png_of(width: int, height: int, content: bytes = b"") -> bytes:
+    """A PNG whose header promises so many pixels; its rows are all zero as far as they go."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    data = content or zlib.compress(b"\0" * min(1_000_000, (width + 1) * height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def picture_changed(content: bytes, rng: random.Random) -> bytes:
+    """Another kind of file, a header that promises too many pixels, a strip, an end that lacks."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        return rng.choice(OTHER_KINDS)
+    if kind == 1:
+        return png_of(*rng.choice(((60_000, 60_000), (2**31 - 1, 2**31 - 1), (12_000, 12_000), (0, 5), (2**20, 1))))
+    if kind == 2:
+        return png_of(rng.randrange(1, 400), rng.randrange(1, 400), rng.randbytes(30))
+    if kind == 3:
+        return content[: -rng.randrange(1, 20)]
+    return content + rng.randbytes(rng.randrange(1, 2000))
+
+
 def png_repacked(content: bytes, rng: random.Random) -> bytes:
     """The same pixels, compressed otherwise."""
     stream = io.BytesIO()
@@ -931,10 +970,10 @@ FORMATS = (
     Format("rows JSONL", "validate", lambda rng: jsonl(rows(rng)), rows_in("jsonl"), **_LINES),
     Format("rows JSON", "validate", lambda rng: json.dumps(rows(rng)).encode(), rows_in("json"), **_MEANT),
     Format("rows CSV", "validate", rows_csv, rows_in("csv"), **_CSV),
-    Format("PNG", "validate, open_upright", picture, put_picture, neutral=png_repacked),
-    Format("JPEG", "validate, open_upright", lambda rng: picture(rng, "JPEG"), put_picture),
-    Format("WebP", "validate, open_upright", lambda rng: picture(rng, "WEBP"), put_picture),
-    Format("GIF", "validate, open_upright", lambda rng: picture(rng, "GIF"), put_picture),
+    Format("PNG", "validate, open_upright", picture, put_picture, picture_changed, png_repacked),
+    Format("JPEG", "validate, open_upright", lambda rng: picture(rng, "JPEG"), put_picture, picture_changed),
+    Format("WebP", "validate, open_upright", lambda rng: picture(rng, "WEBP"), put_picture, picture_changed),
+    Format("GIF", "validate, open_upright", lambda rng: picture(rng, "GIF"), put_picture, picture_changed),
     Format("zip", "unpack", make_zip, put_archive, zip_changed, repacked),
     Format("tar", "unpack", make_tar, put_archive, tar_changed),
     Format("parquet", "validate", make_parquet, put_parquet, share=0.3),
