@@ -210,7 +210,7 @@ class _Work:
             record.fail(name, stage_of(error, "run"), error)
             if config.on_error == "raise":
                 raise
-            complain(f"task {name} failed: {error}")
+            complain(f"task {name} failed: {record.errors[-1]['message']}")
             state = None  # kept for the next attempt
         self._save("running", place)
         if state is not None:
@@ -302,9 +302,9 @@ def read_samples(path: str) -> set[str]:
         raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
         raise UsageError(f"--samples {path}: is no JSON list of group ids")
-    strange = next((one for one in content if isinstance(one, bool) or not isinstance(one, str | int)), None)
-    if strange is not None:
-        raise UsageError(f"--samples {path}: {strange!r:.80} is no group id")
+    strange = [one for one in content if isinstance(one, bool) or not isinstance(one, str | int)]
+    if strange:
+        raise UsageError(f"--samples {path}: {strange[0]!r:.80} is no group id")
     return {str(entry) for entry in content}
 
 

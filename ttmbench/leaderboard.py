@@ -238,7 +238,7 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Row]:
                 version=_whole(document["versions"][task]),
                 metric=metric,
                 method=METHOD_OF_FILTER.get(label, label),
-                value=float(value),
+                value=float(value) + 0.0,  # no -0.0
                 stderr=spread,
                 seed_std=over_seeds,
                 seeds=len(record[task]["seeds"]) if task in record else None,

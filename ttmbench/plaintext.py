@@ -52,6 +52,15 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def is_text(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def one_line(text: str, most: int | None = None) -> str:
     r"""Text as one plain line of bounded length.
 
@@ -78,7 +87,7 @@ def markdown(text: str) -> str:
     >>> markdown("a|b <i>_c_</i>")
     'a\\|b \\<i\\>\\_c\\_\\</i\\>'
     """
-    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", " ".join(plain(text, keep="").split()))
+    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", plain(" ".join(text.split()), keep=""))
 
 
 def latex(text: str) -> str:
@@ -87,4 +96,4 @@ def latex(text: str) -> str:
     >>> latex("50% of a_b")
     '50\\% of a\\_b'
     """
-    return " ".join(plain(text, keep="").split()).translate(_LATEX)
+    return plain(" ".join(text.split()), keep="").translate(_LATEX)

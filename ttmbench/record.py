@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ttmbench import environment, secrets
+from ttmbench.blame import said
 from ttmbench.breakdown import aggregates
 from ttmbench.choice.choices import CHOICE, Choices
 from ttmbench.errors import TtmbenchError
@@ -183,6 +184,15 @@ class RunRecord:
         self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
         self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
 
+    def _usage(self) -> dict[str, Any]:
+        """What the model has used; a model that cannot tell is no reason to lose a run."""
+        try:
+            used = dict(self._reporting.usage()) if self._reporting else {}
+            json.dumps(used, allow_nan=False)
+        except Exception as error:
+            return {"error": said(error)}
+        return used
+
     def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
         per_task = self._per_task()
@@ -200,7 +210,7 @@ class RunRecord:
             "config": self.config,
             "run_key": self._key,
             "model_name": self._model_name,
-            "model_info": {**self.model_info, **({"usage": dict(self._reporting.usage())} if self._reporting else {})},
+            "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
             "date": self._started.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
@@ -209,7 +219,7 @@ class RunRecord:
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
-        scrubbed: dict[str, Any] = secrets.scrub_values(document)
+        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:

@@ -198,10 +198,10 @@ class Registry:
         with blaming(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
             result = reader(replace(request, options=options))
             loaded = result if isinstance(result, Loaded) else Loaded(list(result))
-        strange = next((one for one in loaded.groups if not isinstance(one, Group)), None)
-        if strange is not None:
+        strange = [one for one in loaded.groups if not isinstance(one, Group)]
+        if strange:
             raise DataError(
-                f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange).__name__} in place of a group"
+                f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange[0]).__name__} in place of a group"
             )
         # A reader that names its kind has told everything; of others the options are told.
         record = loaded.source if "kind" in loaded.source else {**source, **loaded.source}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from ttmbench.summary import TRACK_ORDER
 FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
 )
+LARGEST = 1e300
 _MAPPINGS = ("results", "tracks", "versions", "n-samples", "task_hashes", "ttm", "simple_match", "oracle", "artifacts")
 
 
@@ -50,7 +50,7 @@ def wrong_with(document: Any) -> str | None:
 def _wrong_number(key: str, value: Any) -> str | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "which is no finite number"
     metric = key.partition(",")[0]
     is_spread = metric.endswith(("_stderr", "_seed_std"))

@@ -65,9 +65,12 @@ def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> Stor
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if head[:2] == b"PK" or head[8:9] == b"{":
-        return _from_arrays(path, read_arrays(path), shape, logit_scale)
-    return _from_lines(path, shape)
+    packed = head[:2] == b"PK" or head[8:9] == b"{"
+    stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
+    if len(stored.scores.get("none", ())) != 1:
+        filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
+        raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")
+    return stored
 
 
 def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 GONE = "<redacted>"
@@ -74,13 +74,15 @@ def _redacted(value: Any) -> Any:
     return redact([value]) if isinstance(value, str) else value
 
 
-def scrub_values(value: Any) -> Any:
-    """A JSON value with `scrub` applied to every text in it."""
+def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
+    """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
     if isinstance(value, str):
+        for secret in known:
+            value = value.replace(secret, GONE)
         return scrub(value)
     if isinstance(value, dict):
-        return {key: scrub_values(one) for key, one in value.items()}
-    return [scrub_values(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: scrub_values(one, known) for key, one in value.items()}
+    return [scrub_values(one, known) for one in value] if isinstance(value, list | tuple) else value
 
 
 def secrets_of(settings: Any, named: bool = False) -> set[str]:
