@@ -888,3 +888,9 @@ def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_ta
     task = folder_task() / "mine.yaml"
     done = simple_evaluate(Scorer(), str(task), output_path=str(tmp_path / "o.json"), command=["ttmbench", "\udcff"])
     assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench ?"
+
+
+def test_every_limit_stands_in_the_page_with_its_number():
+    text = (Path(__file__).resolve().parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, flags=re.MULTILINE))
+    assert {name: int(value) for name, value in rows.items()} == limits.DEFAULTS
