@@ -18,7 +18,7 @@ from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
 from ttmbench.registry import build_registry
 from ttmbench.results import safe_name, to_json, write_atomically
 from ttmbench.runconfig import RunConfig
-from ttmbench.secrets import redact
+from ttmbench.secrets import redact, scrub_values, secrets_of
 from ttmbench.taskrun import adaptation
 
 SCHEMA_VERSION = "1.0"
@@ -97,6 +97,7 @@ def analyze_tasks(
             "packages": environment.packages(),
             "command": redact(command),
         }
+        document = scrub_values(document, secrets_of(config.model_args))
         yield document, _write(folder, f"{analysis}_{task.spec.task}_{stamp}", document)
 
 

@@ -144,15 +144,19 @@ def load_table(options: HuggingfaceOptions, offline: bool) -> Any:
     """
     import datasets
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-
     def load(path: str, **more: Any) -> Any:
         # The card counts all splits; with a choice of files, these counts would be an error.
         checks = "no_checks" if options.data_files else None
         names: dict[str, Any] = {"split": options.split, "data_files": options.data_files, "verification_mode": checks}
         fetch = partial(datasets.load_dataset, path, options.name, **names, **more)
-        return reach(where_it_is(options.path, options.revision), options.path, offline, fetch)
+        shown = not datasets.are_progress_bars_disabled()
+        if not sys.stderr.isatty():
+            datasets.disable_progress_bars()
+        try:
+            return reach(where_it_is(options.path, options.revision), options.path, offline, fetch)
+        finally:
+            if shown:
+                datasets.enable_progress_bars()
 
     if Path(options.path).is_dir():
         return load(options.path)
