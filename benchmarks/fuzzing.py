@@ -93,6 +93,8 @@ def run(options: argparse.Namespace) -> int:
     counts = {one.name: round(options.files * one.share / shares) for one in chosen}
     counts[chosen[0].name] += options.files - sum(counts.values())
     rows = []
+    print("| " + " | ".join(["format", "way", *COLUMNS, "slowest"]) + " |")
+    print("|---|---|" + "---:|" * (len(COLUMNS) + 1))
     for one in chosen:
         if options.in_this_process:
             row = fuzz(one, counts[one.name], options.seed)
