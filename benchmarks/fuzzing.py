@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--in_this_process", action="store_true", help=argparse.SUPPRESS)
 
 
-def run(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Fuzzes every format, prints the table and says 1 if there was a fault."""
     from fuzz_formats import FORMATS
 

@@ -58,7 +58,7 @@ ALLOWED = {
         *("types", "errors", "protocols", "progress", "matching", "metrics", "schedules", "ttmconfig"),
         *("finetune", "stage", "trainer"),
     },
-    "checkpoint": {"types", "errors", "results", "trainer", "ttm"},
+    "checkpoint": {"types", "errors", "results", "terminal", "trainer", "ttm"},
     "hookspecs": {"types", "protocols"},
     "data.origins": set(),
     "data.places": set(),

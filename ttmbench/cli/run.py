@@ -10,7 +10,7 @@ from typing import Any
 
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
-from ttmbench.terminal import say
+from ttmbench.terminal import complain, say
 
 _PAIRS = ("model_args", "task_args", "ttm_args")
 
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
     except KeyboardInterrupt:
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
-        print(f"ttmbench: interrupted; {kept}", file=sys.stderr)
+        complain(f"interrupted; {kept}")
         return INTERRUPTED
     print_results(results.document)
     if results.path is not None:
