@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ttmbench.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.contrastive import ContrastiveModel, count_parameters, unit
 
@@ -51,7 +52,7 @@ def load(
         UsageError: a scale that is not positive.
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    arrays = _read(file)
+    arrays = read_arrays(file).arrays
     images, captions = (_features(file, arrays, name) for name in (IMAGES, CAPTIONS))
     if images.shape[1] != captions.shape[1]:
         raise DataError(f"{file}: '{IMAGES}' has dimension {images.shape[1]}, '{CAPTIONS}' has {captions.shape[1]}")
@@ -151,30 +152,14 @@ class EmbeddingsModel(ContrastiveModel):
         return self._offset
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
-    try:
-        with file.open("rb") as stream:
-            zipped = stream.read(2) == b"PK"
-        if zipped:
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        from safetensors.numpy import load_file
-
-        return dict(load_file(file))
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:
-        raise DataError(
-            f"{file}: is no npz or safetensors file of numbers ({' '.join(str(error).split())[:200]})"
-        ) from None
-
-
 def _features(file: Path, arrays: Mapping[str, np.ndarray], name: str) -> torch.Tensor:
     if name not in arrays:
         raise DataError(f"{file}: has no array '{name}'; it has {', '.join(arrays) or 'none'}")
     array = arrays[name]
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise DataError(f"{file}: '{name}' must be floats [rows, d], got {array.dtype} {list(array.shape)}")
+    if too_large(array):
+        raise DataError(f"{file}: '{name}' holds a number larger than {LARGEST:g}, which is no feature")
     features = np.ascontiguousarray(array, dtype=np.float32)
     length = np.linalg.norm(features.astype(np.float64), axis=1)
     wrong = ~(np.isfinite(length) & (length > 0))

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.comparison import compare_runs, pairs_within, read_run
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results import schema
-
-BY_TASK = ("ci", "chance", "ties", "configs", "higher_is_better", "datasets")
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
@@ -31,23 +29,13 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         artifacts[file.name] = {"kind": "samples"}
-    document = {key: {} for key in schema("results")["required"]} | {
-        **{key: {task: {} for task in values} for key in (*BY_TASK, "tracks")},
-        **{
-            "schema_version": "1.0",
-            "errors": [],
-            "git_hash": None,
-            "total_evaluation_time_seconds": 0.0,
-            "command": "",
-        },
-        "date": 0.0,
-        "n-samples": {task: {"original": 1, "effective": 1} for task in values},
-        "model_name": model,
-        "results": {task: {} for task in values},
-        "versions": dict.fromkeys(values, version),
-        "task_hashes": dict.fromkeys(values, digest),
-        "artifacts": artifacts,
-    }
+    document = whole_document(
+        {task: {} for task in values},
+        model_name=model,
+        versions=dict.fromkeys(values, version),
+        task_hashes=dict.fromkeys(values, digest),
+        artifacts=artifacts,
+    )
     path = folder / f"{name}.json"
     path.write_text(json.dumps(document))
     return path

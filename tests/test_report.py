@@ -178,7 +178,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         "old.json": "schema 0.3",
         "results_list.json": "no results document",
         "text.json": "no complete results document (ValueError",
-        "nan.json": "NaN is no number",
+        "nan.json": "NaN is no number of JSON",
         f"tiny-clip/{samples.name}": "sha256 differs",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
     }

@@ -460,7 +460,7 @@ def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference)
     (tmp_path / "x.json").write_text(json.dumps(reference))
     assert main(["reproduce", str(tmp_path / "own.yaml"), "--runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "\x1b" not in out and "[red]P[/red] ?[2J, S, T" in out and "[bold]m" in out and "in ?[31mred" in out
+    assert "\x1b" not in out and r"[red]P[/red] \x1b[2J, S, T" in out and "[bold]m" in out and r"in \x1b[31mred" in out
 
 
 def test_rows_are_chosen_by_either_name_of_a_model():

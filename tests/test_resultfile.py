@@ -86,7 +86,10 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
         ({"results": []}, "'results' is no object"),
         ({"model_name": 3}, "'model_name' is no string"),
         ({"results": {"t": 1}}, "'results' of task 't' is no object"),
-        ({"results": {"t": {"group_match,none": "0.5"}}}, "'group_match,none' of task 't' is no number"),
+        (
+            {"results": {"shapes_color": {"group_match,none": "0.5"}}},
+            "of task 'shapes_color', which is no finite number",
+        ),
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
         ({"n-samples": {"shapes_color": 200}}, "'n-samples' lacks task 'shapes_color'"),
         ({"n-samples": {"shapes_color": {}}}, "'n-samples' of task 'shapes_color' states no counts"),
@@ -103,7 +106,7 @@ def test_what_is_there_but_of_another_kind(tmp_path, document, change, why):
 def test_files_that_are_no_json(tmp_path):
     for content, why in (
         (b"", "is not JSON"),
-        (b"\x80\x02}q\x00", "no UTF-8 text"),
+        (b"\x80\x02}q\x00", "not UTF-8 text"),
         (b"[" * 100_000, "is not JSON"),
         (b'{"schema_version": "1.0", "date": NaN}', "NaN is no number"),
         (b"[1, 2]", "a JSON list, not an object"),
@@ -162,7 +165,7 @@ def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path,
     assert len(found) == 100 and sum(one.document is not None for one in found) == 96
     reasons = {one.path: one.skipped for one in found if one.skipped is not None}
     assert set(reasons) == {truncated, binary, old, new}
-    assert "not all of it" in reasons[truncated] and "UTF-8" in reasons[binary]
+    assert "is not JSON (Expecting" in reasons[truncated] and "UTF-8" in reasons[binary]
     assert "schema 0.9" in reasons[old] and "schema 2.0" in reasons[new]
     board = merge(tmp_path)
     assert len({row.model for row in board.rows}) == 96

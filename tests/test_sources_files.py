@@ -185,7 +185,7 @@ def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
     write(data / "rows.json", [ROWS[0], {**ROWS[1], "image": "1.jpg"}])
     opened: list[str] = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda file, *rest: (opened.append(str(file)), real(file, *rest))[1])
+    monkeypatch.setattr(Image, "open", lambda file, **how: (opened.append(str(file)), real(file, **how))[1])
     groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR), data)
     assert opened == [], "reading a task decodes no picture"
     first, second = (open_upright(group.images[0], group.group_id) for group in groups.groups)

@@ -18,6 +18,7 @@ from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
 from ttmbench.registry import build_registry
 from ttmbench.results import safe_name, to_json, write_atomically
 from ttmbench.runconfig import RunConfig
+from ttmbench.secrets import redact, scrub_values, secrets_of
 from ttmbench.taskrun import adaptation
 
 SCHEMA_VERSION = "1.0"
@@ -94,8 +95,9 @@ def analyze_tasks(
             **said,
             "date": started.timestamp(),
             "packages": environment.packages(),
-            "command": environment.redact(command),
+            "command": redact(command),
         }
+        document = scrub_values(document, secrets_of(config.model_args))
         yield document, _write(folder, f"{analysis}_{task.spec.task}_{stamp}", document)
 
 

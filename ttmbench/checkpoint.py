@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.results import write_atomically
+from ttmbench.terminal import complain
 from ttmbench.trainer import TrainingState
 from ttmbench.ttm import Step
 from ttmbench.types import Scores
@@ -64,7 +64,7 @@ class SeedCheckpoint:
         except FileNotFoundError:
             pass  # stopped before its first iteration was over
         except Exception as error:
-            print(f"ttmbench: {self._folder} cannot be gone on from ({error}); its seed starts again", file=sys.stderr)
+            complain(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
         shutil.rmtree(self._folder, ignore_errors=True)
         return Standing()
 
@@ -167,10 +167,7 @@ class TaskCheckpoint:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            print(
-                f"ttmbench: {why}; the test-time stage goes on, but if it is stopped it continues from before this",
-                file=sys.stderr,
-            )
+            complain(f"{why}; the test-time stage goes on, but if it is stopped it continues from before this")
         self._warned = True
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ttmbench.errors import DataError
+from ttmbench.limits import limit, raised_by
+from ttmbench.plaintext import is_text
 from ttmbench.progress import track
 from ttmbench.taskfile import TaskSpec
 from ttmbench.types import Group, ImageRef
@@ -38,6 +40,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     if not groups:
         raise DataError(f"task '{spec.task}': the source gave no group")
     for group in groups:
+        _check_texts(spec, group)
         shape = (len(group.images), len(group.captions))
         if shape != spec.group.shape:
             raise DataError(
@@ -49,6 +52,23 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
     if doubled:
         raise DataError(f"task '{spec.task}': group id {doubled[0]} is given to several groups")
+
+
+def _check_texts(spec: TaskSpec, group: Group) -> None:
+    """Ids, captions and names are texts that a file can hold, of a length that a reader can bear."""
+    most = limit("caption_characters")
+    for what, text in (
+        ("the id", group.group_id),
+        *(("a caption", caption) for caption in group.captions),
+        *(("the name of an image", image.name) for image in group.images),
+    ):
+        where = f"task '{spec.task}': {what} of group {group.group_id!r:.80}"
+        if not isinstance(text, str):
+            raise DataError(f"{where} is {type(text).__name__}, not a text")
+        if len(text) > most:
+            raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}")
+        if "\0" in text or not is_text(text):
+            raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.jsonl import read_json_lines
+from ttmbench.resultcheck import sample_value
 from ttmbench.resultfile import read_document
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, RAW
 
@@ -39,7 +40,7 @@ class Run:
     @property
     def name(self) -> str:
         """What tables call it."""
-        return str(self.document["model_name"])
+        return str(self.document.get("model_name", self.path.stem))
 
 
 def read_run(path: Path) -> Run:
@@ -55,11 +56,14 @@ def read_run(path: Path) -> Run:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
     document = read_document(path)
-    names = {name: about for name, about in document.get("artifacts", {}).items() if about.get("kind") == "samples"}
+    artifacts = document.get("artifacts", {}).items()
+    names = [name for name, about in artifacts if isinstance(about, dict) and about.get("kind") == "samples"]
     if not names:
         raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
     values: dict[str, Values] = {}
     for name in names:
+        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
+            raise DataError(f"{path}: its artifact {name!r:.80} lies in another folder; only files beside it are read")
         task = next((task for task in document["results"] if _is_of(name, task)), None)
         if task is not None:
             values[task] = _values(path.parent / name)
@@ -169,14 +173,17 @@ def _is_of(name: str, task: str) -> bool:
 
 def _values(path: Path) -> Values:
     sums: dict[tuple[str, str, str], list[float]] = {}
+    seen: set[str] = set()
     for number, line in read_json_lines(path):
-        try:
-            group, name, metrics = str(line["group_id"]), str(line["filter"]), dict(line["metrics"])
-        except (KeyError, TypeError, ValueError):
-            raise DataError(f"{path}: line {number} is no samples line of ttmbench") from None
+        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
+        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
+            raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")
+        again = (name, line.get("seed_index", 0), group)
+        if str(again) in seen:
+            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
+        seen.add(str(again))
         for metric, value in metrics.items():
-            if value is not None:
-                sums.setdefault((name, metric, group), []).append(float(value))
+            sums.setdefault((name, metric, group), []).append(value)
     values: Values = {}
     for (name, metric, group), found in sums.items():
         values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)

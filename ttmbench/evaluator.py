@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.assertions import check_assertions
+from ttmbench.blame import blaming
 from ttmbench.errors import TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
@@ -22,7 +21,9 @@ from ttmbench.resume import Place, open_place, run_key
 from ttmbench.runconfig import RunConfig, make_run_config, split_names
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import Folders, run_task
+from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
+from ttmbench.textfile import Unreadable, read_json
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Scores
 
@@ -118,12 +119,12 @@ def run(
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
     registry = build_registry(config.include_path, plugins)
     for broken in registry.plugins.broken:
-        print(f"ttmbench: plugin '{broken.name}' could not be imported: {broken.reason}", file=sys.stderr)
+        complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
-    samples = _read_samples(config.samples) if config.samples else None
+    samples = read_samples(config.samples) if config.samples else None
     started = datetime.now().astimezone()
     key = run_key(config, chosen, settings)
     record = RunRecord(
@@ -196,12 +197,13 @@ class _Work:
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
-            outcome = run_task(
-                self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
-            )
-            record.outcomes[name] = outcome
-            if outcome.failure is not None:
-                raise outcome.failure
+            with blaming(f"task '{name}' with model '{config.model}'"):
+                outcome = run_task(
+                    self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
+                )
+                record.outcomes[name] = outcome
+                if outcome.failure is not None:
+                    raise outcome.failure
             if place is not None:
                 with during("save"):
                     write_artifacts(place.files, config, outcome)
@@ -209,7 +211,7 @@ class _Work:
             record.fail(name, stage_of(error, "run"), error)
             if config.on_error == "raise":
                 raise
-            print(f"ttmbench: task {name} failed: {error}", file=sys.stderr)
+            complain(f"task {name} failed: {record.errors[-1]['message']}")
             state = None  # kept for the next attempt
         self._save("running", place)
         if state is not None:
@@ -229,7 +231,7 @@ class _Work:
             self._save("failed" if isinstance(error, Exception) else "interrupted", place)
         except TtmbenchError as second:
             if stage_of(error, "run") != "save":
-                print(f"ttmbench: {second}", file=sys.stderr)
+                complain(str(second))
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:
@@ -293,13 +295,15 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     return settings
 
 
-def _read_samples(path: str) -> set[str]:
+def read_samples(path: str) -> set[str]:
+    """The group ids of a ``--samples`` file; UsageError if it holds no list of them."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--samples {path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise UsageError(f"--samples {path}: is not JSON ({error})") from None
+        content = read_json(Path(path))
+    except Unreadable as error:
+        raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
         raise UsageError(f"--samples {path}: is no JSON list of group ids")
+    strange = [one for one in content if isinstance(one, bool) or not isinstance(one, str | int)]
+    if strange:
+        raise UsageError(f"--samples {path}: {strange[0]!r:.80} is no group id")
     return {str(entry) for entry in content}

@@ -6,15 +6,17 @@ task version or other data are a conflict that is listed, not averaged.
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttmbench.blame import said
+from ttmbench.data.rowfiles import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
+from ttmbench.plaintext import one_line
 from ttmbench.resultfile import walk_documents
 from ttmbench.results import SCHEMA_VERSION
 from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TRACK_ORDER, TTM
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 OWN_FILE = "leaderboard.json"
+CELL = 200  # characters of a name in a table
 METHOD_OF_FILTER = {RAW: "raw", SIMPLE_MATCH: "overfitted", TTM: "TTM", ORACLE: "oracle"}
 PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 _TRACK_OF_METHOD = {"raw": "zero_shot", "simple_match": "matching", "ttm": "test_time", "oracle": "oracle"}
@@ -118,8 +121,8 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
         document = found.document
         try:
             rows = list(_rows(document, name))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            skipped[name] = f"is no complete results document ({type(error).__name__}: {error})"
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+            skipped[name] = f"is no complete results document ({said(error)})"
             continue
         documents += 1
         if not rows:
@@ -155,20 +158,14 @@ def read_published(path: Traversable) -> Iterator[Row]:
     Raises:
         DataError: it cannot be read, lacks a column, or a number is none; file and line are named.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in PUBLISHED_COLUMNS if name not in (reader.fieldnames or ())]
+    lines = list(csv_rows(read_text(path, str(path)), str(path)))
+    missing = [name for name in PUBLISHED_COLUMNS if not lines or name not in lines[0].cells]
     if missing:
         raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(PUBLISHED_COLUMNS)}")
-    for number, line in enumerate(reader, start=2):
-        try:
-            value, spread = float(line["percent"]) / 100, line.get("std_percent") or None
-            std = None if spread is None else float(spread) / 100
-        except (TypeError, ValueError):
-            raise DataError(f"{path}: line {number} has percent {line['percent']!r}, which is no number") from None
+    for number, row in enumerate(lines, start=2):
+        line = {str(key): one_line(cell, CELL) for key, cell in row.cells.items()}
+        value = _fraction(path, number, line["percent"])
+        std = _fraction(path, number, line["std_percent"]) if line.get("std_percent") else None
         method = line["method"]
         yield Row(
             track=_TRACK_OF_METHOD.get(method, "zero_shot"),
@@ -187,6 +184,13 @@ def read_published(path: Traversable) -> Iterator[Row]:
             source=f"{line['source']}, {line['table']}",
             published=True,
         )
+
+
+def _fraction(path: Traversable, number: int, text: str) -> float:
+    """A percentage of a table as a fraction; digits, a point and nothing else."""
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text) or float(text) > 100:
+        raise DataError(f"{path}: line {number} has percent {text!r:.80}, which is no number from 0 to 100")
+    return float(text) / 100
 
 
 def as_document(board: Leaderboard) -> dict[str, Any]:
@@ -222,27 +226,34 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Row]:
     date = datetime.fromtimestamp(float(document["date"]), UTC).isoformat(timespec="seconds")
     for task, numbers in document["results"].items():
         for key, track in document["tracks"][task].items():
-            metric, label = key.split(",")
+            metric, label = (one_line(part, CELL) for part in key.split(","))
             value = numbers.get(key)
+            spread, over_seeds = (numbers.get(key.replace(",", f"_{what},")) for what in ("stderr", "seed_std"))
             if value is None:
                 continue
             record = document.get({TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}.get(label, ""), {})
             yield Row(
                 track=str(track),
-                model=str(document["model_name"]),
-                task=task,
-                version=int(document["versions"][task]),
+                model=one_line(document["model_name"], CELL),
+                task=one_line(task, CELL),
+                version=_whole(document["versions"][task]),
                 metric=metric,
                 method=METHOD_OF_FILTER.get(label, label),
-                value=float(value),
-                stderr=numbers.get(f"{metric}_stderr,{label}"),
-                seed_std=numbers.get(f"{metric}_seed_std,{label}"),
+                value=float(value) + 0.0,  # no -0.0
+                stderr=spread,
+                seed_std=over_seeds,
                 seeds=len(record[task]["seeds"]) if task in record else None,
-                groups=int(document["n-samples"][task]["effective"]),
-                data=str(document["task_hashes"][task]),
+                groups=_whole(document["n-samples"][task]["effective"]),
+                data=one_line(str(document["task_hashes"][task]), CELL),
                 date=date,
                 source=name,
             )
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{value!r:.80} is no whole number from 0")
+    return value
 
 
 def _conflicts(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from ttmbench.escaping import latex, no_formula
 from ttmbench.leaderboard import Leaderboard, Row, tables
+from ttmbench.plaintext import csv_cell, latex, markdown
 from ttmbench.table import NOTHING
 
 TITLES = {
@@ -26,7 +25,7 @@ def to_csv(board: Leaderboard) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, [column.name for column in fields(Row)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: no_formula(value) for name, value in asdict(row).items()} for row in board.rows)
+    writer.writerows({name: csv_cell(value) for name, value in asdict(row).items()} for row in board.rows)
     return out.getvalue()
 
 
@@ -36,9 +35,9 @@ def to_markdown(board: Leaderboard) -> str:
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
         head = ["model", "method", *columns]
-        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)])]
+        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
         text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
-        parts.append(f"## {TITLES.get(track, track)}\n\n" + "\n".join(text) + "\n")
+        parts.append(f"## {TITLES.get(track) or markdown(track)}\n\n" + "\n".join(text) + "\n")
     return "\n".join(parts)
 
 
@@ -54,7 +53,7 @@ def to_latex(board: Leaderboard) -> str:
         ]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(
-            f"% {TITLES.get(track, track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
+            f"% {TITLES.get(track) or latex(track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
     return "\n".join(parts)
@@ -127,5 +126,5 @@ def _cell(row: Row | None, plus_minus: str = " ± ") -> str:
     return f"{100 * row.value:.2f}{spread}"
 
 
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(re.sub(r"([|\\<>`\[\]*_])", r"\\\1", c) if c[:3] != "---" else c for c in cells) + " |"
+def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:
+    return "| " + " | ".join(cells if rule else map(markdown, cells)) + " |"

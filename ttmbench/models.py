@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.blame import blaming, said
+from ttmbench.errors import UsageError
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PairTrainable, PreparedPairScorer, Trainable
 from ttmbench.registry import Registry, load_target
 
@@ -30,7 +32,8 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
     spec = registry.adapter(name)
     factory = load_target(spec.target, spec.needs)
     arguments = {**spec.model_args, **model_args}
-    parameters = inspect.signature(factory).parameters
+    with blaming(_whose(registry, name)):
+        parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [key for key in arguments if key not in parameters and not takes_any]
     if unknown:
@@ -51,12 +54,11 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
     passed = {
         key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
     }
-    try:
-        adapter = factory(**passed, **arguments)
-    except TtmbenchError:
-        raise
-    except TypeError as error:
-        raise UsageError(f"model '{name}': {error}") from error
+    with blaming(_whose(registry, name)):
+        try:
+            adapter = factory(**passed, **arguments)
+        except TypeError as error:
+            raise UsageError(f"model '{name}': {said(error).removeprefix('TypeError: ')}") from error
     if not isinstance(adapter, DualEncoder | PairScorer | ChoiceScorer):
         raise UsageError(
             f"model '{name}': {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
@@ -64,6 +66,10 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
             "(answer, choice_style)"
         )
     return adapter
+
+
+def _whose(registry: Registry, name: str) -> str:
+    return f"model '{name}' of plugin '{registry.adapters[name][1]}'"
 
 
 def can_adapt(adapter: Any) -> bool:
@@ -93,8 +99,8 @@ def capabilities(adapter: Any) -> list[str]:
 
 def model_info(adapter: Any) -> dict[str, Any]:
     """What an adapter states about itself, for the record."""
-    stated = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
-    return {
-        "capabilities": capabilities(adapter),
-        "fingerprint": dict(stated) if isinstance(stated, Mapping) else {"fingerprint": str(stated)},
-    }
+    with blaming(f"fingerprint() of {type(adapter).__name__}"):
+        stated = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
+        shown = dict(stated) if isinstance(stated, Mapping) else {"fingerprint": str(stated)}
+        json.dumps(shown, allow_nan=False)
+    return {"capabilities": capabilities(adapter), "fingerprint": shown}

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ttmbench.checks import check_count
 from ttmbench.debiasing import Likelihoods, likelihoods
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.models import can_adapt, only_chooses
 from ttmbench.pairscoring import score_streaming
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
@@ -127,6 +129,10 @@ def open_task(
     lap("score")
     raw, notes = settle_refusals(adapter, raw, groups)
     check_finite(raw.groups, groups)
+    if raw.all_pairs is not None and not np.isfinite(raw.all_pairs).all():
+        image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
+        group_id = groups[image // spec.shape.images].group_id
+        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
     return OpenTask(spec, metrics, groups, source, fingerprint, stage, raw, seconds, parts, tuple(notes))
 
 

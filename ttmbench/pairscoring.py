@@ -24,6 +24,7 @@ from ttmbench.scoring import (
     distinct_captions,
     distinct_images,
     n_rows,
+    one_score_each,
     open_upright,
     rows_of,
     take,
@@ -137,12 +138,9 @@ def _score(
                 encoded = encoder(new)
                 kept |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
             images = concatenate([kept[row] for row in part[:, 0].tolist()])
-            found = np.asarray(adapter.score_prepared(images, take(captions, part[:, 1])))
-            if found.shape != (len(part),):
-                raise TtmbenchError(
-                    f"the model returned scores of shape {found.shape} for {len(part)} pairs; one each is expected"
-                )
-            values[part[:, 0], part[:, 1]] = found
+            values[part[:, 0], part[:, 1]] = one_score_each(
+                adapter.score_prepared(images, take(captions, part[:, 1])), len(part)
+            )
             shown.update(len(part))
     return PairTable(values, rows)
 

@@ -11,7 +11,9 @@ from typing import Any
 import pluggy
 
 from ttmbench import builtin_plugin, hookspecs
+from ttmbench.blame import said
 from ttmbench.errors import UsageError
+from ttmbench.plaintext import one_line
 
 BUILTIN = "ttmbench"
 
@@ -54,7 +56,7 @@ class Plugins:
         found: dict[str, tuple[Any, str]] = {}
         for plugin, items in self.each(hook):
             for item in items:
-                for name in key(item):
+                for name in _names_of(item, key, plugin, hook):
                     if name in found:
                         raise UsageError(
                             f"plugins '{found[name][1]}' and '{plugin}' both register '{name}' through {hook}; "
@@ -74,8 +76,8 @@ class Plugins:
                 results.append((name, list(items)))
             except UsageError:
                 raise
-            except Exception as error:
-                raise UsageError(f"plugin '{name}' failed in {hook}: {type(error).__name__}: {error}") from error
+            except (Exception, SystemExit) as error:
+                raise UsageError(f"plugin '{name}' failed in {hook}: {said(error)}") from error
         return results
 
     def listens(self, hook: str) -> bool:
@@ -87,11 +89,8 @@ class Plugins:
         for implementation in self._implementations(hook):
             try:
                 implementation.function(*(values[name] for name in implementation.argnames))
-            except Exception as error:
-                warnings.warn(
-                    f"plugin '{implementation.plugin_name}' failed in {hook}: {type(error).__name__}: {error}",
-                    stacklevel=2,
-                )
+            except (Exception, SystemExit) as error:
+                warnings.warn(f"plugin '{implementation.plugin_name}' failed in {hook}: {said(error)}", stacklevel=2)
 
     def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
         caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
@@ -117,8 +116,8 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
         try:
             plugin = point.load()
-        except Exception as error:
-            broken.append(BrokenPlugin(_label(point), point.value, f"{type(error).__name__}: {error}"))
+        except (Exception, SystemExit) as error:
+            broken.append(BrokenPlugin(_label(point), point.value, said(error)))
             continue
         _register(manager, _label(point), plugin)
     for name, plugin in extra:
@@ -126,12 +125,34 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
     return Plugins(manager, tuple(broken))
 
 
+def _names_of(item: Any, key: Callable[[Any], Iterable[str]], plugin: str, hook: str) -> list[str]:
+    try:
+        names = list(key(item))
+    except Exception:
+        names = []
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(
+            f"plugin '{plugin}' returned {one_line(_repr(item), 80)} from {hook}, which is nothing to register"
+        )
+    return names
+
+
+def _repr(item: Any) -> str:
+    try:
+        return repr(item)
+    except Exception:
+        return type(item).__name__
+
+
 def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     try:
         manager.register(plugin, name=name)
         manager.check_pending()
     except (ValueError, pluggy.PluginValidationError) as error:
-        raise UsageError(f"plugin '{name}' does not fit: {str(error).strip().splitlines()[-1]}") from error
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UsageError(f"plugin '{name}' does not fit: {one_line(last)}") from error
+    except Exception as error:  # pluggy looks at every attribute of a plugin
+        raise UsageError(f"plugin '{name}' does not fit: {said(error)}") from error
 
 
 def _label(point: EntryPoint) -> str:

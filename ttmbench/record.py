@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ttmbench import environment
+from ttmbench import environment, secrets
+from ttmbench.blame import said
 from ttmbench.breakdown import aggregates
 from ttmbench.choice.choices import CHOICE, Choices
+from ttmbench.errors import TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.models import model_info
+from ttmbench.plaintext import one_line
 from ttmbench.protocols import Reporting
 from ttmbench.results import SCHEMA_VERSION, RunFiles
 from ttmbench.runconfig import RunConfig
@@ -147,13 +150,14 @@ class RunRecord:
         self._tasks, self._key = list(tasks), key
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_seconds = 0.0
-        self.config = environment.redact_values(dict(config))
+        self._secrets = secrets.secrets_of(dict(config))
+        self.config = secrets.redact_values(dict(config))
         self._model_name = model_name
         self.outcomes: dict[str, TaskOutcome] = {}
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
-        self._command = environment.redact(command)
+        self._command = secrets.redact(command)
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
@@ -164,8 +168,13 @@ class RunRecord:
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
         """Takes down a failure, without secrets."""
-        message = environment.redact([str(error)])
-        self.errors.append({"task": task, "stage": stage, "type": type(error).__name__, "message": message})
+        cause = error.__cause__ if type(error) is TtmbenchError and error.__cause__ is not None else error
+        message = str(error)
+        for secret in self._secrets:
+            message = message.replace(secret, secrets.GONE)
+        self.errors.append(
+            {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
+        )
 
     def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
         """Takes over what an earlier run of the same command has of some tasks, and when it began."""
@@ -175,12 +184,21 @@ class RunRecord:
         self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
         self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
 
+    def _usage(self) -> dict[str, Any]:
+        """What the model has used; a model that cannot tell is no reason to lose a run."""
+        try:
+            used = dict(self._reporting.usage()) if self._reporting else {}
+            json.dumps(used, allow_nan=False)
+        except Exception as error:
+            return {"error": said(error)}
+        return used
+
     def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
         groups = aggregates(per_task["results"], self._datasets)
-        return {
+        document = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
             "task_status": self._task_status(per_task["results"]),
@@ -192,7 +210,7 @@ class RunRecord:
             "config": self.config,
             "run_key": self._key,
             "model_name": self._model_name,
-            "model_info": {**self.model_info, **({"usage": dict(self._reporting.usage())} if self._reporting else {})},
+            "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
             "date": self._started.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
@@ -201,6 +219,8 @@ class RunRecord:
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
+        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
+        return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """Every key of `PER_TASK`, its tasks in the order of the run; ``choice`` only where there is one."""

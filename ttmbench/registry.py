@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench.errors import UsageError
+from ttmbench.blame import blaming, said
+from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins import Plugins, load_plugins
 from ttmbench.taskfile import TaskFile, load_task
 from ttmbench.types import AdapterSpec, Group, MetricSpec, ScheduleSpec, SourceRequest, SourceSpec
@@ -193,8 +194,15 @@ class Registry:
         from ttmbench.data.loading import Loaded
 
         spec, options = self._source(source)
-        result = load_target(spec.target)(replace(request, options=options))
-        loaded = result if isinstance(result, Loaded) else Loaded(list(result))
+        reader, plugin = load_target(spec.target), self.sources[spec.kind][1]
+        with blaming(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
+            result = reader(replace(request, options=options))
+            loaded = result if isinstance(result, Loaded) else Loaded(list(result))
+        strange = [one for one in loaded.groups if not isinstance(one, Group)]
+        if strange:
+            raise DataError(
+                f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange[0]).__name__} in place of a group"
+            )
         # A reader that names its kind has told everything; of others the options are told.
         record = loaded.source if "kind" in loaded.source else {**source, **loaded.source}
         return Loaded(loaded.groups, record)
@@ -244,6 +252,10 @@ def build_registry(include_paths: Sequence[str | Path] = (), extra: Iterable[tup
     plugins = load_plugins(extra)
     files: dict[str, tuple[Traversable, str]] = {}
     folders = [(plugin, folder) for plugin, dirs in plugins.each("ttmbench_register_task_dirs") for folder in dirs]
+    for plugin, folder in folders:
+        if not hasattr(folder, "iterdir") or not folder.is_dir():
+            shown = f"'{folder}'" if isinstance(folder, str | Path) else type(folder).__name__
+            raise UsageError(f"plugin '{plugin}' registered {shown} as a folder of tasks, which is no Path to a folder")
     for include in include_paths:
         if not Path(include).is_dir():
             raise UsageError(f"--include_path {include} is no folder")
@@ -290,6 +302,8 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         UsageError: it cannot be imported; the message says what to install.
     """
     module, _, name = target.partition(":")
+    if not module or not name:
+        raise UsageError(f"'{target}' is not module:callable")
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
@@ -297,3 +311,5 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         raise UsageError(f"{target} cannot be imported: {error}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{target} cannot be imported: {said(error)}") from error

@@ -6,14 +6,15 @@ names it; whoever walks a folder gets the reason beside the path and goes on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ttmbench.errors import DataError
+from ttmbench.resultcheck import wrong_with
 from ttmbench.results import SCHEMA_VERSION, schema
+from ttmbench.textfile import Unreadable, read_json
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -82,7 +83,7 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
     for path in sorted(folder.rglob("*.json")):
         # What a stopped run goes on from lies in a hidden folder.
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if hidden or path.name in without or not path.is_file():
+        if hidden or path.name in without or path.is_symlink() or not path.is_file():
             continue
         try:
             yield Found(path, checked(_parse(path), MIGRATIONS))
@@ -115,6 +116,9 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
             _refuse(f"has schema {version} and cannot be brought to {after} ({type(error).__name__}: {error})")
     _check_version(str(document["schema_version"]))
     _check_keys(document)
+    wrong = wrong_with(document)
+    if wrong is not None:
+        _refuse(wrong)
     return document
 
 
@@ -128,17 +132,9 @@ def _refuse(why: str) -> NoReturn:
 
 def _parse(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_constant)
-    except OSError as error:
-        _refuse(f"cannot be read ({error.strerror or error})")
-    except UnicodeDecodeError:
-        _refuse("is not JSON (it is no UTF-8 text)")
-    except (ValueError, RecursionError) as error:
-        _refuse(f"is not JSON, or not all of it ({' '.join(str(error).split())})")
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number; undefined is null")
+        return read_json(path)
+    except Unreadable as error:
+        _refuse(str(error))
 
 
 def _check_version(version: str) -> None:
@@ -174,9 +170,6 @@ def _check_keys(document: Mapping[str, Any]) -> None:
 def _check_task(task: str, numbers: Any, document: Mapping[str, Any]) -> None:
     if not isinstance(numbers, dict):
         _refuse(f"is no complete results document ('results' of task '{task:.60}' is no object)")
-    for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            _refuse(f"is no complete results document ('{key:.60}' of task '{task:.60}' is no number)")
     for key, kind in _BY_TASK.items():
         if not isinstance(document[key].get(task), kind):
             _refuse(f"is no complete results document ('{key}' lacks task '{task:.60}', or says what it cannot)")

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.errors import UsageError
+from ttmbench.plaintext import DEVICES
 from ttmbench.scorefile import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
+_LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 
 
 @dataclass
@@ -153,16 +155,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def to_json(document: Mapping[str, Any]) -> str:
     """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
 
 
 def safe_name(name: str) -> str:
     """A model's name as a folder name.
 
-    >>> safe_name("google/siglip-base")
-    'google__siglip-base'
+    >>> safe_name("google/siglip-base"), safe_name("../nul"), safe_name("NUL")
+    ('google__siglip-base', '__nul', '_NUL')
     """
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".") or "model"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".").rstrip(".") or "model"
+    if len(plain) > _LONGEST_NAME:
+        plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain
 
 
 def _literal(text: str) -> str:

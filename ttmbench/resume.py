@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +23,7 @@ from ttmbench.errors import UsageError
 from ttmbench.results import RunFiles, file_digest, probe
 from ttmbench.runconfig import RunConfig
 from ttmbench.taskfile import TaskFile
+from ttmbench.terminal import complain
 from ttmbench.ttmconfig import TTMConfig
 
 # What neither changes a number nor asks for another file.
@@ -97,7 +97,7 @@ class Place:
         before = self.previous.get("model_info", {}).get("fingerprint")
         if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
             why = "states no fingerprint" if not fingerprint else "is not the one"
-            print(f"ttmbench: the model {why} of {self.files.results}; every task is run", file=sys.stderr)
+            complain(f"the model {why} of {self.files.results}; every task is run")
             self._leave_previous()
             return []
         statuses = self.previous.get("task_status", {})
@@ -105,7 +105,7 @@ class Place:
         kept = [task for task, status in statuses.items() if status in wanted and self._intact(task)]
         artifacts = self.previous.get("artifacts", {})
         self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
-        print(f"ttmbench: going on with {self.files.results}{_told(kept, statuses)}", file=sys.stderr)
+        complain(f"going on with {self.files.results}{_told(kept, statuses)}")
         return kept
 
     def _leave_previous(self) -> None:
@@ -122,7 +122,7 @@ class Place:
         for name, about in (self.previous or {}).get("artifacts", {}).items():
             path = self.files.folder / name
             if about.get("task") == task and (not path.is_file() or file_digest(path) != about["sha256"]):
-                print(f"ttmbench: {path} is gone or changed; task {task} is run again", file=sys.stderr)
+                complain(f"{path} is gone or changed; task {task} is run again")
                 return False
         return True
 
@@ -240,7 +240,7 @@ def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
     if _holds_something(files.state) and not aside.state.exists():
         files.state.rename(aside.state)
     aside.write_results({**document, "artifacts": artifacts})
-    print(f"ttmbench: {files.results} held another run; it is {results.name} now", file=sys.stderr)
+    complain(f"{files.results} held another run; it is {results.name} now")
 
 
 def _holds_something(state: Path) -> bool:

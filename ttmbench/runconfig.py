@@ -186,17 +186,18 @@ def parse_pairs(text: str) -> dict[str, Any]:
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Settings of a YAML file for ``--config``; UsageError if it is no mapping."""
-    import yaml
+    from ttmbench.textfile import Unreadable, read_yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--config {path}: cannot be read ({error.strerror or error})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path}: is not valid YAML: {' '.join(str(error).split())}") from None
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise UsageError(f"--config {path}: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: is no mapping of options")
-    return {str(key).replace("-", "_"): value for key, value in content.items()}
+    settings = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(settings) < len(content):
+        raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
+    return settings
 
 
 def _read_value(text: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench.arrays import EXACT, LARGEST, Arrays, metadata_list, read_arrays, too_large
 from ttmbench.errors import DataError
 from ttmbench.jsonl import read_json_lines
 from ttmbench.types import GroupShape, Scores
@@ -24,8 +25,9 @@ from ttmbench.types import GroupShape, Scores
 FORMAT = "ttmbench-scores"
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
-_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w+\.\d+$")
-_LABEL = re.compile(r"^(?P<group>.+)_c(?P<caption>\d+)_i(?P<image>\d+)$")
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
+_FILTER = re.compile(r"^\w{1,64}$")
+_LABEL = re.compile(r"^(?P<group>.+)_c(?P<caption>[0-9]{1,6})_i(?P<image>[0-9]{1,6})\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> Stor
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if head[:2] == b"PK":
-        return _from_arrays(path, _read_npz(path), shape, logit_scale)
-    if head[8:9] == b"{":
-        return _from_arrays(path, _read_safetensors(path), shape, logit_scale)
-    return _from_lines(path, shape)
+    packed = head[:2] == b"PK" or head[8:9] == b"{"
+    stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
+    if len(stored.scores.get("none", ())) != 1:
+        filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
+        raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")
+    return stored
 
 
 def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
@@ -91,32 +94,8 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
-def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}, {}
-    except Exception as error:
-        raise DataError(f"{path}: is no readable npz of numbers ({_one_line(error)})") from None
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            about = json.loads((file.metadata() or {}).get("ttmbench", "{}"))
-            return {name: file.get_tensor(name) for name in list(file.keys())}, about
-    except Exception as error:
-        raise DataError(f"{path}: is no readable safetensors file ({_one_line(error)})") from None
-
-
-def _from_arrays(
-    path: Path, content: tuple[dict[str, np.ndarray], dict[str, str]], shape: GroupShape, logit_scale: float
-) -> StoredScores:
-    arrays, metadata = content
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiu":
-            raise DataError(f"{path}: array '{name}' holds {array.dtype}, not numbers")
+def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: float) -> StoredScores:
+    arrays, metadata = content.arrays, content.about
     if {"img", "cap"} <= set(arrays):
         return _from_embeddings(path, arrays["img"], arrays["cap"], shape, logit_scale)
     if metadata.get("format") == FORMAT:
@@ -133,13 +112,18 @@ def _from_arrays(
 
 
 def _from_saved(
-    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str], shape: GroupShape
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape
 ) -> StoredScores:
     strange = [name for name in arrays if not _SAVED_NAME.match(name)]
     first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
     if first is None or strange:
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
-    group_ids = json.loads(metadata.get("group_ids", "[]")) or [str(index) for index in range(len(first))]
+    try:
+        group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+    if len(set(group_ids)) < len(group_ids):
+        raise DataError(f"{path}: a group id is there twice")
     scores: dict[str, list[Scores]] = {}
     names = sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index)
     for name in names:
@@ -227,13 +211,13 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     for number, line in lines:
         group = str(line.get("group_id"))
-        try:
-            block = np.array(line.get("scores"), dtype=np.float32)
-        except (TypeError, ValueError):
-            raise DataError(f"{path}: group {group} has scores that are no table of numbers (line {number})") from None
+        block = _table(path, line.get("scores"), f"group {group} (line {number})")
         if block.shape != (shape.images, shape.captions):
             raise DataError(f"{path}: group {group} has scores of shape {list(block.shape)}, the task is {shape}")
-        table = tables.setdefault((str(line.get("filter", "none")), int(line.get("seed_index", 0))), {})
+        name, index = line.get("filter", "none"), line.get("seed_index", 0)
+        if not isinstance(name, str) or not _FILTER.match(name) or type(index) is not int or not 0 <= index < 10_000:
+            raise DataError(f"{path}: line {number} has filter {name!r:.80} and seed_index {index!r:.80}")
+        table = tables.setdefault((name, index), {})
         if group in table:
             raise DataError(f"{path}: group {group} is there twice (line {number})")
         table[group] = block
@@ -243,13 +227,13 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
         for group in (*group_ids, *table):
             if group not in table or group not in tables[next(iter(tables))]:
                 raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
-        array = np.stack([table[group] for group in group_ids])
+        array = _smallest(np.stack([table[group] for group in group_ids]))
         scores.setdefault(name, []).append(Scores(_checked(path, array, shape, group_ids)))
     return StoredScores(scores, group_ids, "ttmbench samples")
 
 
 def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:
-    """Finite floats of the task's shape; float64 stays, everything else becomes float32."""
+    """Finite floats of the task's shape; float64 stays, whole numbers become it, other floats float32."""
     if array.shape[1:] != (shape.images, shape.captions) or len(array) == 0:
         raise DataError(
             f"{path}: scores have shape {list(array.shape)}; the task needs [groups, {shape.images} images, "
@@ -257,12 +241,15 @@ def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[s
         )
     if len(array) != len(group_ids):
         raise DataError(f"{path}: {len(array)} groups of scores, but {len(group_ids)} group ids")
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
     scores = array if array.dtype == np.float64 else array.astype(np.float32)
-    finite = np.isfinite(scores).all(axis=(1, 2))
-    if not finite.all():
-        group = int(np.argmin(finite))
-        bad = scores[group][~np.isfinite(scores[group])][0]
-        raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, not a finite number")
+    sound = (np.abs(scores) <= LARGEST).all(axis=(1, 2))
+    if not sound.all():
+        group = int(np.argmin(sound))
+        bad = scores[group][~(np.abs(scores[group]) <= LARGEST)][0]
+        what = f"larger than any logit ({LARGEST:g})" if np.isfinite(bad) else "not a finite number"
+        raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, {what}")
     return scores
 
 
@@ -274,18 +261,35 @@ def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) 
     finite = np.isfinite(pairs).all(axis=1)
     if not finite.all():
         raise DataError(f"{path}: group {int(np.argmin(finite)) // shape.images} has a score that is not finite")
+    if too_large(pairs):
+        raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is no logit")
+
+
+def _table(path: Path, value: Any, where: str) -> np.ndarray:
+    """A list of equally long lists of numbers as float64."""
+    if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
+        raise DataError(f"{path}: {where} has scores that are no table of numbers")
+    if len({len(row) for row in value}) > 1:
+        raise DataError(f"{path}: {where} has scores that are no table of numbers: its rows differ in length")
+    return np.array([[_number(path, one, where) for one in row] for row in value], dtype=np.float64)
+
+
+def _smallest(array: np.ndarray) -> np.ndarray:
+    """The same numbers as float32 where that holds every one of them, as scores of a run do."""
+    if too_large(array):
+        return array
+    small = array.astype(np.float32)
+    return small if np.array_equal(small, array) else array
 
 
 def _number(path: Path, value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{path}: {where} has score {value!r}, which is no number")
+        raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")
+    if isinstance(value, int) and abs(value) > EXACT:
+        raise DataError(f"{path}: {where} has a whole number beyond 2^53, which no float tells apart from the next")
     return float(value)
 
 
 def _filter_and_index(name: str) -> tuple[bool, str, int]:
     _, label, index = name.split(".")
     return label != "none", label, int(index)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

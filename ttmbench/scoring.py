@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import ImageOps
 
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.pictures import KEPT, LazyPictures
+from ttmbench.pictures import KEPT, BadPicture, LazyPictures, as_rgb
 from ttmbench.progress import bar, track
 from ttmbench.protocols import Augmentable, DualEncoder, ManyAtOnce, PairScorer, PreparedPairScorer, StoredFeatures
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
@@ -78,10 +77,10 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
         DataError: it cannot be read; the message names picture and group.
     """
     try:
-        return ImageOps.exif_transpose(image.open()).convert("RGB")
-    except TtmbenchError:
-        raise
+        return as_rgb(image.open())
     except Exception as error:
+        if isinstance(error, TtmbenchError) and not isinstance(error, BadPicture):
+            raise
         raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
 
 
@@ -261,6 +260,10 @@ def score_groups(adapter: DualEncoder, features: Features, rows: Rows) -> np.nda
         logits = [
             adapter.logits(images, captions) for images, captions in zip(image_features, caption_features, strict=True)
         ]
+        wanted = scores.shape[1:]
+        wrong = next((one for one in logits if tuple(getattr(one, "shape", ())) != wanted), None)
+        if wrong is not None:
+            raise TtmbenchError(f"the model's logits have shape {_shape(wrong)}, {list(wanted)} are expected")
         scores[:] = torch.stack(logits).float().cpu().numpy()
     return scores
 
@@ -278,6 +281,11 @@ def score_all_pairs(adapter: DualEncoder, features: Features, rows: Rows) -> np.
     """
     with torch.inference_mode():
         distinct = adapter.logits(features.images, features.captions).float().cpu().numpy()
+    if distinct.shape != (len(features.images), len(features.captions)):
+        raise TtmbenchError(
+            f"the model's logits have shape {list(distinct.shape)} for {len(features.images)} images and "
+            f"{len(features.captions)} captions"
+        )
     table: np.ndarray = distinct[np.ix_(rows.images.reshape(-1), rows.captions.reshape(-1))]
     return table
 
@@ -326,12 +334,8 @@ def score_with_pairs(
             else:
                 open_now = {name: open_now.get(name) or open_picture(name) for name in dict.fromkeys(names)}
                 pictures = [open_now[name] for name in names]
-            values = np.asarray(adapter.score_pairs(pictures, [c for _, c in part]))
-            if values.shape != (len(part),):
-                raise TtmbenchError(
-                    f"the model returned scores of shape {values.shape} for {len(part)} pairs; one each is expected"
-                )
-            score.update(zip(part, values.astype(np.float32).tolist(), strict=True))
+            values = one_score_each(adapter.score_pairs(pictures, [c for _, c in part]), len(part))
+            score.update(zip(part, values.tolist(), strict=True))
             shown.update(len(part))
     fingerprint.take_in_the_rest()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
@@ -381,7 +385,40 @@ def check_finite(scores: np.ndarray, groups: Sequence[Group]) -> None:
 def _encode(encoder: Callable[[Any], torch.Tensor], batch: Batch, batch_size: int, what: str) -> torch.Tensor:
     total = n_rows(batch)
     starts = track(range(0, total, batch_size), what, "batches", total=-(-total // batch_size))
-    return torch.cat([encoder(take(batch, slice(start, start + batch_size))) for start in starts])
+    parts = []
+    for start in starts:
+        part = encoder(take(batch, slice(start, start + batch_size)))
+        rows = min(batch_size, total - start)
+        if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != rows:
+            raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {rows} inputs ({what})")
+        parts.append(part)
+    return torch.cat(parts)
+
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
+def one_score_each(values: Any, pairs: int) -> np.ndarray:
+    """What a model returned for pairs, checked.
+
+    Args:
+        values: what it returned.
+        pairs: number of pairs.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        TtmbenchError: it is no array of one real number a pair.
+    """
+    found = np.asarray(values)
+    if found.shape != (pairs,):
+        raise TtmbenchError(f"the model returned scores of shape {found.shape} for {pairs} pairs; one each is expected")
+    if found.dtype.kind not in "fiu":
+        raise TtmbenchError(f"the model returned scores of type {found.dtype}; real numbers are expected")
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused by group
+        return found.astype(np.float32)
 
 
 def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ttmbench import stats
+from ttmbench.blame import blaming
+from ttmbench.errors import TtmbenchError
 from ttmbench.types import MetricSpec, Scores, Track
 
 RAW = "none"
@@ -43,7 +45,16 @@ class Summary:
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     """The metric's value for every group (every image, for a global metric); None where it is undefined."""
     arguments = _arguments(metric, scores)
-    return None if arguments is None else metric.compute(*arguments).astype(np.float64)
+    if arguments is None:
+        return None
+    with blaming(f"metric '{metric.name}'"):
+        values = np.asarray(metric.compute(*arguments)).astype(np.float64)
+    if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
+        raise TtmbenchError(
+            f"metric '{metric.name}' gave an array of shape {list(values.shape)} for {len(arguments[0])} "
+            f"{'groups' if metric.scope == 'group' else 'images'}; one finite number each is expected"
+        )
+    return values
 
 
 def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:

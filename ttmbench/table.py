@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from ttmbench import stats
+from ttmbench import stats, terminal
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, TTM
+from ttmbench.terminal import printable
 
 NOTHING = "-"
 _ADAPTED = (
@@ -32,7 +32,8 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         document: a results document.
         width: in characters; by default the terminal's. Never so narrow that a number would be cut.
     """
-    console = Console(width=max(MIN_WIDTH, width or Console().width), highlight=False)
+    document = printable(document)
+    console = terminal.console(MIN_WIDTH, width)
     if any(document.get(stage) for stage in ("ttm", "simple_match", "oracle")):
         console.print(_summary_table(document))
     console.print(_metric_table(document))

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench.data.origins import TagFile
 from ttmbench.errors import UsageError
+from ttmbench.limits import limit
+from ttmbench.matching import MAX_INJECTIONS
+from ttmbench.textfile import Unreadable, read_yaml
 from ttmbench.ttmconfig import TTMConfig, describe, first_error
 from ttmbench.types import GroupShape
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-MAX_BYTES = 1_000_000
 MAX_INCLUDES = 8
 
 
@@ -56,6 +58,11 @@ class GroupSpec(BaseModel):
     @model_validator(mode="after")
     def _shape_is_one(self) -> GroupSpec:
         GroupShape(*self.shape)
+        captions = self.shape[1]
+        if captions > limit("captions"):
+            raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
+        if self.n_groups is not None and self.n_groups > limit("groups"):
+            raise ValueError(f"{self.n_groups} groups are too many: at most {limit('groups')}")
         return self
 
     @property
@@ -87,7 +94,7 @@ class TaskSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
     version: int = Field(ge=0)
     description: str = ""
     reference: str = ""
@@ -105,6 +112,10 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
+        if self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+            raise ValueError(
+                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+            )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
         for name, settings in self.ttm.items():
@@ -170,40 +181,14 @@ def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML without doubled keys and without aliases."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not allowed in task files; use include")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if isinstance(key, str) and key in seen:
-                raise yaml.YAMLError(f"key '{key}' is given twice (line {key_node.start_mark.line + 1})")
-            seen.add(key if isinstance(key, str) else None)
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Traversable, folder: Mapping[str, Traversable], depth: int) -> dict[str, Any]:
     """One file with what it includes underneath it; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f"{path}: {len(raw)} bytes is too large for a task file (at most {MAX_BYTES})")
-    try:
-        content = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path}: is not valid YAML: {_one_line(error)}") from None
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise UsageError(f"{path}: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
     merged: dict[str, Any] = {}
@@ -258,7 +243,3 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
     return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

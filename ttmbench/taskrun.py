@@ -23,6 +23,7 @@ from ttmbench.record import TaskOutcome
 from ttmbench.registry import Registry
 from ttmbench.results import write_atomically
 from ttmbench.runconfig import RunConfig
+from ttmbench.secrets import scrub_values, secrets_of
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, summarise
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.testtime import Adaptation, Ran
@@ -210,7 +211,7 @@ def _saver(
             adapter.save_pretrained(folder)
         except OSError as error:
             raise TtmbenchError(f"the adapted model cannot be written to {folder}: {error.strerror or error}") from None
-        text = json.dumps(card, indent=2) + "\n"
+        text = json.dumps(scrub_values(card, secrets_of(config.model_args)), indent=2) + "\n"
         write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
 
     return save

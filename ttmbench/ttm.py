@@ -148,7 +148,12 @@ def adapt(
     blind = _Blind(stage, seed)
     labels = blind.propose(scores)
     by_share = config.threshold == "share" or (config.threshold == "auto" and stage.is_global)
-    thresholds = schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations)
+    thresholds = np.asarray(schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations))
+    if thresholds.shape != (config.iterations,) or not np.isfinite(thresholds).all():
+        raise TtmbenchError(
+            f"schedule '{schedule.name}' gave thresholds of shape {list(thresholds.shape)} for {config.iterations} "
+            "iterations; one finite number each is expected"
+        )
     trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
     done = 0
     if resume is not None:

@@ -57,6 +57,13 @@ class TTMConfig(BaseModel):
     augment_scale: float = Field(1.1, gt=1, le=4)
     lr_note: str | None = None
 
+    @field_validator("betas")
+    @classmethod
+    def _below_one(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("each of the two should be at least 0 and less than 1")
+        return value
+
     @field_validator("tau_start", mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:

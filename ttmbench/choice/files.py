@@ -6,7 +6,6 @@ another those for each caption; SugarCrepe has a mapping of items with the answe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from ttmbench.choice.choices import Choices
 from ttmbench.choice.colorswap import read_colorswap_image, read_colorswap_text
 from ttmbench.errors import DataError, UsageError
+from ttmbench.textfile import Unreadable, read_json
 from ttmbench.types import GroupShape
 
 COLORSWAP, SUGARCREPE = "colorswap answers", "sugarcrepe answers"
@@ -45,10 +45,10 @@ def is_answers(path: Path) -> bool:
     """Whether a file is a whole JSON document of stored answers, rather than of scores; False if it cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(64).lstrip()
+            head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
         if head[:1] not in (b"[", b"{"):
             return False
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return False
     return _format_of(content) is not None
@@ -94,11 +94,9 @@ def _format_of(content: Any) -> str | None:
 
 def _load(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({error})") from None
+        return read_json(path)
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
+from ttmbench.blame import said
 from ttmbench.errors import TtmbenchError
+from ttmbench.plaintext import one_line
+from ttmbench.secrets import redact
+from ttmbench.terminal import complain
 
 COMMANDS = (
     "run",
@@ -45,27 +50,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = False
+    shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
-        options = build_parser().parse_args(normalise(given))
+        try:
+            options = build_parser().parse_args(normalise(given))
+        except SystemExit as stop:  # argparse has said what is wrong, or helped
+            return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         code: int = options.execute(options)
         return code
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
     except TtmbenchError as error:
         if debug:
             traceback.print_exc()
-        print(f"ttmbench: {error}", file=sys.stderr)
+        complain(_without(given, str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        print("ttmbench: interrupted", file=sys.stderr)
+        complain("interrupted")
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if debug:
             traceback.print_exc()
-        message = " ".join(str(error).split())
-        print(f"ttmbench: {type(error).__name__}: {message} (--verbosity debug shows where)", file=sys.stderr)
+        complain(f"{_without(given, said(error))} (--verbosity debug shows where)")
         return 1
+    finally:
+        warnings.formatwarning = shown
+
+
+def _without(arguments: Sequence[str], message: str) -> str:
+    """A message without the secrets that were given on the command line."""
+    from ttmbench.runconfig import parse_pairs
+    from ttmbench.secrets import GONE, secrets_of
+
+    for word in arguments:
+        if "=" in word:
+            try:
+                pairs = parse_pairs(word.partition("=")[2] if word.startswith("--") else word)
+            except TtmbenchError:
+                continue
+            for secret in secrets_of(pairs):
+                message = message.replace(secret, GONE)
+    return message
+
+
+def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
+    return f"ttmbench: warning: {one_line(redact([str(message)]))}\n"

@@ -11,6 +11,7 @@ from typing import Any
 from ttmbench.cli.run import settings_of
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import make_run_config
+from ttmbench.terminal import say
 
 DEFAULT_OUTPUT = "analysis"
 
@@ -32,11 +33,11 @@ def analyze(options: argparse.Namespace) -> int:
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
     for document, files in analyze_tasks(options.analysis, config, options.taus, started, command):
-        print(f"{document['model_name']} on {document['task']}: {document['analysis']}")
+        say(f"{document['model_name']} on {document['task']}: {document['analysis']}")
         for line in _lines(document):
-            print(f"  {line}")
+            say(f"  {line}")
         for file in files:
-            print(f"  {file}")
+            say(f"  {file}")
     return 0
 
 

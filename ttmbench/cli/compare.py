@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from ttmbench import terminal
 from ttmbench.comparison import Run, compare_runs, pairs_within, read_run
 from ttmbench.errors import UsageError
+from ttmbench.plaintext import markdown
 from ttmbench.results import to_json, write_atomically
+from ttmbench.terminal import printable, say
 
 HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
 
@@ -78,8 +79,9 @@ def _p(value: float) -> str:
 
 
 def _print(comparison: Mapping[str, Any]) -> None:
+    comparison = printable(comparison)
     one, other = comparison["names"]
-    console = Console(width=max(140, Console().width), highlight=False)
+    console = terminal.console(140)
     table = Table(title=f"{one} -> {other}: percent", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(HEAD):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
@@ -101,11 +103,11 @@ def _write(path: Path, comparisons: Sequence[Mapping[str, Any]]) -> None:
     else:
         raise UsageError(f"--output_path {path}: compare writes .json or .md")
     write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
-    print(f"comparison: {path}")
+    say(f"comparison: {path}")
 
 
 def _markdown(comparison: Mapping[str, Any]) -> str:
     rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *map(_cells, comparison["rows"])]
-    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-    names = [json.dumps(name) for name in comparison["names"]]
+    lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
+    names = [f'"{markdown(name)}"' for name in comparison["names"]]
     return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n"

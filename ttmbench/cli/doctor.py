@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from ttmbench.data.loading import data_folder
 from ttmbench.doctor import Finding, look_at_model, look_at_task, surroundings, usable
 from ttmbench.download.files import amount
 from ttmbench.registry import build_registry
+from ttmbench.terminal import complain, say
 from ttmbench.types import AdapterSpec
 
 EXIT_MISSING = 4
@@ -33,13 +33,13 @@ def doctor(options: argparse.Namespace) -> int:
     broken = {plugin.name: plugin.reason for plugin in registry.plugins.broken}
     if options.json:
         found = [vars(finding) for finding in findings]
-        print(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
+        say(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
     else:
         _print_surroundings(around, broken)
         _print_findings(findings)
     if asked and not usable(findings):
         lacking = [finding.name for finding in findings if finding.state != "present"]
-        print(f"ttmbench: not usable as it is: {', '.join(lacking)}", file=sys.stderr)
+        complain(f"not usable as it is: {', '.join(lacking)}")
         return EXIT_MISSING
     return 0
 
@@ -55,7 +55,7 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
     lines += [(f"plugin {name}", f"could not be imported: {why}") for name, why in broken.items()]
     for name, value in lines:
-        print(f"{name:<16}  {value}")
+        say(f"{name:<16}  {value}")
 
 
 def _print_findings(findings: list[Finding]) -> None:
@@ -63,7 +63,7 @@ def _print_findings(findings: list[Finding]) -> None:
     for kind in ("task", "model"):
         chosen = [finding for finding in findings if finding.kind == kind]
         if chosen:
-            print()
+            say()
         for one in chosen:
             mend = f" -> {one.mend}" if one.mend else ""
-            print(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")
+            say(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")

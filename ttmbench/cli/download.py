@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ttmbench.data.loading import data_folder
@@ -12,6 +11,7 @@ from ttmbench.download.web import Web
 from ttmbench.errors import DataError, UsageError
 from ttmbench.registry import build_registry
 from ttmbench.runconfig import split_names
+from ttmbench.terminal import complain, say
 
 WIDTH = 40
 
@@ -39,7 +39,7 @@ def download(options: argparse.Namespace) -> int:
     try:
         missing = [plan.name for plan in planned if not downloads.fetch(plan)]
     except KeyboardInterrupt:
-        print("ttmbench: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        complain("interrupted; the same command goes on where it stopped")
         return 130
     if missing:
         raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")
@@ -56,4 +56,4 @@ def _make(folder: Path) -> None:
 
 def _say(line: Line) -> None:
     name = f"{line.name}:" if line.is_task else line.name
-    print(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)
+    say(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ttmbench.errors import UsageError
-from ttmbench.escaping import terminal
 from ttmbench.export.numbers import Run, read_runs
 from ttmbench.results import safe_name, to_json, write_atomically
+from ttmbench.terminal import complain, say
 
 FORMATS = ("lm-eval", "model-index", "evaluation-results", "csv", "latex")
 
@@ -23,15 +22,15 @@ def export(options: argparse.Namespace) -> int:
         raise UsageError(f"--source_url: {options.to} has no place for it; model-index and evaluation-results do")
     runs, skipped = read_runs([Path(name) for name in options.runs])
     for found in skipped:
-        print(terminal(f"left out: {found.path}: {found.skipped}"), file=sys.stderr)
+        complain(f"left out: {found.path}: {found.skipped}")
     for run in runs:
         if run.document["status"] != "done":
             told = f"{run.path}: status {run.document['status']}: only finished tasks are there"
-            print(terminal(told), file=sys.stderr)
+            complain(told)
     target = Path(options.output_path) if options.output_path else None
     texts, left_out = _texts(options.to, runs, target, options.source_url)
     for task, why in left_out.items():
-        print(terminal(f"left out: {task}: {why}"), file=sys.stderr)
+        complain(f"left out: {task}: {why}")
     for path, text in texts.items():
         if path is None:
             print(text, end="")
@@ -41,7 +40,7 @@ def export(options: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"--output_path {path} cannot be written to: {error.strerror or error}") from None
         write_atomically(path, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        print(path)
+        say(str(path))
     return 0
 
 

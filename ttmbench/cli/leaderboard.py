@@ -11,6 +11,7 @@ from ttmbench.errors import UsageError
 from ttmbench.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_files
 from ttmbench.results import to_json, write_atomically
+from ttmbench.terminal import say
 
 
 def leaderboard(options: argparse.Namespace) -> int:
@@ -30,15 +31,15 @@ def leaderboard(options: argparse.Namespace) -> int:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written to: {error.strerror or error}") from None
-    print(texts["leaderboard.md"])
+    say(texts["leaderboard.md"])
     for name, why in board.skipped.items():
-        print(f"left out: {name}: {why}")
+        say(f"left out: {name}: {why}")
     for conflict in board.conflicts:
         variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
-        print(f"not the same data: {conflict['task']}: {variants}")
+        say(f"not the same data: {conflict['task']}: {variants}")
     if board.superseded:
-        print(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
+        say(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
     for name, text in texts.items():
         write_atomically(target / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        print(target / name)
+        say(str(target / name))
     return 0

@@ -9,13 +9,14 @@ from typing import Any
 from ttmbench.errors import UsageError
 from ttmbench.registry import Registry, build_registry
 from ttmbench.results import schema as results_schema
+from ttmbench.terminal import say
 
 
 def ls(options: argparse.Namespace) -> int:
     """Lists names with one line each, or as JSON."""
     rows = _ROWS[options.kind](build_registry(options.include_path or []))
     if options.json:
-        print(json.dumps(rows, indent=2))
+        say(json.dumps(rows, indent=2))
         return 0
     if not rows:
         return 0
@@ -23,7 +24,7 @@ def ls(options: argparse.Namespace) -> int:
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in [columns, *cells]) for index in range(len(columns))]
     for line in [columns, *cells]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
 
 
@@ -36,11 +37,11 @@ def show(options: argparse.Namespace) -> int:
         metrics = {
             metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
         }
-        print(json.dumps({**spec.model_dump(mode="json"), "metrics": metrics}, indent=2, ensure_ascii=False))
+        say(json.dumps({**spec.model_dump(mode="json"), "metrics": metrics}, indent=2, ensure_ascii=False))
         return 0
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]
-        print(json.dumps({**vars(adapter), "plugin": plugin}, indent=2, default=list))
+        say(json.dumps({**vars(adapter), "plugin": plugin}, indent=2, default=list))
         return 0
     from difflib import get_close_matches
 
@@ -52,7 +53,7 @@ def show(options: argparse.Namespace) -> int:
 
 def schema(options: argparse.Namespace) -> int:
     """Prints a JSON Schema."""
-    print(json.dumps(results_schema(options.name), indent=2))
+    say(json.dumps(results_schema(options.name), indent=2))
     return 0
 
 

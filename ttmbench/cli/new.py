@@ -6,14 +6,15 @@ import argparse
 from pathlib import Path
 
 from ttmbench.newtask import new_task
+from ttmbench.terminal import say
 
 
 def new(options: argparse.Namespace) -> int:
     """Writes the folder and says what to do next."""
     folder = Path(options.output_path or options.name)
     commands = new_task(options.name, folder)
-    print(f"{folder}: a task of three drawn groups. Put your pictures into {folder / 'images'}, write a line for each")
-    print(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
+    say(f"{folder}: a task of three drawn groups. Put your pictures into {folder / 'images'}, write a line for each")
+    say(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
     for command in commands:
-        print(f"  {command}")
+        say(f"  {command}")
     return 0

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 from ttmbench import __version__
 from ttmbench.cli import COMMANDS
+from ttmbench.plaintext import one_line
+from ttmbench.secrets import redact
 
 EXAMPLES = """\
 examples:
@@ -45,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             near = get_close_matches(words[0], known, n=1)
             message = f"unknown option {words[0]}" + (f"; did you mean {near[0]}?" if near else "")
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])), file=sys.stderr)
         raise SystemExit(2)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.pictures import PictureOptions
 from ttmbench.results import write_atomically
+from ttmbench.terminal import complain, say
 
 
 def report(options: argparse.Namespace) -> int:
@@ -29,19 +29,19 @@ def report(options: argparse.Namespace) -> int:
     )
     page, gathered, found = make_report(place, pictures, options.title)
     for name, why in gathered.skipped.items():
-        print(f"left out: {name}: {why}", file=sys.stderr)
+        complain(f"left out: {name}: {why}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written: {error.strerror or error}") from None
     write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
-    print(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
+    say(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for one in found:
-        print(f"pictures of {one.task}: {one.why}")
+        say(f"pictures of {one.task}: {one.why}")
     if options.figures:
         from ttmbench.report.figures import save_figures
 
         files = save_figures(gathered.runs, Path(options.figures))
-        print(f"{len(files)} figures in {options.figures}")
-    print(target)
+        say(f"{len(files)} figures in {options.figures}")
+    say(str(target))
     return 0

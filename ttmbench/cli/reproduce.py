@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from ttmbench import terminal
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.escaping import terminal
+from ttmbench.plaintext import plain
 from ttmbench.registry import Registry, build_registry
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
 from ttmbench.reproduce.running import PlannedRun, carry_out, plan, skipped_for_money
@@ -23,6 +21,7 @@ from ttmbench.reproduce.tables import TITLE_OF_METHOD, PublishedTable, load_tabl
 from ttmbench.resultfile import walk_documents
 from ttmbench.results import to_json, write_atomically
 from ttmbench.table import NOTHING
+from ttmbench.terminal import complain, say
 
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
 
@@ -54,26 +53,26 @@ def reproduce(options: argparse.Namespace) -> int:
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
     for failure in failures:
-        print(terminal(f"failed: {failure}"))
+        say(f"failed: {failure}")
     missing = _verdict(rows, allow_missing=options.allow_missing)
     if options.output_path:
         path = Path(options.output_path)
         document = _document(table, rows, failures, reproduced=not missing)
         write_atomically(path, lambda target: target.write_text(to_json(document), encoding="utf-8"))
-        print(f"reproduction: {path}")
+        say(f"reproduction: {path}")
     if missing:
         raise AssertionNotMet(f"{table.name} is not reproduced: {missing}")
     return 0
 
 
 def _list_tables() -> None:
-    console = Console(width=max(120, Console().width), highlight=False)
+    console = terminal.console(120)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("table", "rows", "where", "paper"):
         table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=name in ("table", "where"))
     for name in shipped_tables():
         one = load_table(name)
-        table.add_row(name, str(len(one.numbers)), _safe(f"{one.spec.source}, {one.spec.where}"), _safe(one.spec.paper))
+        table.add_row(name, str(len(one.numbers)), plain(f"{one.spec.source}, {one.spec.where}"), plain(one.spec.paper))
     console.print(table)
 
 
@@ -83,16 +82,16 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Ro
     found = list(walk_documents(folder)) if folder.is_dir() else []
     for one in found:
         if one.document is None:
-            print(terminal(f"left out: {one.path}: {one.skipped}"), file=sys.stderr)
+            complain(f"left out: {one.path}: {one.skipped}")
     return compare(table, [(one.path, one.document) for one in found if one.document is not None], registry)
 
 
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
     for run in planned:
         paid = run in skipped_for_money(planned, named)
-        print(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
+        say(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
     if not planned:
-        print("nothing is missing")
+        say("nothing is missing")
     return 0
 
 
@@ -107,7 +106,7 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
             model = run.settings["model"]
             failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
             continue
-        print(run.command, flush=True)
+        say(run.command, flush=True)
         with terminated_like_interrupted():
             failures += carry_out(run)
     return failures
@@ -123,9 +122,9 @@ def _verdict(rows: Sequence[Row], *, allow_missing: bool) -> str:
 
 def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> None:
     spec = table.spec
-    console = Console(width=max(132, Console().width), highlight=False)
-    console.print(_safe(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
-    console.print(_safe(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
+    console = terminal.console(132)
+    console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
+    console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("task", "model", "method: metric"):
         shown.add_column(name, overflow="fold")
@@ -140,10 +139,10 @@ def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> No
         if with_ours:
             cells += _ours(row, spec.decimals)
         cells.append(row.verdict if with_ours else _here(row, table))
-        shown.add_row(*map(_safe, cells))
+        shown.add_row(*map(plain, cells))
     console.print(shown)
     for line in _remarks(table, rows):
-        console.print(_safe(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)
     if with_ours:
         counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
         console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")
@@ -176,11 +175,6 @@ def _remarks(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
         for remark in remarks:
             about.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
     return [f"{remark} ({'; '.join(names)})" for remark, names in about.items()]
-
-
-def _safe(text: str) -> str:
-    """Text as it stands: neither markup nor control characters do anything."""
-    return escape(terminal(text))
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:

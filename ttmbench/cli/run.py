@@ -11,6 +11,7 @@ from typing import Any
 from ttmbench.assertions import check_assertions
 from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
+from ttmbench.terminal import complain, say
 
 _PAIRS = ("model_args", "task_args", "ttm_args")
 
@@ -29,11 +30,11 @@ def run(options: argparse.Namespace) -> int:
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
     except KeyboardInterrupt:
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
-        print(f"ttmbench: interrupted; {kept}", file=sys.stderr)
+        complain(f"interrupted; {kept}")
         return INTERRUPTED
     print_results(results.document)
     if results.path is not None:
-        print(f"results: {results.path}")
+        say(f"results: {results.path}")
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
 
@@ -65,5 +66,5 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 def _dry_run(config: RunConfig) -> int:
     from ttmbench.evaluator import plan
 
-    print(json.dumps(plan(config), indent=2))
+    say(json.dumps(plan(config), indent=2))
     return 0

@@ -15,6 +15,7 @@ from ttmbench.errors import UsageError
 from ttmbench.rescoring import score_file
 from ttmbench.results import open_run_files
 from ttmbench.table import print_results
+from ttmbench.terminal import say
 
 
 def score(options: argparse.Namespace) -> int:
@@ -30,7 +31,7 @@ def score(options: argparse.Namespace) -> int:
     print_results(document)
     if files is not None:
         files.write_results(document)
-        print(f"results: {files.results}")
+        say(f"results: {files.results}")
     check_assertions(assertions, document)
     return 0
 

@@ -14,6 +14,7 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.registry import Registry, build_registry
 from ttmbench.scoring import open_upright
 from ttmbench.taskfile import TaskFile
+from ttmbench.terminal import say
 from ttmbench.types import Group, ImageRef
 
 SHOWN = 3
@@ -27,9 +28,9 @@ def validate(options: argparse.Namespace) -> int:
     worst = 0
     for name in names:
         try:
-            print(f"{name}: {_check(registry, name, options)}", flush=True)
+            say(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
-            print(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
+            say(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst
 
@@ -53,7 +54,13 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
     loaded = registry.load(task, options.limit, options.offline, options.data_dir)
-    report = look_at_groups(task.spec, loaded.groups, _digest)
+    animated: set[str] = set()
+    report = look_at_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
+    if animated:
+        what = "1 picture is animated: its first frame is taken"
+        report.notes.append(
+            what if len(animated) == 1 else f"{len(animated)} pictures are animated: first frames are taken"
+        )
     if report.problems:
         count = f"{len(report.problems)} problems: " if len(report.problems) > 1 else ""
         more = f"; and {len(report.problems) - SHOWN} more" if len(report.problems) > SHOWN else ""
@@ -65,9 +72,11 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     )
 
 
-def _digest(image: ImageRef, group_id: str) -> str:
-    """Digest of a picture as a model sees it: upright, RGB."""
+def _digest(image: ImageRef, group_id: str, animated: set[str]) -> str:
+    """Digest of a picture as a model sees it: upright, RGB. Names of animated ones are taken down."""
     picture = open_upright(image, group_id)
+    if picture.info.get("animated"):
+        animated.add(image.name)
     return hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench.data.loading import DATA_VARIABLE, Loaded, OutOfReachError, below, data_folder, inside, open_picture
+from ttmbench.data.loading import DATA_VARIABLE, Loaded, OutOfReachError, below, data_folder, inside
 from ttmbench.data.loading import read_options as checked_options
 from ttmbench.data.origins import Origin
 from ttmbench.data.rowfiles import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import DataError
+from ttmbench.pictures import open_picture
 from ttmbench.types import ImageRef, SourceRequest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,9 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from ttmbench.data.files import FileOptions, read_files
 from ttmbench.data.hub_cache import reach, snapshot, where_it_is
-from ttmbench.data.loading import Loaded, OutOfReachError, open_picture, read_options
+from ttmbench.data.loading import Loaded, OutOfReachError, read_options
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError
+from ttmbench.pictures import open_picture
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 if TYPE_CHECKING:
@@ -147,7 +149,14 @@ def load_table(options: HuggingfaceOptions, offline: bool) -> Any:
         checks = "no_checks" if options.data_files else None
         names: dict[str, Any] = {"split": options.split, "data_files": options.data_files, "verification_mode": checks}
         fetch = partial(datasets.load_dataset, path, options.name, **names, **more)
-        return reach(where_it_is(options.path, options.revision), options.path, offline, fetch)
+        shown = not datasets.are_progress_bars_disabled()
+        if not sys.stderr.isatty():
+            datasets.disable_progress_bars()
+        try:
+            return reach(where_it_is(options.path, options.revision), options.path, offline, fetch)
+        finally:
+            if shown:
+                datasets.enable_progress_bars()
 
     if Path(options.path).is_dir():
         return load(options.path)

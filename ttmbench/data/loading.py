@@ -15,10 +15,6 @@ from ttmbench.ttmconfig import describe
 from ttmbench.types import Group, SourceRequest
 
 if TYPE_CHECKING:
-    import io
-
-    from PIL.Image import Image
-
     from ttmbench.data.places import Place
 
 DATA_VARIABLE = "TTMBENCH_DATA"
@@ -157,19 +153,3 @@ def inside(base: Path, relative: str, what: str, root: Path | None = None) -> Pa
     if not lexical or not resolved.is_relative_to((root or base).resolve()):
         raise DataError(f"{what}: '{relative}' leaves the folder {base}")
     return resolved
-
-
-def open_picture(file: Path | io.BytesIO) -> Image:
-    """Opens and decodes a picture and closes its file.
-
-    Args:
-        file: path or bytes.
-
-    Returns:
-        The picture as stored, neither turned nor converted.
-    """
-    from PIL import Image
-
-    with Image.open(file) as picture:
-        picture.load()
-        return picture

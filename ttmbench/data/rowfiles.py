@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ttmbench import textfile
 from ttmbench.data.rows import Row
 from ttmbench.errors import DataError
 from ttmbench.jsonl import read_json_lines
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 
 def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -> Iterator[Row]:
@@ -34,7 +37,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
     name = name or str(file)
     suffix = file.suffix.lower()
     if suffix == ".csv":
-        yield from _csv(read_text(file, name), name)
+        yield from csv_rows(read_text(file, name), name)
     elif suffix == ".json":
         yield from _json(read_json(file, name), fields, name)
     else:
@@ -42,18 +45,16 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
             yield Row(str(index), cells, index)
 
 
-def read_text(file: Path, name: str) -> str:
+def read_text(file: Traversable, name: str) -> str:
     """A file's text; a byte-order mark is no part of it.
 
     Raises:
         DataError: the file cannot be read, or is not UTF-8.
     """
     try:
-        return file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{name}: is not UTF-8 text") from None
+        return textfile.read_text(file)
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def read_json(file: Path, name: str) -> Any:
@@ -63,14 +64,23 @@ def read_json(file: Path, name: str) -> Any:
         DataError: the file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(read_text(file, name))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}: is not JSON ({error}); JSON lines go into a file that ends in .jsonl") from None
+        return textfile.parse_json(read_text(file, name))
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
 
 
-def _csv(text: str, name: str) -> Iterator[Row]:
+def csv_rows(text: str, name: str) -> Iterator[Row]:
+    """Rows of a CSV table with a header.
+
+    Raises:
+        DataError: a row has another number of cells than the header, or a column is named twice.
+    """
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
+        names = list(reader.fieldnames or ())
+        doubled = next((one for one in names if names.count(one) > 1), None)
+        if doubled is not None:
+            raise DataError(f"{name}: the header names column {doubled!r:.80} twice")
         for index, cells in enumerate(reader):
             if None in cells or None in cells.values():
                 raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench.data.loading import inside, open_picture, read_options
+from ttmbench.data.loading import inside, read_options
 from ttmbench.data.rowfiles import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import UsageError
+from ttmbench.limits import limit
+from ttmbench.pictures import open_picture
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 
@@ -46,6 +48,8 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
     _known("style", options.style, scenes.STYLES)
     if request.n_groups is None:
         raise UsageError("a rendered task needs 'group.n_groups'")
+    if request.n_groups > limit("rendered_groups"):
+        raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
     for group in scenes.make_groups(options.scene, wanted, options.seed, options.style):
         yield Group(

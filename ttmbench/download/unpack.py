@@ -13,18 +13,22 @@ import os
 import re
 import shutil
 import stat
+import struct
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ttmbench.errors import DataError
+from ttmbench.limits import limit
+from ttmbench.plaintext import DEVICES, plain
 from ttmbench.progress import bar
 
 CHUNK = 1 << 20
@@ -42,6 +46,11 @@ _BROKEN = (
     NotImplementedError,
     UnicodeError,
     RuntimeError,
+    ValueError,
+    struct.error,
+    IndexError,
+    KeyError,
+    OverflowError,
 )
 
 
@@ -56,10 +65,10 @@ class Limits:
         free: bytes that need no such ratio: a small archive of text packs well.
     """
 
-    members: int = 1_000_000
-    bytes: int = 256 << 30
-    ratio: float = 100.0
-    free: int = 64 << 20
+    members: int = field(default_factory=partial(limit, "archive_files"))
+    bytes: int = field(default_factory=partial(limit, "archive_bytes"))
+    ratio: float = field(default_factory=partial(limit, "archive_ratio"))
+    free: int = field(default_factory=partial(limit, "archive_free"))
 
     def most(self, packed: int) -> int:
         """Bytes that an archive of this size may hold."""
@@ -132,8 +141,8 @@ def _members(archive: Path, limits: Limits) -> Iterator[list[_Member]]:
         if not members:
             raise DataError(f"archive {archive.name} has no files")
         paths = {one.path for one in members}
-        if len(paths) < len(members):
-            raise DataError(f"archive {archive.name} has two files of one name")
+        if len({_folded(path) for path in paths}) < len(members):
+            raise DataError(f"archive {archive.name} has two files of one name, but for case or accents")
         inside = next((parent for path in paths for parent in path.parents if parent in paths), None)
         if inside is not None:
             raise DataError(f"archive {archive.name}: {inside} is both a file and a folder")
@@ -257,7 +266,18 @@ def _safe(name: str, archive: Path, folder: bool = False) -> PurePosixPath:
     outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or _DRIVE.match(name)
     if outside or not (path.parts or folder):
         raise DataError(f"archive {archive.name}: member {name!r:.200} leads out of its folder")
+    if plain(name, keep="") != name or any(_is_device(part) for part in path.parts):
+        raise DataError(f"archive {archive.name}: member {name!r:.200} has a name that not every system can hold")
     return path
+
+
+def _is_device(part: str) -> bool:
+    return part.partition(".")[0].upper() in DEVICES or part.endswith((" ", "."))
+
+
+def _folded(path: PurePosixPath) -> str:
+    """A path as file systems see it that know neither case nor ways to write an accent."""
+    return unicodedata.normalize("NFC", str(path)).casefold()
 
 
 def _inner(start: PurePosixPath, link: str, path: PurePosixPath, archive: Path) -> PurePosixPath:

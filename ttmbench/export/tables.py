@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 
 from ttmbench import stats
-from ttmbench.escaping import latex, no_formula
 from ttmbench.export.numbers import Number, Run, newest, numbers_of
 from ttmbench.leaderboard_files import TITLES
+from ttmbench.plaintext import csv_cell, latex
 from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TRACK_ORDER, TTM
 from ttmbench.table import NOTHING, headline
 
@@ -28,7 +28,7 @@ def to_csv(runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     for one in (number for run in runs for number in numbers_of(run)):
-        writer.writerow({key: no_formula(value) for key, value in {**asdict(one), "method": one.method}.items()})
+        writer.writerow({key: csv_cell(value) for key, value in {**asdict(one), "method": one.method}.items()})
     return out.getvalue()
 
 

@@ -1,0 +1,68 @@
+"""How large, deep or many something from outside may be before it is refused: every such number stands here.
+
+``TTMBENCH_LIMITS`` raises or lowers them for a process, such as ``TTMBENCH_LIMITS=text_bytes=5e9,picture_pixels=1e8``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ttmbench.errors import UsageError
+
+VARIABLE = "TTMBENCH_LIMITS"
+DEFAULTS: dict[str, int] = {
+    "yaml_bytes": 1_000_000,  # of a task file or of --config
+    "yaml_depth": 50,  # mappings and lists inside one another
+    "text_bytes": 2_000_000_000,  # of a JSON, JSON lines or CSV file
+    "array_bytes": 16_000_000_000,  # of an npz or safetensors file, unpacked
+    "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
+    "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
+    "array_members": 10_000,  # arrays in one file
+    "archive_files": 1_000_000,
+    "archive_bytes": 256 << 30,  # of all files of an archive together
+    "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free
+    "archive_free": 64 << 20,
+    "picture_pixels": 89_000_000,  # width times height
+    "picture_bytes": 500_000_000,  # of one encoded picture
+    "picture_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "captions": 10_000,  # in a group
+    "groups": 10_000_000,  # that a task file may promise
+    "rendered_groups": 100_000,  # drawn for one task
+    "caption_characters": 100_000,
+    "message_characters": 2_000,  # of one line on the terminal or in results
+}
+PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger pictures itself
+
+
+def limit(name: str) -> int:
+    """A limit as it holds now.
+
+    Args:
+        name: of `DEFAULTS`.
+
+    Returns:
+        The number.
+
+    Raises:
+        UsageError: the environment variable cannot be read.
+    """
+    text = os.environ.get(VARIABLE, "")
+    found = DEFAULTS[name]
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        key, _, value = part.partition("=")
+        try:
+            number = int(float(value))
+        except (ValueError, OverflowError):
+            raise UsageError(f"{VARIABLE}: '{part}' is not limit=number") from None
+        if key not in DEFAULTS or number < 1:
+            raise UsageError(f"{VARIABLE}: '{part}' names no limit above 0; known: {', '.join(DEFAULTS)}")
+        if key == "picture_pixels" and number > PIXELS_AT_MOST:
+            raise UsageError(f"{VARIABLE}: picture_pixels can be at most {PIXELS_AT_MOST}")
+        if key == name:
+            found = number
+    return found
+
+
+def raised_by(name: str) -> str:
+    """How a message says what to do about a limit."""
+    return f"{VARIABLE}={name}=N raises the limit"
