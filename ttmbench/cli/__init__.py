@@ -25,6 +25,7 @@ COMMANDS = (
     "show",
     "validate",
     "download",
+    "cache",
     "doctor",
     "new",
     "schema",
