@@ -24,6 +24,7 @@ from straightforward import Clock, Iteration, Settings, Straightforward
 from transformers.utils import logging
 
 from ttmbench import schedules
+from ttmbench.inblocks import Blocks
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring import prepare
@@ -41,10 +42,10 @@ class TimedStage(Stage):
 
     clock: Clock
 
-    def score(self) -> Scores:
+    def score(self, blocks: Blocks | None = None) -> Scores:
         """One scoring pass."""
         with self.clock.stage("score"):
-            return super().score()
+            return super().score(blocks)
 
 
 def run_package(model: Path, groups: list[Group], settings: Settings) -> tuple[list[Iteration], Clock, float]:

@@ -17,6 +17,7 @@ from ttmbench.model_adapters.captioning import CaptionModel
 from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
 from ttmbench.model_adapters.pairmodel import full_precision
 from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights
+from ttmbench.model_adapters.stated import stated_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -150,6 +151,7 @@ class BlindLanguageModel(BlindScorer):
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.name, self.prompt, self.end_token = name, prompt, end_token
         self.weights_sha256 = digest(self.model.state_dict())
+        self._parts = stated_parts(self.model, self.device, tokenizer=tokenizer)
         if isinstance(model.get_output_embeddings(), torch.nn.Linear):
             full_precision(model.get_output_embeddings())
 
@@ -165,6 +167,7 @@ class BlindLanguageModel(BlindScorer):
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(self.model.parameters()),
+            **self._parts,
         }
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:

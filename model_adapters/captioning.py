@@ -19,6 +19,7 @@ from PIL import Image
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import count_parameters, stated_name
 from ttmbench.model_adapters.pairmodel import PairModel, save_parts
+from ttmbench.model_adapters.stated import stated_parts
 
 PRIORS = ("noise", "test_images")
 AT_ONCE = 64  # captions per pass over a noise image
@@ -74,6 +75,12 @@ class CaptionModel(PairModel):
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
         self.parts, self.name, self.prompt, self.end_token = parts, name, prompt, end_token
+        named = (
+            {"processor": parts[0]}
+            if len(parts) == 1
+            else dict(zip(("tokenizer", "image_processor"), parts, strict=True))
+        )
+        self._stated_parts = stated_parts(model, self.device, **named)
         self.debiasing = debiasing.check()
         self.alpha, self.prior = float(debiasing.alpha), debiasing.prior
         self._priors: dict[str, float] = {}
@@ -91,6 +98,7 @@ class CaptionModel(PairModel):
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(self.model.parameters()),
+            **self._stated_parts,
             **vars(self.debiasing),
         }
 

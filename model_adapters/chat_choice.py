@@ -14,6 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
 from ttmbench.model_adapters.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters.pretrained import Origin
+from ttmbench.model_adapters.stated import stated_parts
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class ChatChooser:
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(model.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(model.parameters()),
+            **stated_parts(model, self.chat.device, processor=processor),
         }
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> list[str | None]:

@@ -25,6 +25,7 @@ from ttmbench.model_adapters.contrastive import (
     trimmed,
 )
 from ttmbench.model_adapters.hub import quiet_hub, why_not_loaded
+from ttmbench.model_adapters.stated import stated_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -109,6 +110,8 @@ class TransformersModel(ContrastiveModel):
         self.image_processor = image_processor
         self.name = name
         self.is_sigmoid = self._bias() is not None
+        self.compiled = compile_towers
+        self._parts = stated_parts(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         self._tower: Any = compiled if compile_towers else lambda function: function
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = map(wrap, self._towers())
@@ -122,7 +125,9 @@ class TransformersModel(ContrastiveModel):
             "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "compiled": self.compiled,
             "n_parameters": count_parameters(self.parameters()),
+            **self._parts,
         }
 
     def save_pretrained(self, folder: Path) -> None:

@@ -20,6 +20,7 @@ from ttmbench.model_adapters.contrastive import PIXELS, count_parameters, stated
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 from ttmbench.model_adapters.pairmodel import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights, on_device
+from ttmbench.model_adapters.stated import stated_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -82,6 +83,7 @@ class MatchingModel(TrainablePairModel):
         super().__init__(model, device=device, dtype=dtype)
         self.tokenizer, self.image_processor, self.name = tokenizer, image_processor, name
         self._scale, _ = pixel_scale(image_processor)
+        self._parts = stated_parts(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         full_precision(self._head())
 
     def fingerprint(self) -> Mapping[str, Any]:
@@ -94,6 +96,7 @@ class MatchingModel(TrainablePairModel):
             "image_processor": type(self.image_processor).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(self.model.parameters()),
+            **self._parts,
         }
 
     def save_pretrained(self, folder: Path) -> None:

@@ -31,6 +31,7 @@ from ttmbench.model_adapters.contrastive import (
     stated_name,
 )
 from ttmbench.model_adapters.hub import gated, quiet_hub, why_out_of_reach
+from ttmbench.model_adapters.stated import digest_of, tokenizer_digest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -92,6 +93,13 @@ class OpenClipModel(ContrastiveModel):
         self.tokenizer = tokenizer
         self.config = config
         self.stated = stated
+        self.compiled = compile_towers
+        self._parts = {
+            "config_sha256": digest_of(config["model_cfg"]),
+            "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
+            "context_length": getattr(tokenizer, "context_length", None),
+            "device": self.device.type,
+        }
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
         text = _TextTower(model)
@@ -109,7 +117,9 @@ class OpenClipModel(ContrastiveModel):
             "preprocessing": _as_in_json(asdict(self.preprocessing)),
             "tokenizer": type(getattr(self.tokenizer, "tokenizer", self.tokenizer)).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "compiled": self.compiled,
             "n_parameters": count_parameters(self.parameters()),
+            **self._parts,
         }
 
     def save_pretrained(self, folder: Path) -> None:

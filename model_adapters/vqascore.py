@@ -16,6 +16,7 @@ from ttmbench.model_adapters.image_text import ImageTextModel, Picture, Seen, lo
 from ttmbench.model_adapters.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters.pairmodel import TrainablePairModel, save_parts
 from ttmbench.model_adapters.pretrained import Origin
+from ttmbench.model_adapters.stated import stated_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -107,6 +108,7 @@ class VQAScore(TrainablePairModel):
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self.n_parameters = count_parameters(self.model.parameters())
         self.lora = lora
+        self._parts = stated_parts(self.model, self.device, processor=chat.processor)
         if lora is not None:
             add_lora(self.model, *lora)
 
@@ -125,6 +127,7 @@ class VQAScore(TrainablePairModel):
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": self.n_parameters,
+            **self._parts,
             **trained,
         }
 

@@ -14,10 +14,10 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMALL = ["--groups", "12", "--layers", "1", "--iterations", "2", "--epochs", "2"]
 
 
-def run(script: str, output: Path, *options: str) -> dict:
+def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple(SMALL)) -> dict:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(FOLDER / script), *SMALL, *options, "--output", str(output)],
+        [sys.executable, str(FOLDER / script), *small, *options, "--output", str(output)],
         capture_output=True,
         text=True,
         env=environment,
@@ -45,3 +45,9 @@ def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e9
     first = [report["runs"][dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
     assert first[0] == pytest.approx(first[1], rel=0.02)
+
+
+def test_the_store_changes_no_score(tmp_path):
+    report = run("store.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
+    assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
+    assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}

@@ -31,6 +31,7 @@ SHOWN = [(page.name, command) for page in PAGES if page.name not in WALKED for c
 @pytest.mark.parametrize(("page", "command"), SHOWN, ids=[f"{page}: {command[:60]}" for page, command in SHOWN])
 def test_a_command_that_a_page_shows_works(page, command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "kept"))
     words = shlex.split(command.partition(" | ")[0])
     assert words[0] == "ttmbench", command
     assert main(words[1:]) == 0, capsys.readouterr().err

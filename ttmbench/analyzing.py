@@ -19,6 +19,7 @@ from ttmbench.registry import build_registry
 from ttmbench.results import safe_name, to_json, write_atomically
 from ttmbench.runconfig import RunConfig
 from ttmbench.secrets import redact, scrub_values, secrets_of
+from ttmbench.store.scores import open_store
 from ttmbench.taskrun import adaptation
 
 SCHEMA_VERSION = "1.0"
@@ -48,6 +49,7 @@ def analyze_tasks(
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
+    store = open_store(config.use_cache)
     folder = Path(config.output_path or ".") / safe_name(config.model_name)
     stamp = started.strftime("%Y-%m-%dT%H-%M-%S.%f")
     for task in tasks.values():
@@ -55,7 +57,17 @@ def analyze_tasks(
         enlarge = settings.augment_scale if settings.augment and analysis in TRAINS else None
         extra = _SUPERVISION if analysis == "supervision" else ()
         with_parts = analysis == ALPHA
-        opened = open_task(registry, config, adapter, task, enlarge=enlarge, extra_metrics=extra, with_parts=with_parts)
+        opened = open_task(
+            registry,
+            config,
+            adapter,
+            task,
+            enlarge=enlarge,
+            extra_metrics=extra,
+            with_parts=with_parts,
+            with_stage=not with_parts,
+            run_store=store,
+        )
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
         said: dict[str, Any]
         if analysis == ALPHA:

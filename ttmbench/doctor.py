@@ -17,6 +17,7 @@ from ttmbench.data.places import Place
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_weights import Weights, weights_of
 from ttmbench.registry import Registry
+from ttmbench.store.folder import store_folder
 from ttmbench.taskfile import TaskFile
 from ttmbench.types import AdapterSpec
 
@@ -173,11 +174,12 @@ def _devices() -> list[str]:
 def _folders(data_dir: Path | None) -> dict[str, Path]:
     from huggingface_hub import constants
 
-    prepared = os.environ.get("HF_DATASETS_CACHE")
+    prepared, store = os.environ.get("HF_DATASETS_CACHE"), store_folder(None)
     return {
         "data folder": data_folder(data_dir),
         "hub cache": Path(constants.HF_HUB_CACHE),
         "datasets cache": Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets",
+        **({"score store": store} if store is not None else {}),
     }
 
 

@@ -19,6 +19,7 @@ from ttmbench.record import RunRecord, write_artifacts
 from ttmbench.registry import Registry, build_registry
 from ttmbench.resume import Place, open_place, run_key
 from ttmbench.runconfig import RunConfig, make_run_config, split_names
+from ttmbench.store.scores import ScoreStore, open_store
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.taskrun import Folders, run_task
 from ttmbench.terminal import complain
@@ -136,7 +137,7 @@ def run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record)
+    work = _Work(registry, config, chosen, settings, samples, record, open_store(config.use_cache))
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -153,6 +154,7 @@ class _Work:
     settings: Mapping[str, TTMConfig]
     samples: set[str] | None
     record: RunRecord
+    store: ScoreStore | None
     clock: float = field(default_factory=time.perf_counter)
 
     def do(self, adapter: Any, place: Place | None) -> EvalResults:
@@ -199,7 +201,15 @@ class _Work:
         try:
             with blaming(f"task '{name}' with model '{config.model}'"):
                 outcome = run_task(
-                    self.registry, config, adapter, self.chosen[name], self.settings[name], self.samples, folders, state
+                    self.registry,
+                    config,
+                    adapter,
+                    self.chosen[name],
+                    self.settings[name],
+                    self.samples,
+                    folders,
+                    state,
+                    self.store,
                 )
                 record.outcomes[name] = outcome
                 if outcome.failure is not None:

@@ -19,6 +19,8 @@ from ttmbench.registry import Registry
 from ttmbench.runconfig import RunConfig
 from ttmbench.scoring import Prepared, check_finite, prepare, score_with_pairs, stored
 from ttmbench.stage import Stage
+from ttmbench.store.scores import ScoreStore
+from ttmbench.store.tasks import TaskStore
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.types import Group, GroupShape, ImageRef, MetricSpec, Scores
 from ttmbench.undefined import settle_refusals
@@ -39,6 +41,7 @@ class OpenTask:
         seconds: step -> wall time.
         parts: of scores that were debiased.
         notes: what a reader should know of the scores.
+        from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
     """
 
     spec: TaskSpec
@@ -51,6 +54,7 @@ class OpenTask:
     seconds: dict[str, float]
     parts: Likelihoods | None = None
     notes: tuple[str, ...] = ()
+    from_store: dict[str, Any] | None = None
 
 
 def open_task(
@@ -63,8 +67,10 @@ def open_task(
     enlarge: float | None = None,
     extra_metrics: Sequence[str] = (),
     with_parts: bool = False,
+    with_stage: bool = False,
+    run_store: ScoreStore | None = None,
 ) -> OpenTask:
-    """Reads a task's data and scores it.
+    """Reads a task's data and scores it, or takes the scores that an earlier run kept.
 
     Args:
         registry: metrics and sources.
@@ -75,6 +81,8 @@ def open_task(
         enlarge: also keep the images so many times as large, for augmentation.
         extra_metrics: to compute beside the task's own.
         with_parts: also keep log P(t|i) and log P(t) apart, of a model that has both, whatever its alpha.
+        with_stage: the test-time stage follows, so the inputs are prepared even if the scores are there.
+        run_store: where scores are kept; None to keep none.
 
     Returns:
         Data and scores.
@@ -98,34 +106,41 @@ def open_task(
     def stage_of(prepared: Prepared) -> Stage:
         return Stage(adapter, prepared, config.batch_size, spec.is_global, all_pairs)
 
-    stage: Stage | None = None
-    parts: Likelihoods | None = None
     if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
         prepared, fingerprint = _stored(adapter, config, spec)
         groups, source = _nameless_groups(len(prepared.rows.images), spec.shape), {"kind": "stored_features"}
         lap("load")
+        features = stage_of(prepared)
+        raw = features.score()
+        lap("score")
+        check_finite(raw.groups, groups)
+        return OpenTask(spec, metrics, groups, source, fingerprint, features, raw, seconds)
+
+    groups, source = load_data(registry, config, task, samples)
+    lap("load")
+    adapts = with_stage or (config.adapts and can_adapt(adapter))
+    in_memory = isinstance(adapter, DualEncoder) or (config.adapts and can_adapt(adapter))
+    prior = None if in_memory else _prior(adapter, with_parts)
+    store = TaskStore(run_store, adapter, spec, groups, all_pairs, prior)
+    # Preparing recognises the data too, so it comes first where it is needed in any case, or nothing is kept yet.
+    late = in_memory and (adapts or not store.may_have)
+    if store.on and not late:
+        store.look_up()
+        lap("look_up")
+    stage: Stage | None = None
+    parts: Likelihoods | None = None
+    if in_memory and store.kept is None:
+        prepared, _ = prepare(adapter, groups, config.batch_size, enlarge, store.data, store.pictures)
+        lap("prepare")
         stage = stage_of(prepared)
+    if late:
+        store.look_up()
+    if store.kept is not None:
+        raw, parts = store.kept.raw, store.kept.parts
+    elif stage is not None:
+        raw = stage.score(store.blocks)
     else:
-        groups, source = load_data(registry, config, task, samples)
-        lap("load")
-        if isinstance(adapter, DualEncoder) or (config.adapts and can_adapt(adapter)):
-            prepared, fingerprint = prepare(adapter, groups, config.batch_size, enlarge)
-            lap("prepare")
-            stage = stage_of(prepared)
-    if stage is not None:
-        raw = stage.score()
-    elif isinstance(adapter, PreparedPairScorer):
-        prior: Debiasable | None = adapter if isinstance(adapter, Debiasable) else None
-        if prior is not None and prior.alpha == 0 and not with_parts:
-            prior = None
-        every = all_pairs or (prior is not None and prior.prior == "test_images")
-        table, fingerprint = score_streaming(adapter, groups, config.batch_size, every)
-        raw = table.scores(all_pairs)
-        if prior is not None:
-            parts = likelihoods(prior, groups, table, all_pairs)
-            raw = parts.debiased(prior.alpha)
-    else:
-        raw, fingerprint = score_with_pairs(adapter, groups, config.batch_size, all_pairs)
+        raw, parts = _score_pairs(adapter, groups, config, all_pairs, prior, store)
     lap("score")
     raw, notes = settle_refusals(adapter, raw, groups)
     check_finite(raw.groups, groups)
@@ -133,7 +148,36 @@ def open_task(
         image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
         group_id = groups[image // spec.shape.images].group_id
         raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
-    return OpenTask(spec, metrics, groups, source, fingerprint, stage, raw, seconds, parts, tuple(notes))
+    from_store = store.keep(raw, parts, config.model_name)
+    fingerprint = store.data.hexdigest()
+    return OpenTask(spec, metrics, groups, source, fingerprint, stage, raw, seconds, parts, tuple(notes), from_store)
+
+
+def _score_pairs(
+    adapter: Any,
+    groups: Sequence[Group],
+    config: RunConfig,
+    all_pairs: bool,
+    prior: Debiasable | None,
+    store: TaskStore,
+) -> tuple[Scores, Likelihoods | None]:
+    """Scores of a model that sees pairs, and the parts of which they were debiased; completes the fingerprint."""
+    size, data, blocks = config.batch_size, store.data, store.blocks
+    if not isinstance(adapter, PreparedPairScorer):
+        return score_with_pairs(adapter, groups, size, all_pairs, data, blocks)[0], None
+    every = all_pairs or (prior is not None and prior.prior == "test_images")
+    table, _ = score_streaming(adapter, groups, size, every, data, store.pictures, blocks)
+    if prior is None:
+        return table.scores(all_pairs), None
+    parts = likelihoods(prior, groups, table, all_pairs)
+    return parts.debiased(prior.alpha), parts
+
+
+def _prior(adapter: Any, with_parts: bool) -> Debiasable | None:
+    """Where log P(t) comes from; None if it is not taken off."""
+    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
+        return None
+    return adapter if adapter.alpha != 0 or with_parts else None
 
 
 def _stored(adapter: StoredFeatures, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:

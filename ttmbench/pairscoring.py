@@ -13,19 +13,21 @@ import numpy as np
 import torch
 
 from ttmbench.errors import TtmbenchError
+from ttmbench.inblocks import PAIRS, Blocks, load, save, spans
 from ttmbench.progress import bar
 from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring import (
     MAX_GLOBAL_PAIRS,
     Fingerprint,
     Prepared,
+    PreparedPictures,
     Rows,
     concatenate,
     distinct_captions,
     distinct_images,
     n_rows,
     one_score_each,
-    open_upright,
+    prepare_some,
     rows_of,
     take,
 )
@@ -60,7 +62,13 @@ class PairTable:
 
 
 def score_streaming(
-    adapter: PreparedPairScorer, groups: Sequence[Group], batch_size: int, all_pairs: bool
+    adapter: PreparedPairScorer,
+    groups: Sequence[Group],
+    batch_size: int,
+    all_pairs: bool,
+    fingerprint: Fingerprint | None = None,
+    kept: PreparedPictures | None = None,
+    blocks: Blocks | None = None,
 ) -> tuple[PairTable, str]:
     """Scores a task, opening each picture when its pairs come and dropping it afterwards.
 
@@ -69,6 +77,9 @@ def score_streaming(
         groups: all of one shape, at least one.
         batch_size: pairs given to the model at a time; changes no score.
         all_pairs: score every image with every caption of the task.
+        fingerprint: of the data, if it has been begun.
+        kept: where prepared pictures are kept, if anywhere.
+        blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
         The scores and the fingerprint of the data.
@@ -77,23 +88,21 @@ def score_streaming(
         DataError: a picture cannot be read.
         TtmbenchError: too many pairs, or the model did not return one score a pair.
     """
-    fingerprint, rows = Fingerprint(groups), rows_of(groups)
+    fingerprint, rows = fingerprint or Fingerprint(groups), rows_of(groups)
     images = list(distinct_images(groups))
 
     def encoder(wanted: np.ndarray) -> Batch:
-        pictures = []
-        for row in wanted:
-            group_id, image = images[row]
-            pictures.append(open_upright(image, group_id))
-            fingerprint.add(image.name, pictures[-1])
-        return adapter.encode_images(adapter.prepare_images(pictures))
+        return adapter.encode_images(prepare_some(adapter, [images[row] for row in wanted], fingerprint, kept))
 
     captions = adapter.prepare_captions(distinct_captions(groups))
-    table = _score(adapter, rows, encoder, captions, len(images), batch_size, all_pairs)
+    table = _score(adapter, rows, encoder, captions, len(images), batch_size, all_pairs, blocks)
+    fingerprint.take_in_the_rest()
     return table, fingerprint.hexdigest()
 
 
-def score_in_memory(adapter: PreparedPairScorer, prepared: Prepared, batch_size: int, all_pairs: bool) -> PairTable:
+def score_in_memory(
+    adapter: PreparedPairScorer, prepared: Prepared, batch_size: int, all_pairs: bool, blocks: Blocks | None = None
+) -> PairTable:
     """Scores prepared inputs: what TTM does again after every iteration.
 
     Args:
@@ -101,6 +110,7 @@ def score_in_memory(adapter: PreparedPairScorer, prepared: Prepared, batch_size:
         prepared: the task.
         batch_size: pairs given to the model at a time; changes no score.
         all_pairs: score every image with every caption of the task.
+        blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
         The scores.
@@ -113,7 +123,7 @@ def score_in_memory(adapter: PreparedPairScorer, prepared: Prepared, batch_size:
         return adapter.encode_images(take(prepared.images, wanted))
 
     images = n_rows(prepared.images)
-    return _score(adapter, prepared.rows, encoder, prepared.captions, images, batch_size, all_pairs)
+    return _score(adapter, prepared.rows, encoder, prepared.captions, images, batch_size, all_pairs, blocks)
 
 
 def _score(
@@ -124,25 +134,43 @@ def _score(
     n_images: int,
     batch_size: int,
     all_pairs: bool,
+    blocks: Blocks | None,
 ) -> PairTable:
     wanted = _wanted(rows, n_images, n_rows(captions), all_pairs)
     values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
-    kept: dict[int, Batch] = {}
     with torch.inference_mode(), bar(len(wanted), "scoring", "pairs") as shown:
-        for start in range(0, len(wanted), batch_size):
-            part = wanted[start : start + batch_size]
-            needed = np.unique(part[:, 0])
-            kept = {row: kept[row] for row in needed.tolist() if row in kept}
-            new = np.array([row for row in needed.tolist() if row not in kept], dtype=np.int64)
-            if len(new):
-                encoded = encoder(new)
-                kept |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
-            images = concatenate([kept[row] for row in part[:, 0].tolist()])
-            values[part[:, 0], part[:, 1]] = one_score_each(
-                adapter.score_prepared(images, take(captions, part[:, 1])), len(part)
-            )
-            shown.update(len(part))
+        for span in spans(len(wanted), PAIRS, batch_size):
+            found = load(blocks, "pairs", span)
+            if found is None:
+                parts: list[np.ndarray] = []
+                # No encoded picture crosses a border, or what a batch encodes would depend on where the run began.
+                kept: dict[int, Batch] = {}
+                for part in (wanted[batch] for batch in span.batches(batch_size)):
+                    kept = _encoded(encoder, kept, part[:, 0])
+                    parts.append(_scores_of(adapter, kept, captions, part))
+                    shown.update(len(part))
+                found = np.concatenate(parts)
+                save(blocks, "pairs", span, found)
+            else:
+                shown.update(len(found))
+            values[tuple(wanted[span.start : span.stop].T)] = found
     return PairTable(values, rows)
+
+
+def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
+    """What the images of a batch are encoded to; those that are kept from the batch before are not encoded again."""
+    needed = np.unique(images).tolist()
+    found = {row: kept[row] for row in needed if row in kept}
+    new = np.array([row for row in needed if row not in found], dtype=np.int64)
+    if len(new):
+        encoded = encoder(new)
+        found |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
+    return found
+
+
+def _scores_of(adapter: PreparedPairScorer, kept: dict[int, Batch], captions: Batch, pairs: np.ndarray) -> np.ndarray:
+    images = concatenate([kept[row] for row in pairs[:, 0].tolist()])
+    return one_score_each(adapter.score_prepared(images, take(captions, pairs[:, 1])), len(pairs))
 
 
 def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> np.ndarray:

@@ -45,6 +45,7 @@ class TaskOutcome:
         choices: which forced choices were answered right; such a task has no score arrays.
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
+        from_store: what of the raw scores an earlier run kept; None for nothing.
     """
 
     spec: TaskSpec
@@ -62,6 +63,7 @@ class TaskOutcome:
     choices: Choices | None = None
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
+    from_store: dict[str, Any] | None = None
 
     @property
     def n_groups(self) -> int:
@@ -269,4 +271,5 @@ def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
         "n_groups": outcome.n_groups,
         "shape": list(spec.group.shape),
         "license": spec.license,
+        **({"from_store": outcome.from_store} if outcome.from_store else {}),
     }

@@ -45,6 +45,8 @@ class RunConfig(BaseModel):
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
+        use_cache: folder in which raw scores are kept for later runs, or ``off``; by default TTMBENCH_CACHE, else one
+            in the user's cache folder.
         offline: use what is on this machine only.
         data_dir: folder of data files; by default TTMBENCH_DATA, else one in the user's cache folder.
         overwrite: what becomes of an earlier run of the same command: ``failed`` runs what failed or is missing,
@@ -82,6 +84,7 @@ class RunConfig(BaseModel):
     output_path: str | None = None
     log_samples: bool = False
     save_scores: bool = False
+    use_cache: str | None = None
     offline: bool = False
     data_dir: str | None = None
     overwrite: Literal["never", "failed", "missing", "always"] = "failed"

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.inblocks import FEATURES, PAIRS, Blocks, load, save, spans
 from ttmbench.pictures import KEPT, BadPicture, LazyPictures, as_rgb
 from ttmbench.progress import bar, track
 from ttmbench.protocols import Augmentable, DualEncoder, ManyAtOnce, PairScorer, PreparedPairScorer, StoredFeatures
@@ -84,17 +85,57 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
         raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
 
 
+class PixelDigests(Protocol):
+    """Where digests of decoded pictures are kept, by the digest of their files."""
+
+    def get(self, image: ImageRef) -> str | None:
+        """The digest of a picture whose file was decoded before; None if it is not known."""
+        ...
+
+    def put(self, image: ImageRef, digest: str) -> None:
+        """Keeps the digest of a picture that was decoded."""
+        ...
+
+
+class PreparedPictures(Protocol):
+    """Where prepared pictures are kept, by the digest of their files."""
+
+    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
+        """A prepared picture as one row, and the digest of its pixels; None if it is not there."""
+        ...
+
+    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
+        """Keeps a prepared picture and the digest of its pixels."""
+        ...
+
+
 class Fingerprint:
-    """A digest of decoded pixels and captions, so that a changed dataset is noticed."""
+    """A digest of decoded pixels and captions, so that a changed dataset is noticed.
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    Args:
+        groups: the data.
+        pixels: digests of pictures that were decoded before, if they are kept anywhere.
+    """
+
+    def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
         self._pictures: dict[str, str] = {}
-        self._groups = groups
+        self._groups, self._kept = groups, pixels
 
-    def add(self, name: str, picture: Image) -> None:
-        """Takes in one distinct picture."""
-        head = f"{picture.width}x{picture.height}:".encode()
-        self._pictures[name] = hashlib.sha256(head + picture.tobytes()).hexdigest()
+    def add(self, image: ImageRef, picture: Image) -> None:
+        """Takes in one distinct picture, which was opened."""
+        if image.name not in self._pictures:
+            head = f"{picture.width}x{picture.height}:".encode()
+            self._pictures[image.name] = hashlib.sha256(head + picture.tobytes()).hexdigest()
+            if self._kept is not None:
+                self._kept.put(image, self._pictures[image.name])
+
+    def note(self, image: ImageRef, pixels: str) -> None:
+        """Takes in one distinct picture by the digest of its pixels."""
+        self._pictures.setdefault(image.name, pixels)
+
+    def of(self, image: ImageRef) -> str:
+        """The digest of a picture that was taken in."""
+        return self._pictures[image.name]
 
     def opener(self) -> Callable[[str], Image]:
         """What opens a picture by name, anew at each call, and takes it in the first time."""
@@ -103,17 +144,20 @@ class Fingerprint:
         def open_picture(name: str) -> Image:
             group_id, image = by_name[name]
             picture = open_upright(image, group_id)
-            if name not in self._pictures:
-                self.add(name, picture)
+            self.add(image, picture)
             return picture
 
         return open_picture
 
     def take_in_the_rest(self) -> None:
-        """Opens and takes in every picture that has not been added."""
-        for group_id, image in distinct_images(self._groups):
-            if image.name not in self._pictures:
-                self.add(image.name, open_upright(image, group_id))
+        """Takes in every picture that has not been added; opens those whose digest is not kept."""
+        images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._pictures]
+        for group_id, image in track(images, "looking at data", "images", total=len(images)):
+            known = self._kept.get(image) if self._kept is not None else None
+            if known is None:
+                self.add(image, open_upright(image, group_id))
+            else:
+                self.note(image, known)
 
     def hexdigest(self) -> str:
         """sha256 over every group's pictures and captions in order; every picture must have been added."""
@@ -127,7 +171,12 @@ class Fingerprint:
 
 
 def prepare(
-    adapter: DualEncoder | PreparedPairScorer, groups: Sequence[Group], batch_size: int, enlarge: float | None = None
+    adapter: DualEncoder | PreparedPairScorer,
+    groups: Sequence[Group],
+    batch_size: int,
+    enlarge: float | None = None,
+    fingerprint: Fingerprint | None = None,
+    kept: PreparedPictures | None = None,
 ) -> tuple[Prepared, str]:
     """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
 
@@ -136,6 +185,8 @@ def prepare(
         groups: all of one shape, at least one.
         batch_size: pictures held decoded at a time.
         enlarge: also keep the images so many times as large, for augmentation.
+        fingerprint: of the data, if it has been begun.
+        kept: where prepared pictures are kept, if anywhere; not used with ``enlarge``.
 
     Returns:
         The prepared inputs and the fingerprint of the data.
@@ -146,25 +197,79 @@ def prepare(
     """
     if enlarge is not None and not isinstance(adapter, Augmentable):
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
-    fingerprint = Fingerprint(groups)
+    fingerprint = fingerprint or Fingerprint(groups)
     images = list(distinct_images(groups))
     parts: list[Batch] = []
     larger: list[Batch] = []
     with bar(len(images), "preparing", "images") as shown:
         for start in range(0, len(images), batch_size):
-            pictures = []
-            for group_id, image in images[start : start + batch_size]:
-                picture = open_upright(image, group_id)
-                fingerprint.add(image.name, picture)
-                pictures.append(picture)
-            parts.append(adapter.prepare_images(pictures))
+            some = images[start : start + batch_size]
             if enlarge is not None and isinstance(adapter, Augmentable):
-                larger.append(adapter.prepare_enlarged(pictures, enlarge))
-            shown.update(len(pictures))
+                part, enlarged_part = _prepare_twice(adapter, some, fingerprint, enlarge)
+                parts.append(part)
+                larger.append(enlarged_part)
+            else:
+                parts.append(prepare_some(adapter, some, fingerprint, kept))
+            shown.update(len(some))
     captions, rows = distinct_captions(groups), rows_of(groups)
     enlarged = concatenate(larger) if larger else None
     tokens = adapter.prepare_captions(captions)
     return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
+
+
+def _prepare_twice(
+    adapter: Any, images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint, enlarge: float
+) -> tuple[Batch, Batch]:
+    """Prepares pictures in the model's own size and in a larger one."""
+    pictures = open_all(images, fingerprint)
+    return adapter.prepare_images(pictures), adapter.prepare_enlarged(pictures, enlarge)
+
+
+def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -> list[Image]:
+    """Opens pictures, given with the groups that have them, and takes them in."""
+    pictures = []
+    for group_id, image in images:
+        pictures.append(open_upright(image, group_id))
+        fingerprint.add(image, pictures[-1])
+    return pictures
+
+
+def prepare_some(
+    adapter: DualEncoder | PreparedPairScorer,
+    images: Sequence[tuple[str, ImageRef]],
+    fingerprint: Fingerprint,
+    kept: PreparedPictures | None,
+) -> Batch:
+    """Prepares pictures, or takes them from where prepared ones are kept.
+
+    Args:
+        adapter: the model.
+        images: each with a group that has it, for messages.
+        fingerprint: takes them in.
+        kept: where prepared pictures are kept, if anywhere.
+
+    Returns:
+        One row a picture.
+    """
+    if kept is None:
+        return adapter.prepare_images(open_all(images, fingerprint))
+    rows: dict[str, Batch] = {}
+    new = []
+    for group_id, image in images:
+        found = kept.get(image)
+        if found is None:
+            new.append((group_id, image))
+        else:
+            rows[image.name], pixels = found
+            fingerprint.note(image, pixels)
+    if new:
+        batch = adapter.prepare_images(open_all(new, fingerprint))
+        for place, (_, image) in enumerate(new):
+            rows[image.name] = take(batch, slice(place, place + 1))
+            kept.put(image, rows[image.name], fingerprint.of(image))
+        if len(new) == len(images):
+            return batch
+    return concatenate([rows[image.name] for _, image in images])
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
@@ -222,21 +327,22 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
     return Prepared(take(prepared.images, images), take(prepared.captions, captions), rows, enlarged)
 
 
-def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int) -> Features:
+def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int, blocks: Blocks | None = None) -> Features:
     """Encodes every distinct image and caption once, without gradients.
 
     Args:
         adapter: the model.
         prepared: its inputs.
         batch_size: rows encoded at a time; changes no score.
+        blocks: where finished blocks of features are kept, if anywhere.
 
     Returns:
         Features of both sides.
     """
     with torch.inference_mode():
         return Features(
-            images=_encode(adapter.encode_images, prepared.images, batch_size, "encoding images"),
-            captions=_encode(adapter.encode_captions, prepared.captions, batch_size, "encoding captions"),
+            images=_encode(adapter, adapter.encode_images, prepared.images, batch_size, "images", blocks),
+            captions=_encode(adapter, adapter.encode_captions, prepared.captions, batch_size, "captions", blocks),
         )
 
 
@@ -291,7 +397,12 @@ def score_all_pairs(adapter: DualEncoder, features: Features, rows: Rows) -> np.
 
 
 def score_with_pairs(
-    adapter: PairScorer, groups: Sequence[Group], batch_size: int, all_pairs: bool
+    adapter: PairScorer,
+    groups: Sequence[Group],
+    batch_size: int,
+    all_pairs: bool,
+    fingerprint: Fingerprint | None = None,
+    blocks: Blocks | None = None,
 ) -> tuple[Scores, str]:
     """Scores a task pair by pair; each distinct pair is asked for once.
 
@@ -300,6 +411,8 @@ def score_with_pairs(
         groups: all of one shape, at least one.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         all_pairs: also score every image with every caption of the task.
+        fingerprint: of the data, if it has been begun.
+        blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
         The scores and the fingerprint of the data.
@@ -308,7 +421,7 @@ def score_with_pairs(
         DataError: a picture cannot be read.
         TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
     """
-    fingerprint = Fingerprint(groups)
+    fingerprint = fingerprint or Fingerprint(groups)
     images = dict((image.name, (group_id, image)) for group_id, image in distinct_images(groups))
     captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
     inside = [(image.name, c) for g in groups for image, c in product(g.images, g.captions)]
@@ -325,18 +438,28 @@ def score_with_pairs(
     open_now: dict[str, Image] = {}
     open_picture = lru_cache(KEPT)(fingerprint.opener())
     at_once = adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size
+
+    def values_of(part: list[tuple[str, str]]) -> np.ndarray:
+        nonlocal open_now
+        names = [name for name, _ in part]
+        if isinstance(adapter, ManyAtOnce):
+            pictures: Sequence[Image] = LazyPictures(names, open_picture)
+        else:
+            open_now = {name: open_now.get(name) or open_picture(name) for name in dict.fromkeys(names)}
+            pictures = [open_now[name] for name in names]
+        values = one_score_each(adapter.score_pairs(pictures, [c for _, c in part]), len(part))
+        shown.update(len(part))
+        return values
+
     with bar(len(wanted), "scoring", "pairs") as shown:
-        for start in range(0, len(wanted), at_once):
-            part = wanted[start : start + at_once]
-            names = [name for name, _ in part]
-            if isinstance(adapter, ManyAtOnce):
-                pictures: Sequence[Image] = LazyPictures(names, open_picture)
+        for span in spans(len(wanted), PAIRS, at_once):
+            values = load(blocks, "pairs", span)
+            if values is None:
+                values = np.concatenate([values_of(wanted[rows]) for rows in span.batches(at_once)])
+                save(blocks, "pairs", span, values)
             else:
-                open_now = {name: open_now.get(name) or open_picture(name) for name in dict.fromkeys(names)}
-                pictures = [open_now[name] for name in names]
-            values = one_score_each(adapter.score_pairs(pictures, [c for _, c in part]), len(part))
-            score.update(zip(part, values.tolist(), strict=True))
-            shown.update(len(part))
+                shown.update(len(values))
+            score.update(zip(wanted[span.start : span.stop], values.tolist(), strict=True))
     fingerprint.take_in_the_rest()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
     grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
@@ -382,19 +505,6 @@ def check_finite(scores: np.ndarray, groups: Sequence[Group]) -> None:
         raise TtmbenchError(f"the model gave group {group_id} a score that is not a finite number")
 
 
-def _encode(encoder: Callable[[Any], torch.Tensor], batch: Batch, batch_size: int, what: str) -> torch.Tensor:
-    total = n_rows(batch)
-    starts = track(range(0, total, batch_size), what, "batches", total=-(-total // batch_size))
-    parts = []
-    for start in starts:
-        part = encoder(take(batch, slice(start, start + batch_size)))
-        rows = min(batch_size, total - start)
-        if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != rows:
-            raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {rows} inputs ({what})")
-        parts.append(part)
-    return torch.cat(parts)
-
-
 def _shape(value: Any) -> str:
     return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
 
@@ -419,6 +529,42 @@ def one_score_each(values: Any, pairs: int) -> np.ndarray:
         raise TtmbenchError(f"the model returned scores of type {found.dtype}; real numbers are expected")
     with np.errstate(over="ignore"):  # becomes infinite, which is refused by group
         return found.astype(np.float32)
+
+
+def _rows(encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
+    """Features of some rows; TtmbenchError if there is not one each."""
+    part = encoder(take(batch, rows))
+    count = rows.stop - rows.start
+    if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
+        raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {count} inputs (encoding {side})")
+    return part
+
+
+def _encode(
+    adapter: DualEncoder,
+    encoder: Callable[[Any], torch.Tensor],
+    batch: Batch,
+    batch_size: int,
+    side: str,
+    blocks: Blocks | None,
+) -> torch.Tensor:
+    parts: list[torch.Tensor] = []
+    device: torch.device | None = None
+    with bar(n_rows(batch), f"encoding {side}", side) as shown:
+        for span in spans(n_rows(batch), FEATURES, batch_size):
+            kept = load(blocks, side, span)
+            if kept is None:
+                parts.append(torch.cat([_rows(encoder, batch, rows, side) for rows in span.batches(batch_size)]))
+                device = parts[-1].device
+                if blocks is not None:
+                    save(blocks, side, span, parts[-1].float().cpu().numpy())
+            else:
+                parts.append(torch.from_numpy(kept))
+            shown.update(span.stop - span.start)
+    if device is None:  # All features were kept, on the CPU; any row shows where the model has its own.
+        stated = getattr(adapter, "device", None)
+        device = stated if isinstance(stated, torch.device) else encoder(take(batch, slice(0, 1))).device
+    return torch.cat([part.to(device) for part in parts])
 
 
 def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:

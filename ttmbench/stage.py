@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ttmbench.inblocks import Blocks
 from ttmbench.pairscoring import score_in_memory
 from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
 from ttmbench.scoring import Prepared, encode, score_all_pairs, score_groups
@@ -29,11 +30,12 @@ class Stage:
     is_global: bool
     all_pairs: bool
 
-    def score(self) -> Scores:
-        """One scoring pass, serving metrics and matching alike."""
+    def score(self, blocks: Blocks | None = None) -> Scores:
+        """One scoring pass, serving metrics and matching alike; finished blocks are kept if it is said where."""
         if not isinstance(self.adapter, DualEncoder):
-            return score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs).scores(self.all_pairs)
-        features = encode(self.adapter, self.prepared, self.batch_size)
+            table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
+            return table.scores(self.all_pairs)
+        features = encode(self.adapter, self.prepared, self.batch_size, blocks)
         rows = self.prepared.rows
         pairs = score_all_pairs(self.adapter, features, rows) if self.all_pairs else None
         return Scores(score_groups(self.adapter, features, rows), pairs)

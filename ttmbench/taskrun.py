@@ -24,6 +24,7 @@ from ttmbench.registry import Registry
 from ttmbench.results import write_atomically
 from ttmbench.runconfig import RunConfig
 from ttmbench.secrets import scrub_values, secrets_of
+from ttmbench.store.scores import ScoreStore
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, summarise
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.testtime import Adaptation, Ran
@@ -53,6 +54,7 @@ def run_task(
     samples: set[str] | None,
     folders: Folders,
     state: Path | None = None,
+    store: ScoreStore | None = None,
 ) -> TaskOutcome:
     """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
 
@@ -65,6 +67,7 @@ def run_task(
         samples: ids of the groups to use; None for all.
         folders: where adapted models go; empty if they are not kept.
         state: folder for what a stopped run goes on from; None to keep nothing.
+        store: where raw scores are kept; None to keep none.
 
     Returns:
         Scores, numbers and records. If the test-time stage failed, those that were reached before, and the failure.
@@ -88,7 +91,7 @@ def run_task(
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
     enlarge = settings.augment_scale if adapts and settings.augment else None
-    opened = open_task(registry, config, adapter, task, samples=samples, enlarge=enlarge)
+    opened = open_task(registry, config, adapter, task, samples=samples, enlarge=enlarge, run_store=store)
     spec, metrics = opened.spec, opened.metrics
     numbers = _Numbers({RAW: [opened.raw]}, seconds=opened.seconds)
     _notify_scored(registry, config, spec, metrics, RAW, numbers.scores)
@@ -123,6 +126,7 @@ def run_task(
         subsets=numbers.subsets,
         breakdowns=breakdowns(opened.groups, numbers.scores, metrics, numbers.subsets),
         failure=failure,
+        from_store=opened.from_store,
     )
 
 

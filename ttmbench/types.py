@@ -45,11 +45,13 @@ class ImageRef:
         name: what records call it.
         open: reads and decodes it.
         file: where it lies as a file of its own, if it does.
+        read: gives its file's bytes, undecoded, where there are some; cheaper than opening it.
     """
 
     name: str
     open: Callable[[], Image] = field(compare=False, repr=False)
     file: Path | None = field(default=None, compare=False, repr=False)
+    read: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

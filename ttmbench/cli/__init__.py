@@ -27,6 +27,7 @@ COMMANDS = (
     "show",
     "validate",
     "download",
+    "cache",
     "doctor",
     "new",
     "schema",

@@ -28,6 +28,7 @@ exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or
 
 
 _DATA_DIR = "where data files lie (default: TTMBENCH_DATA, else a cache)"
+_USE_CACHE = "where raw scores are kept for later runs (default: TTMBENCH_CACHE, else a cache)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
     _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
     _download(commands.add_parser("download", help="fetch everything that tasks need for --offline", **_plain()))
+    _cache(commands.add_parser("cache", help="what earlier runs kept: list, verify, prune, path", **_plain()))
     _doctor(commands.add_parser("doctor", help="what of tasks and models is on this machine", **_plain()))
     _new(commands.add_parser("new", help="start a task of your own from a small example", **_plain()))
     _schema(commands.add_parser("schema", help="print the JSON Schema of results or task files", **_plain()))
@@ -257,6 +259,7 @@ def _how(group: Any) -> None:
     group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
     group.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
     group.add_argument("--bootstrap_iters", metavar="N", type=int, help="resamples of the intervals, 0 for none")
+    group.add_argument("--use_cache", metavar="DIR|off", help=_USE_CACHE)
     group.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
     group.add_argument("--data_dir", metavar="DIR", help=_DATA_DIR)
     group.add_argument("--trust_remote_code", action="store_true", default=None, help="run code that a hub model ships")
@@ -313,6 +316,24 @@ def _download(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry_run", action="store_true", help="list what would be fetched, with sizes, and stop")
     _verbosity(parser)
     parser.set_defaults(execute=_lazily("ttmbench.cli.download", "download"))
+
+
+def _cache(parser: argparse.ArgumentParser) -> None:
+    actions = ("ls", "verify", "prune", "path")
+    parser.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
+    parser.add_argument("--use_cache", metavar="DIR", help="the store (default: TTMBENCH_CACHE, else a cache)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
+    prune.add_argument("--kind", metavar="A,B", type=_names, help="scores, blocks, pixels, pictures, temporary")
+    prune.add_argument("--task", metavar="GLOB", help="scores of these tasks")
+    prune.add_argument("--model", metavar="GLOB", help="scores of these models")
+    prune.add_argument("--older_than", metavar="DAYS", type=float, help="not used for so many days")
+    prune.add_argument("--damaged", action="store_true", help="what cannot be used")
+    prune.add_argument("--max_size", metavar="SIZE", help="what was used longest ago, until the rest fits (2.5GB)")
+    prune.add_argument("--all", action="store_true", help="everything")
+    prune.add_argument("--dry_run", action="store_true", help="remove nothing, say what would go")
+    _verbosity(parser)
+    parser.set_defaults(execute=_lazily("ttmbench.cli.cache", "cache"))
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:

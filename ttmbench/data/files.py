@@ -103,7 +103,7 @@ def read_files(
             if not path.is_file():
                 raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint}")
             present.add(name)
-        return ImageRef(name, partial(open_picture, path), path)
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
 
     rows = read_rows(file, options.fields, name=str(file))
     groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))

@@ -89,7 +89,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         item = None if isinstance(table.features[one.column], datasets.Image) else one.item or 0
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
         place = f"{where}: '{one.column}' of group {one.group_id}"
-        return ImageRef(name, partial(_open_cell, table, one.row.index, one.column, item, roots, place))
+        raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
+        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()))
 
     texts = table.remove_columns(pictures)
     rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
@@ -204,19 +205,28 @@ def _holds_images(feature: Any) -> bool:
     return isinstance(feature, datasets.Image) or isinstance(getattr(feature, "feature", None), datasets.Image)
 
 
-def _open_cell(table: Any, index: int, column: str, item: int | None, roots: list[Path], place: str) -> Image:
-    """Decodes a picture of a table. Bytes come first; a path must lead into the dataset's own folders."""
+def _raw(table: Any, index: int, column: str, item: int | None, roots: list[Path], place: str) -> bytes | Path:
+    """An undecoded picture of a table. Bytes come first; a path must lead into the dataset's own folders."""
     cell = table[index][column]
     if item is not None:
         cell = cell[item]
     if cell and cell.get("bytes"):
-        return open_picture(io.BytesIO(cell["bytes"]))
+        content: bytes = cell["bytes"]
+        return content
     if not cell or not cell.get("path"):
         raise DataError(f"{place} holds no image")
     path = Path(cell["path"]).resolve()
     if not any(path.is_relative_to(root.resolve()) for root in roots):
         raise DataError(f"{place} names {cell['path']}, outside the dataset's own folders")
-    return open_picture(path)
+    return path
+
+
+def _open(raw: bytes | Path) -> Image:
+    return open_picture(io.BytesIO(raw) if isinstance(raw, bytes) else raw)
+
+
+def _bytes(raw: bytes | Path) -> bytes:
+    return raw if isinstance(raw, bytes) else raw.read_bytes()
 
 
 def _cache_folders() -> list[Path]:

@@ -76,7 +76,7 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     def image(one: ImageCell) -> ImageRef:
         name = one.name
         path = inside(images, name, f"{file}: '{one.column}' of group {one.group_id}")
-        return ImageRef(name, partial(open_picture, path), path)
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
 
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 

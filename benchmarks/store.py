@@ -1,0 +1,120 @@
+"""Times what the store of scores and prepared pictures saves, and costs: one process, the same task each time.
+
+    python benchmarks/store.py
+
+Model (a random SigLIP of 224 pixels) and pictures (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
+of two times of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from material import FORMATS, make_groups_of_files, make_siglip
+from transformers.utils import logging
+
+import ttmbench
+
+TO_FIRST_SCORE = ("load", "look_up", "prepare")
+
+
+def make_task(folder: Path, count: int, image_format: str) -> Path:
+    """A task file with its rows and pictures."""
+    groups = make_groups_of_files(folder, count, image_format)
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for group in groups:
+            row = {"id": group.group_id}
+            row |= {f"image_{index}": Path(image.name).name for index, image in enumerate(group.images)}
+            row |= {f"caption_{index}": caption for index, caption in enumerate(group.captions)}
+            file.write(json.dumps(row) + "\n")
+    columns = {name: [f"{name[:-1]}_{index}" for index in (0, 1)] for name in ("images", "captions")}
+    spec = {
+        "task": "timed",
+        "version": 1,
+        "source": {"kind": "folder", "path": "rows.jsonl", "images": "."},
+        "group": {"shape": [2, 2], "n_groups": count, "id": "id", **columns},
+        "metrics": ["group_match"],
+    }
+    (folder / "timed.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return folder / "timed.yaml"
+
+
+def main() -> None:
+    """Makes the material, runs the task five times, prints the table and, on request, writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--groups", type=int, default=400)
+    parser.add_argument("--width", type=int, default=64, help="hidden size of both towers")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--images", choices=FORMATS, default="jpeg")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--output", type=Path, help="also write the report as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        task = make_task(folder, options.groups, options.images)
+        make_siglip(folder / "one", options.width, options.layers)
+        make_siglip(folder / "other", options.width, options.layers)
+        _move(folder / "other")
+        runs = {}
+
+        def run(label: str, model: str, store: str) -> Any:
+            result = ttmbench.simple_evaluate(
+                "hf",
+                str(task),
+                model_args={"pretrained": str(folder / model)},
+                device="cpu",
+                use_cache=store,
+                bootstrap_iters=0,
+            )
+            seconds = result["timing"]["timed"]
+            runs[label] = {
+                "to_first_score": sum(seconds.get(step, 0.0) for step in TO_FIRST_SCORE),
+                "total": sum(seconds.values()),
+            }
+            return result.scores["timed"]["none"][0].groups
+
+        store = str(folder / "store")
+        run("warming up", "one", "off")
+        plain = run("off", "one", "off")
+        first = run("first", "one", store)
+        again = run("again", "one", store)
+        run("other weights", "other", store)
+    off = runs["off"]
+    report = {
+        "options": {name: value for name, value in vars(options).items() if name != "output"},
+        "same_scores": bool(np.array_equal(plain, first) and np.array_equal(plain, again)),
+        "seconds": runs,
+        "ratios": {
+            "first run, to its first score": off["to_first_score"] / runs["first"]["to_first_score"],
+            "first run, all": off["total"] / runs["first"]["total"],
+            "same model again, all": off["total"] / runs["again"]["total"],
+            "other weights, to their first score": off["to_first_score"] / runs["other weights"]["to_first_score"],
+        },
+    }
+    for label, ratio in report["ratios"].items():
+        print(f"{label:<36}  {ratio:5.2f} times as fast as without the store")
+    print(f"same scores: {report['same_scores']}")
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _move(model: Path) -> None:
+    """Other weights in a model's folder."""
+    from safetensors.torch import load_file, save_file
+
+    file = model / "model.safetensors"
+    save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()

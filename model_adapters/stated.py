@@ -1,0 +1,76 @@
+"""What fingerprints say beside the digest of the weights: configuration, preprocessing, tokens, arithmetic."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+# Where files came from and which version wrote them: the same model has others after a copy.
+_VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
+
+
+def stated_parts(
+    model: Any, device: torch.device, *, image_processor: Any = None, tokenizer: Any = None, processor: Any = None
+) -> dict[str, Any]:
+    """What of a model of transformers changes a score and is in no tensor.
+
+    Args:
+        model: with its configuration, in which head counts and activations are.
+        device: the kind of device rounds in its own way.
+        image_processor: its settings are stated in full.
+        tokenizer: by a digest.
+        processor: of both; what it sets itself is stated too.
+
+    Returns:
+        Entries of a fingerprint.
+    """
+    stated: dict[str, Any] = {
+        "config_sha256": digest_of(model.config.to_dict()),
+        "attn_implementation": getattr(model.config, "_attn_implementation", None),
+        "device": device.type,
+    }
+    if processor is not None:
+        image_processor, tokenizer = processor.image_processor, processor.tokenizer
+        own = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
+        stated["processor_sha256"] = digest_of({"class": type(processor).__name__, **own})
+    if image_processor is not None:
+        stated["preprocessing"] = plain(image_processor.to_dict())
+    if tokenizer is not None:
+        stated["tokenizer_sha256"] = tokenizer_digest(tokenizer)
+    return stated
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """sha256 of what a tokenizer makes tokens from, whatever it was last asked to pad or cut."""
+    said: dict[str, Any] = {"class": type(tokenizer).__name__}
+    for name in ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map"):
+        said[name] = getattr(tokenizer, name, None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        said["backend"] = {
+            name: value for name, value in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
+        }
+    elif hasattr(tokenizer, "get_vocab"):
+        said["vocabulary"] = dict(tokenizer.get_vocab())
+    else:  # open_clip's own: a dictionary and the ranks of its merges
+        said["vocabulary"] = getattr(tokenizer, "encoder", None)
+        said["merges"] = [[*pair, rank] for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+    return digest_of(said)
+
+
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """sha256 of settings, in whatever order they are and wherever their files came from."""
+    return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Settings as JSON has them, without what only says where they came from."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items() if name not in _VOLATILE}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

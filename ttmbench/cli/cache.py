@@ -1,0 +1,161 @@
+"""``ttmbench cache``: what the store holds, whether it is whole, and how to make room."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ttmbench.download.files import amount
+from ttmbench.errors import UsageError
+from ttmbench.progress import track
+from ttmbench.store.folder import parse_size, store_folder
+from ttmbench.store.upkeep import DAY, KINDS, Damage, Item, find_damage, list_items, prune
+from ttmbench.terminal import complain, say
+
+MIN_WIDTH = 140
+EXIT_DAMAGED = 1
+
+
+def cache(options: argparse.Namespace) -> int:
+    """Prints what was asked for; 1 if `verify` finds a damaged file."""
+    folder = store_folder(options.use_cache)
+    if folder is None:
+        raise UsageError("the store is off (--use_cache or TTMBENCH_CACHE says so); name a folder with --use_cache DIR")
+    pruning = {name: getattr(options, name) for name in ("kind", "task", "model", "older_than", "max_size")}
+    flags = {name: getattr(options, name) for name in ("damaged", "all", "dry_run")}
+    given = [name for name, value in {**pruning, **flags}.items() if value not in (None, False)]
+    if given and options.action != "prune":
+        raise UsageError(f"--{given[0]} is for `ttmbench cache prune`")
+    actions: dict[str, Callable[[Path, argparse.Namespace], int]] = {
+        "ls": _ls,
+        "verify": _verify,
+        "prune": _prune,
+        "path": _path,
+    }
+    return actions[options.action](folder, options)
+
+
+def _path(folder: Path, options: argparse.Namespace) -> int:
+    say(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
+    return 0
+
+
+def _ls(folder: Path, options: argparse.Namespace) -> int:
+    items = list_items(folder)
+    if options.json:
+        say(json.dumps([_as_json(item) for item in items], indent=2, ensure_ascii=False))
+    else:
+        _print_items(items, f"{folder}: {amount(sum(item.bytes for item in items))}")
+    return 0
+
+
+def _verify(folder: Path, options: argparse.Namespace) -> int:
+    def progress(files: Sequence[Path]) -> Iterator[Path]:
+        return track(files, "reading", "files", total=len(files))
+
+    count, damaged = find_damage(folder, progress)
+    if options.json:
+        found = [{"path": str(one.path), "reason": one.reason} for one in damaged]
+        say(json.dumps({"files": count, "damaged": found}, indent=2, ensure_ascii=False))
+    else:
+        _print_damage(folder, count, damaged)
+    return EXIT_DAMAGED if damaged else 0
+
+
+def _prune(folder: Path, options: argparse.Namespace) -> int:
+    chosen = ("kind", "task", "model", "older_than", "damaged", "max_size", "all")
+    if all(getattr(options, name) in (None, False) for name in chosen):
+        raise UsageError("say what to remove: --kind, --task, --model, --older_than, --damaged, --max_size or --all")
+    limit = None if options.max_size is None else parse_size(options.max_size, "--max_size")
+    gone = prune(folder, wanted=_wanted(options), damaged=options.damaged, max_size=limit, dry_run=options.dry_run)
+    size = sum(item.bytes for item in gone)
+    if options.json:
+        said = {"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]}
+        say(json.dumps(said, indent=2, ensure_ascii=False))
+        return 0
+    files = sum(len(item.files) for item in gone)
+    would = "would be removed" if options.dry_run else "removed"
+    if gone:
+        _print_items(gone, would)
+    say(f"{files} files, {amount(size)} {would}")
+    return 0
+
+
+def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
+    """Whether a file may go; every condition that is given has to hold."""
+    unknown = sorted(set(options.kind or ()) - set(KINDS))
+    if unknown:
+        raise UsageError(f"--kind {unknown[0]} is unknown; known: {', '.join(KINDS)}")
+    oldest = None if options.older_than is None else time.time() - options.older_than * DAY
+
+    def wanted(item: Item) -> bool:
+        if options.kind and item.kind not in options.kind:
+            return False
+        if options.task is not None and not fnmatchcase(item.task, options.task):
+            return False
+        if options.model is not None and not fnmatchcase(item.model, options.model):
+            return False
+        return oldest is None or item.used <= oldest
+
+    return wanted
+
+
+def _as_json(item: Item) -> dict[str, Any]:
+    said = {name: value for name, value in vars(item).items() if name != "files"}
+    return {**said, "used": _date(item.used), "files": len(item.files), "path": str(item.files[0])}
+
+
+def _print_items(items: Sequence[Item], title: str) -> None:
+    console = Console(width=max(MIN_WIDTH, Console().width), highlight=False)
+    if not items:
+        console.print(f"{escape(title)}, nothing kept", soft_wrap=True)
+        return
+    console.print(escape(title), soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("kind", "model", "task"):
+        table.add_column(name, overflow="fold")
+    for name in ("version", "groups", "size"):
+        table.add_column(name, justify="right")
+    for name in ("used", "name"):
+        table.add_column(name, no_wrap=True)
+    for item in items:
+        table.add_row(
+            item.kind + (" (damaged)" if item.damaged else ""),
+            escape(_clean(item.model)) or "-",
+            escape(_clean(item.task)) or "-",
+            "-" if item.task_version is None else escape(_clean(str(item.task_version))),
+            "-" if item.n_groups is None else str(item.n_groups),
+            amount(item.bytes),
+            _date(item.used),
+            escape(item.name),
+        )
+    console.print(table)
+
+
+def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:
+    for one in damaged:
+        say(f"{one.path}: {_clean(one.reason)}")
+    if damaged:
+        complain(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
+    else:
+        say(f"{folder}: {count} files, all whole")
+
+
+def _clean(text: str) -> str:
+    """Text of a file without what a terminal would act on."""
+    return "".join(letter for letter in text if letter.isprintable())
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]

@@ -1,0 +1,104 @@
+"""One file of the store: safetensors with a header that says what it is, and a digest of both.
+
+A file is written aside and renamed, so a reader sees a whole file or none. The digest finds what a disk or a copy
+damaged; it is no protection against somebody who may write to the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+FORMAT = "ttmbench-store-1"
+ENDING = ".safetensors"
+_META = "ttmbench"
+
+
+class DamagedError(Exception):
+    """A file is not what was written; the message says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file holds.
+
+    Attributes:
+        about: its header: what the arrays are and what they depend on.
+        arrays: by name.
+    """
+
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def write_entry(path: Path, entry: Entry) -> None:
+    """Writes a file in one step, with its folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    arrays = {name: np.ascontiguousarray(values) for name, values in entry.arrays.items()}
+    about = {"format": FORMAT, **entry.about}
+    about["digest"] = _digest(about, arrays)
+    write_aside(path, save(arrays, metadata={_META: json.dumps(about)}))
+
+
+def read_entry(path: Path) -> Entry:
+    """Reads a file and checks it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        DamagedError: it is not what was written.
+    """
+    content = path.read_bytes()
+    try:
+        arrays = load(content)
+        about = _header(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(" ".join(str(error).split())[:120] or type(error).__name__) from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise DamagedError("its header is not one of this store")
+    if about.get("digest") != _digest(about, arrays):
+        raise DamagedError("its digest does not fit its content")
+    return Entry({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Writes a temporary file beside ``path`` and renames it; OSError if that cannot be done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not by tempfile, whose files only their owner may read: people share a store.
+    temporary = path.with_name(f".{path.name[:32]}.{token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _header(content: bytes) -> Any:
+    """The store's own header in the bytes of a safetensors file that has been read without an error."""
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_META])
+
+
+def _digest(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    said = {name: value for name, value in about.items() if name != "digest"}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name}:{arrays[name].dtype.str}:{arrays[name].shape}:".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
