@@ -106,7 +106,7 @@ def run_task(
             _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, folders))
         except Exception as error:
             failure = error
-    summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed)
+    summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed, config.interval)
     if isinstance(adapter, Blind) and adapter.blind:
         notes.append(blind_note(spec.shape, summary))
     return TaskOutcome(
