@@ -23,6 +23,7 @@ from ttmbench.taskrun import Folders, run_task
 from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
 from ttmbench.textfile import Unreadable, read_json
+from ttmbench.trackers.choosing import make_trackers
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Scores
 
@@ -116,7 +117,7 @@ def run(
     plugins: Sequence[tuple[str, Any]] = (),
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
-    registry = build_registry(config.include_path, plugins)
+    registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
     for broken in registry.plugins.broken:
         complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
@@ -155,12 +156,12 @@ class _Work:
     clock: float = field(default_factory=time.perf_counter)
 
     def do(self, adapter: Any, place: Place | None) -> EvalResults:
-        config, record, notify = self.config, self.record, self.registry.plugins.notify
+        config, record = self.config, self.record
         resumes = place is not None and place.previous is not None
         if not resumes:
             self._save("running", place)
         folders = adapted_folders(config, list(self.chosen), new=not resumes)
-        notify("ttmbench_run_started", config=record.config)
+        self.registry.plugins.notify("ttmbench_run_started", config=record.config)
         name: str | None = None
         try:
             with during("model"):
@@ -175,10 +176,10 @@ class _Work:
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
-            self._save_after(error, place)
+            self._tell_finished(self._save_after(error, place), place)
             raise
         document = self._save("failed" if record.errors else "done", place)
-        notify("ttmbench_run_finished", result=document, run_dir=None if place is None else place.files.folder)
+        self._tell_finished(document, place)
         scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
         return EvalResults(document, scores, None if place is None else place.files.results)
 
@@ -224,13 +225,19 @@ class _Work:
                 files.write_results(document)
         return document
 
-    def _save_after(self, error: BaseException, place: Place | None) -> None:
+    def _save_after(self, error: BaseException, place: Place | None) -> dict[str, Any]:
         """Saves what there is; if that fails too, the error that came first is the one to raise."""
+        status = "failed" if isinstance(error, Exception) else "interrupted"
         try:
-            self._save("failed" if isinstance(error, Exception) else "interrupted", place)
+            return self._save(status, place)
         except TtmbenchError as second:
             if stage_of(error, "run") != "save":
                 complain(str(second))
+            return self.record.document(status, self.clock, None if place is None else place.files)
+
+    def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:
+        run_dir = None if place is None else place.files.folder
+        self.registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:
@@ -241,7 +248,7 @@ def model_settings(config: RunConfig) -> dict[str, Any]:
 
 def plan(config: RunConfig) -> dict[str, Any]:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    registry = build_registry(config.include_path)
+    registry = build_registry(config.include_path, make_trackers(config))
     registry.adapter(config.model)
     tasks = tasks_of(registry, config)
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}

@@ -28,7 +28,10 @@ from ttmbench.ttmconfig import TTMConfig
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
-    {"output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"}
+    {
+        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+        *("baseline", "track", "track_args"),
+    }
 )
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 

@@ -12,7 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.terminal import complain, say
 
-_PAIRS = ("model_args", "task_args", "ttm_args")
+_PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
 
 
 def run(options: argparse.Namespace) -> int:
