@@ -10,7 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench.baseline import Baseline, check_baseline, group_values
 from ttmbench.blame import blaming
+from ttmbench.comparison import stored_values
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
@@ -89,7 +91,7 @@ def simple_evaluate(
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
 
     Raises:
-        UsageError: a wrong name, option or file.
+        UsageError: a wrong name, option or file, or a baseline that is of other data.
         DataError: data or weights out of reach, with ``on_error="raise"``.
         TtmbenchError: a task failed, with ``on_error="raise"``.
         AssertionNotMet: an assertion does not hold.
@@ -105,6 +107,7 @@ def simple_evaluate(
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else list(tasks)
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins)
+    check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return results
 
@@ -125,6 +128,9 @@ def run(
     chosen = tasks_of(registry, config)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
     samples = read_samples(config.samples) if config.samples else None
+    baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
+    if baseline is not None:
+        baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
     key = run_key(config, chosen, settings)
     record = RunRecord(
@@ -136,7 +142,7 @@ def run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record)
+    work = _Work(registry, config, chosen, settings, samples, record, baseline)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -153,6 +159,7 @@ class _Work:
     settings: Mapping[str, TTMConfig]
     samples: set[str] | None
     record: RunRecord
+    baseline: Baseline | None
     clock: float = field(default_factory=time.perf_counter)
 
     def do(self, adapter: Any, place: Place | None) -> EvalResults:
@@ -178,6 +185,8 @@ class _Work:
                 record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
             self._tell_finished(self._save_after(error, place), place)
             raise
+        if self.baseline is not None:
+            record.baseline = self._compared(self.baseline, place)
         document = self._save("failed" if record.errors else "done", place)
         self._tell_finished(document, place)
         scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
@@ -217,6 +226,14 @@ class _Work:
         if state is not None:
             shutil.rmtree(state, ignore_errors=True)
 
+    def _compared(self, baseline: Baseline, place: Place | None) -> dict[str, Any]:
+        """The comparison with the baseline; values of tasks that were taken over come from their samples."""
+        config, values = self.config, {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        document = self.record.document("done", self.clock, None if place is None else place.files)
+        if place is not None:
+            values = {**stored_values(place.files.folder, document), **values}
+        return baseline.entry(document, values, config.bootstrap_iters, config.seed)
+
     def _save(self, status: str, place: Place | None) -> dict[str, Any]:
         files = None if place is None else place.files
         document = self.record.document(status, self.clock, files)
@@ -251,6 +268,8 @@ def plan(config: RunConfig) -> dict[str, Any]:
     registry = build_registry(config.include_path, make_trackers(config))
     registry.adapter(config.model)
     tasks = tasks_of(registry, config)
+    if config.baseline is not None:
+        Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}
     for name, task in tasks.items():
         spec = task.spec

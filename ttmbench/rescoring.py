@@ -71,7 +71,13 @@ def score_file(
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
     )
-    config: dict[str, Any] = {"scores": path.name, "task": task, "logit_scale": logit_scale, "limit": limit, "seed": seed}
+    config: dict[str, Any] = {
+        "scores": path.name,
+        "task": task,
+        "logit_scale": logit_scale,
+        "limit": limit,
+        "seed": seed,
+    }
     config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
     record = RunRecord(path.stem, config, command, started)
     record.outcomes[spec.task] = outcome

@@ -137,9 +137,7 @@ def interval(
         return None
     if method == "wilson" and values.min() >= 0 and values.max() <= 1:
         return score_interval(values, level)
-    return bootstrap_interval(
-        values, iterations, seed, level, method="percentile" if method == "percentile" else "BCa"
-    )
+    return bootstrap_interval(values, iterations, seed, level, method="percentile" if method == "percentile" else "BCa")
 
 
 def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"]) -> float:

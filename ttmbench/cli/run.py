@@ -20,6 +20,7 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
+    from ttmbench.baseline import check_baseline
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
     from ttmbench.evaluator import check_assertions
     from ttmbench.evaluator import run as evaluate
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     print_results(results.document)
     if results.path is not None:
         say(f"results: {results.path}")
+    check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
 

@@ -57,12 +57,9 @@ def make_trackers(config: RunConfig) -> list[tuple[str, Tracking]]:
     Raises:
         UsageError: a library is not installed, or no tracker of the run takes a setting.
     """
-    chosen = {name: TRACKERS[name] for name in dict.fromkeys(config.track)}
+    chosen: dict[str, TrackerSpec] = {name: TRACKERS[name] for name in dict.fromkeys(config.track)}
     settings = _settings(config, chosen)
-    return [
-        (f"tracker {name}", Tracking(name, _sink(name, spec, settings[name])))
-        for name, spec in chosen.items()
-    ]
+    return [(f"tracker {name}", Tracking(name, _sink(name, spec, settings[name]))) for name, spec in chosen.items()]
 
 
 def _settings(config: RunConfig, chosen: Mapping[str, TrackerSpec]) -> dict[str, dict[str, Any]]:

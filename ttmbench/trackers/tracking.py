@@ -58,9 +58,7 @@ class Tracking:
             self._write_curves(task, record.seed)
 
     @hookimpl
-    def ttmbench_task_scored(
-        self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]
-    ) -> None:
+    def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
         """Writes the numbers of a filter as soon as they are there."""
         self._write_numbers(final_values(task, results, tracks))
 
