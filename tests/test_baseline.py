@@ -23,7 +23,13 @@ def earlier(tmp_path_factory):
     folder = tmp_path_factory.mktemp("earlier")
     for name, more in (("samples", {"log_samples": True}), ("plain", {})):
         ttmbench.simple_evaluate(
-            "tiny-clip", "shapes_color", ttm=SHORT, seeds=[0, 1], output_path=str(folder / f"{name}.json"), **QUICK, **more
+            "tiny-clip",
+            "shapes_color",
+            ttm=SHORT,
+            seeds=[0, 1],
+            output_path=str(folder / f"{name}.json"),
+            **QUICK,
+            **more,
         )
     return folder
 
@@ -31,7 +37,9 @@ def earlier(tmp_path_factory):
 def test_groups_are_paired_from_memory_as_compare_pairs_them_from_files(earlier, tmp_path):
     path = tmp_path / "x.json"
     settings = {"ttm": SHORT, "seeds": [0, 1], "log_samples": True, "output_path": str(path), **QUICK}
-    run = ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings)
+    run = ttmbench.simple_evaluate(
+        "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
+    )
     jsonschema.Draft202012Validator(schema("results")).validate(run.document)
     entry = run["baseline"]
     assert entry["model_name"] == "tiny-clip" and entry["refused"] is None
@@ -95,7 +103,7 @@ def test_a_wrong_baseline_is_found_before_the_model_is_loaded(earlier, tmp_path,
     document = json.loads((earlier / "plain.json").read_text())
     document["versions"]["shapes_color"] = 99
     (tmp_path / "other.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="version 99 in .*other.json"):
+    with pytest.raises(UsageError, match=r"version 99 in .*other\.json"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", baseline=str(tmp_path / "other.json"), **QUICK)
     assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--dry_run", "--baseline", "no.json"]) == 4
 
