@@ -128,6 +128,14 @@ ALLOWED = {
     "report.making": {
         *("errors", "report.gather", "report.groups", "report.page", "report.pictures", "report.scoregroups"),
     },
+    "baseline": {"comparison", "errors", "record", "results", "summary"},
+    "comparison": {"errors", "jsonl", "stats", "summary"},
+    "trackers.numbers": set(),
+    "trackers.tracking": {"types", "environment", "hookspecs", "trackers.numbers"},
+    "trackers.choosing": {"errors", "results", "runconfig", "trackers.tracking"},
+    "trackers.wandb_run": {"results", "trackers.numbers"},
+    "trackers.trackio_run": {"results", "trackers.numbers"},
+    "trackers.tensorboard_run": {"results", "trackers.numbers"},
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}
 

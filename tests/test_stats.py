@@ -172,7 +172,7 @@ def test_the_default_interval_covers_means_over_seeds_and_shares_too(draw, n, ra
 @pytest.mark.parametrize("n", [135, 400])
 def test_coverage_of_means_over_seeds_and_shares_at_length(draw, n):
     for rate in RATES:
-        # Where nearly every image is wrong or right alone the interval is a little too wide: up to 97.8 percent.
+        # Where nearly every image is wrong by itself the interval is a little too wide: 97.5 percent.
         most = 0.98 if (n, rate) in ((135, 0.02), (135, 0.98)) else 0.97
         assert 0.93 <= simulated_coverage(draw, n, rate, 20_000) <= most, rate
 

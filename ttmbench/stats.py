@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import binomtest, bootstrap
+from scipy.stats import binomtest, bootstrap, norm
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 # How much of a 0 and of a 1 is added to the variance of a score interval: chosen by coverage, docs/adr/0017.
@@ -108,7 +107,7 @@ def score_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> tupl
     p_more = (p * n + PSEUDO_WEIGHT) / total
     variance = (float(np.sum(np.square(values))) + PSEUDO_WEIGHT) / total - p_more**2
     worth = n * p_more * (1 - p_more) / variance
-    z2 = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    z2 = float(norm.ppf((1 + level) / 2)) ** 2
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
     # Not the rounding of the formula, but the ends themselves where no or every value is 1.
