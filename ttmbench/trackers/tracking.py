@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from ttmbench.environment import redact
 from ttmbench.hookspecs import hookimpl
+from ttmbench.terminal import complain
 from ttmbench.trackers.numbers import curve_name, curve_values, final_values
 from ttmbench.types import IterationRecord
 
@@ -105,4 +105,4 @@ class Tracking:
             self._say(str(said[0].message))
 
     def _say(self, text: str) -> None:
-        print(f"ttmbench: tracker {self._tracker}: {redact([' '.join(text.split())])}", file=sys.stderr)
+        complain(f"tracker {self._tracker}: {text}")
