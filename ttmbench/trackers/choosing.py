@@ -84,7 +84,7 @@ def _sink(name: str, spec: TrackerSpec, settings: Mapping[str, Any]) -> Sink:
             warnings.simplefilter("ignore")  # what a library says of its own imports
             import_module(spec.library)
             make: Callable[[Mapping[str, Any]], Sink] = import_module(spec.module).sink
+            return make(settings)  # imports what it needs of the library, and opens nothing
     except Exception as error:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
         raise UsageError(f"--track {name}: {spec.library} {why}; pip install 'ttmbench[{name}]'") from None
-    return make(settings)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from ttmbench.results import safe_name
 from ttmbench.trackers.numbers import COLUMNS, result_rows
 
@@ -17,14 +15,18 @@ class TensorboardSink:
     """Writes scalars, and the settings and the table of results as text."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        parent = Path(settings.get("dir", "runs")) / safe_name(settings["project"])
-        name = safe_name(settings["name"])
-        taken = (number for number in range(2, 10_000) if not (parent / f"{name}-{number}").exists())
-        self._folder = parent / (f"{name}-{next(taken)}" if (parent / name).exists() else name)
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._settings, self._make = settings, SummaryWriter
 
     def open(self, config: Mapping[str, Any]) -> None:
         """Begins a folder."""
-        self._writer = SummaryWriter(str(self._folder))
+        settings = self._settings
+        parent = Path(settings.get("dir", "runs")) / safe_name(settings["project"])
+        name = safe_name(settings["name"])
+        taken = (number for number in range(2, 10_000) if not (parent / f"{name}-{number}").exists())
+        folder = parent / (f"{name}-{next(taken)}" if (parent / name).exists() else name)
+        self._writer = self._make(str(folder))
         self._writer.add_text("config", _code(config), 0)
         self._writer.flush()
 
