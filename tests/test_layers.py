@@ -152,6 +152,14 @@ ALLOWED = {
     "export.lm_eval": {"export.numbers"},
     "export.hub": {"errors", "export.numbers"},
     "export.tables": {"plaintext", "export.numbers", "leaderboard_files", "stats", "summary", "table"},
+    "baseline": {"comparison", "errors", "record", "results", "summary"},
+    "comparison": {"errors", "jsonl", "resultcheck", "resultfile", "stats", "summary"},
+    "trackers.numbers": set(),
+    "trackers.tracking": {"types", "hookspecs", "terminal", "trackers.numbers"},
+    "trackers.choosing": {"errors", "results", "runconfig", "trackers.tracking"},
+    "trackers.wandb_run": {"results", "trackers.numbers"},
+    "trackers.trackio_run": {"results", "trackers.numbers"},
+    "trackers.tensorboard_run": {"results", "trackers.numbers"},
 }
 HEAVY = {"torch", "transformers", "datasets", "open_clip", "yaml", "pydantic", "logging", "json", "rich", "tqdm"}
 

@@ -35,13 +35,15 @@ class Question:
         stage: the model on a task; its ``seeds`` are run one by one.
         metric: the metric that the curves show.
         taus: values of tau_1 to compare, logits (shares under the share rule); None chooses by coverage.
-        bootstrap_iters: resamples of the intervals.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
     """
 
     stage: Adaptation
     metric: MetricSpec
     taus: Sequence[float] | None = None
     bootstrap_iters: int = 1000
+    interval: stats.IntervalMethod = "wilson"
 
 
 def thresholds(question: Question) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def supervision(question: Question) -> dict[str, Any]:
     bars = {}
     for metric in question.stage.metrics:
         values = metric_values(metric, question.stage.raw)
-        interval = None if values is None else stats.bootstrap_interval(values, question.bootstrap_iters, 0)
+        interval = None if values is None else stats.interval(values, question.interval, question.bootstrap_iters, 0)
         bars[metric.name] = {
             "value": None if values is None else stats.mean(values),
             "ci": None if interval is None else list(interval),

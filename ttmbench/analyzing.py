@@ -91,7 +91,7 @@ def analyze_tasks(
                 "reads_labels": "to report; the curve 'oracle' also to select",
                 "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
                 "seeds": list(stage.seeds) if analysis in TRAINS else [],
-                "data": ANALYSES[analysis](Question(stage, metric, taus, config.bootstrap_iters)),
+                "data": ANALYSES[analysis](Question(stage, metric, taus, config.bootstrap_iters, config.interval)),
             }
         document = {
             "schema_version": SCHEMA_VERSION,

@@ -43,11 +43,12 @@ class Run:
         return str(self.document.get("model_name", self.path.stem))
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, need_samples: bool = True) -> Run:
     """Reads a results document and the samples beside it.
 
     Args:
         path: the results document.
+        need_samples: whether a run without samples is an error; else it has no values.
 
     Returns:
         The run.
@@ -56,18 +57,38 @@ def read_run(path: Path) -> Run:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
     document = read_document(path)
-    artifacts = document.get("artifacts", {}).items()
-    names = [name for name, about in artifacts if isinstance(about, dict) and about.get("kind") == "samples"]
-    if not names:
+    values = stored_values(path.parent, document)
+    if not values and need_samples:
         raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
+    return Run(path, document, values)
+
+
+def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values]:
+    """The values of groups in the samples that a document names.
+
+    Args:
+        folder: where the document lies.
+        document: of results.
+
+    Returns:
+        task -> values; tasks without samples are left out.
+
+    Raises:
+        DataError: a file is absent or damaged.
+    """
     values: dict[str, Values] = {}
-    for name in names:
+    for name, about in document.get("artifacts", {}).items():
+        if not isinstance(about, dict) or about.get("kind") != "samples":
+            continue
         if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
-            raise DataError(f"{path}: its artifact {name!r:.80} lies in another folder; only files beside it are read")
+            raise DataError(
+                f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
+                "it are read"
+            )
         task = next((task for task in document["results"] if _is_of(name, task)), None)
         if task is not None:
-            values[task] = _values(path.parent / name)
-    return Run(path, document, values)
+            values[task] = _values(folder / name)
+    return values
 
 
 def compare_runs(
@@ -101,7 +122,7 @@ def compare_runs(
     rows: list[dict[str, Any]] = []
     for task in shared:
         if not allow_different:
-            _check_same(baseline, other, task)
+            check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
         for one, two in _filter_pairs(baseline.values[task], other.values[task], filters):
             rows += list(_rows(baseline, other, task, one, two, iterations, seed))
     if not rows:
@@ -156,13 +177,17 @@ def pairs_within(values: Mapping[str, Values]) -> list[tuple[str, str]]:
     return pairs + ([(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in found else [])
 
 
-def _check_same(baseline: Run, other: Run, task: str) -> None:
-    for key, what in (("versions", "version"), ("task_hashes", "data fingerprint")):
+_SAME = {"versions": "version", "task_hashes": "data fingerprint"}
+
+
+def check_same(baseline: Run, other: Run, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)) -> None:
+    """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
+    for key in keys:
         one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)
         if one != two:
             raise UsageError(
-                f"task '{task}' has {what} {one} in {baseline.path} and {two} in {other.path}: they are not the same "
-                "groups; --allow_different compares those whose ids they share"
+                f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
+                f"same groups{advice}"
             )
 
 
@@ -172,7 +197,7 @@ def _is_of(name: str, task: str) -> bool:
 
 
 def _values(path: Path) -> Values:
-    sums: dict[tuple[str, str, str], list[float]] = {}
+    lines = []
     seen: set[str] = set()
     for number, line in read_json_lines(path):
         group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
@@ -182,8 +207,17 @@ def _values(path: Path) -> Values:
         if str(again) in seen:
             raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
         seen.add(str(again))
-        for metric, value in metrics.items():
-            sums.setdefault((name, metric, group), []).append(value)
+        lines.append({"group_id": group, "filter": name, "metrics": metrics})
+    return values_of_lines(lines)
+
+
+def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
+    """The values of groups, means over seeds, from samples lines."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for line in lines:
+        for metric, value in line["metrics"].items():
+            if value is not None:
+                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
     values: Values = {}
     for (name, metric, group), found in sums.items():
         values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.assertions import check_assertions
+from ttmbench.baseline import Baseline, check_baseline, group_values
 from ttmbench.blame import blaming
+from ttmbench.comparison import stored_values
 from ttmbench.errors import TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
 from ttmbench.progress import track
@@ -25,6 +27,7 @@ from ttmbench.taskrun import Folders, run_task
 from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
 from ttmbench.textfile import Unreadable, read_json
+from ttmbench.trackers.choosing import make_trackers
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Scores
 
@@ -90,7 +93,7 @@ def simple_evaluate(
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
 
     Raises:
-        UsageError: a wrong name, option or file.
+        UsageError: a wrong name, option or file, or a baseline that is of other data.
         DataError: data or weights out of reach, with ``on_error="raise"``.
         TtmbenchError: a task failed, with ``on_error="raise"``.
         AssertionNotMet: an assertion does not hold.
@@ -106,6 +109,7 @@ def simple_evaluate(
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else list(tasks)
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins)
+    check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return results
 
@@ -118,7 +122,7 @@ def run(
     plugins: Sequence[tuple[str, Any]] = (),
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
-    registry = build_registry(config.include_path, plugins)
+    registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
     for broken in registry.plugins.broken:
         complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
@@ -126,6 +130,9 @@ def run(
     chosen = tasks_of(registry, config)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
     samples = read_samples(config.samples) if config.samples else None
+    baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
+    if baseline is not None:
+        baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
     key = run_key(config, chosen, settings)
     record = RunRecord(
@@ -137,7 +144,7 @@ def run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, open_store(config.use_cache))
+    work = _Work(registry, config, chosen, settings, samples, record, open_store(config.use_cache), baseline)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -155,15 +162,16 @@ class _Work:
     samples: set[str] | None
     record: RunRecord
     store: ScoreStore | None
+    baseline: Baseline | None
     clock: float = field(default_factory=time.perf_counter)
 
     def do(self, adapter: Any, place: Place | None) -> EvalResults:
-        config, record, notify = self.config, self.record, self.registry.plugins.notify
+        config, record = self.config, self.record
         resumes = place is not None and place.previous is not None
         if not resumes:
             self._save("running", place)
         folders = adapted_folders(config, list(self.chosen), new=not resumes)
-        notify("ttmbench_run_started", config=record.config)
+        self.registry.plugins.notify("ttmbench_run_started", config=record.config)
         name: str | None = None
         try:
             with during("model"):
@@ -178,10 +186,12 @@ class _Work:
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
-            self._save_after(error, place)
+            self._tell_finished(self._save_after(error, place), place)
             raise
+        if self.baseline is not None:
+            record.baseline = self._compared(self.baseline, place)
         document = self._save("failed" if record.errors else "done", place)
-        notify("ttmbench_run_finished", result=document, run_dir=None if place is None else place.files.folder)
+        self._tell_finished(document, place)
         scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
         return EvalResults(document, scores, None if place is None else place.files.results)
 
@@ -227,6 +237,14 @@ class _Work:
         if state is not None:
             shutil.rmtree(state, ignore_errors=True)
 
+    def _compared(self, baseline: Baseline, place: Place | None) -> dict[str, Any]:
+        """The comparison with the baseline; values of tasks that were taken over come from their samples."""
+        config, values = self.config, {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        document = self.record.document("done", self.clock, None if place is None else place.files)
+        if place is not None:
+            values = {**stored_values(place.files.folder, document), **values}
+        return baseline.entry(document, values, config.bootstrap_iters, config.seed)
+
     def _save(self, status: str, place: Place | None) -> dict[str, Any]:
         files = None if place is None else place.files
         document = self.record.document(status, self.clock, files)
@@ -235,13 +253,19 @@ class _Work:
                 files.write_results(document)
         return document
 
-    def _save_after(self, error: BaseException, place: Place | None) -> None:
+    def _save_after(self, error: BaseException, place: Place | None) -> dict[str, Any]:
         """Saves what there is; if that fails too, the error that came first is the one to raise."""
+        status = "failed" if isinstance(error, Exception) else "interrupted"
         try:
-            self._save("failed" if isinstance(error, Exception) else "interrupted", place)
+            return self._save(status, place)
         except TtmbenchError as second:
             if stage_of(error, "run") != "save":
                 complain(str(second))
+            return self.record.document(status, self.clock, None if place is None else place.files)
+
+    def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:
+        run_dir = None if place is None else place.files.folder
+        self.registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:
@@ -252,9 +276,11 @@ def model_settings(config: RunConfig) -> dict[str, Any]:
 
 def plan(config: RunConfig) -> dict[str, Any]:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    registry = build_registry(config.include_path)
+    registry = build_registry(config.include_path, make_trackers(config))
     registry.adapter(config.model)
     tasks = tasks_of(registry, config)
+    if config.baseline is not None:
+        Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}
     for name, task in tasks.items():
         spec = task.spec

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec, Track
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -54,8 +54,10 @@ def ttmbench_run_started(config: Mapping[str, Any]) -> None:
 
 
 @hookspec
-def ttmbench_task_scored(task: str, filter: str, results: Mapping[str, float | None]) -> None:
-    """A task has metrics for a filter (``none``, ``simple_match``, ``ttm``)."""
+def ttmbench_task_scored(
+    task: str, filter: str, results: Mapping[str, float | None], tracks: Mapping[str, Track]
+) -> None:
+    """A task has metrics for a filter (``none``, ``simple_match``, ``ttm``); ``tracks`` says what each belongs to."""
 
 
 @hookspec
@@ -65,4 +67,4 @@ def ttmbench_iteration_finished(task: str, record: IterationRecord) -> None:
 
 @hookspec
 def ttmbench_run_finished(result: Mapping[str, Any], run_dir: Path | None) -> None:
-    """A run ended; ``result`` is the results document, ``run_dir`` where it was written, if it was."""
+    """A run ended, well or not; ``result`` is the results document, ``run_dir`` where it was written, if it was."""

@@ -159,6 +159,7 @@ class RunRecord:
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
+        self.baseline: dict[str, Any] | None = None
         self._command = secrets.redact(command)
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
@@ -208,6 +209,7 @@ class RunRecord:
             "groups": groups,
             "group_subtasks": {name: list(self._datasets[name]) for name in groups},
             **per_task,
+            **({} if self.baseline is None else {"baseline": self.baseline}),
             "errors": self.errors,
             "config": self.config,
             "run_key": self._key,

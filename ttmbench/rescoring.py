@@ -13,6 +13,7 @@ from ttmbench.checks import check_count
 from ttmbench.record import RunRecord, TaskOutcome
 from ttmbench.registry import build_registry
 from ttmbench.scorefile import read_scores
+from ttmbench.stats import IntervalMethod
 from ttmbench.summary import RAW, summarise
 from ttmbench.taskfile import TaskSpec
 from ttmbench.types import MetricSpec
@@ -26,6 +27,7 @@ def score_file(
     logit_scale: float = 1.0,
     limit: int | None = None,
     bootstrap_iters: int = 1000,
+    interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -37,7 +39,8 @@ def score_file(
         include_path: folders of further task files.
         logit_scale: factor on products of embeddings.
         limit: the scores are of the task's first groups only.
-        bootstrap_iters: resamples of the intervals.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
         seed: of the resampling.
         command: the command line, for the record.
 
@@ -55,7 +58,7 @@ def score_file(
     expected = spec if limit is None else _first_groups(spec, limit)
     check_count(expected, len(stored.group_ids), str(path))
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
-    summary = summarise(stored.scores, metrics, bootstrap_iters, seed)
+    summary = summarise(stored.scores, metrics, bootstrap_iters, seed, interval)
     outcome = TaskOutcome(
         spec=expected,
         metrics=metrics,
@@ -68,8 +71,15 @@ def score_file(
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
     )
-    config = {"scores": path.name, "task": task, "logit_scale": logit_scale, "limit": limit, "seed": seed}
-    record = RunRecord(path.stem, {**config, "bootstrap_iters": bootstrap_iters}, command, started)
+    config: dict[str, Any] = {
+        "scores": path.name,
+        "task": task,
+        "logit_scale": logit_scale,
+        "limit": limit,
+        "seed": seed,
+    }
+    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
+    record = RunRecord(path.stem, config, command, started)
     record.outcomes[spec.task] = outcome
     return record.document("done", clock, None)
 

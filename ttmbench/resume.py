@@ -30,7 +30,7 @@ from ttmbench.ttmconfig import TTMConfig
 INDIFFERENT = frozenset(
     {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        "use_cache",
+        *("use_cache", "baseline", "track", "track_args"),
     }
 )
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"

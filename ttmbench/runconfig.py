@@ -53,7 +53,11 @@ class RunConfig(BaseModel):
             ``missing`` leaves failures alone, ``always`` runs everything again, ``never`` refuses.
         on_error: stop at the first failed task, or go on to the next.
         assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
-        bootstrap_iters: resamples of the intervals; 0 for none.
+        baseline: a results document of another run, whose numbers this run's are compared with.
+        track: trackers that are told of the run as it goes.
+        track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made: Wilson's, or a bootstrap over groups.
         seed: of everything that ``seeds`` does not govern, and the first of ``seeds`` if they are not given.
         trust_remote_code: run code that a hub repository ships.
     """
@@ -90,7 +94,11 @@ class RunConfig(BaseModel):
     overwrite: Literal["never", "failed", "missing", "always"] = "failed"
     on_error: Literal["raise", "continue"] = "raise"
     assertions: list[str] = []
+    baseline: str | None = None
+    track: list[Literal["wandb", "trackio", "tensorboard"]] = []
+    track_args: dict[str, Any] = {}
     bootstrap_iters: int = Field(1000, ge=0)
+    interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
 

@@ -29,7 +29,7 @@ class Summary:
 
     Attributes:
         results: means over groups (and over seeds), ``metric_stderr,filter``, and ``metric_seed_std,filter``.
-        ci: 95 % bootstrap interval over groups, or None.
+        ci: 95 % interval over groups, or None.
         chance: expected value of random scores, or None.
         ties: groups (images, for global metrics) in which the metric met an equality; the mean over seeds.
         tracks: the leaderboard track of each number; controls and held-out groups have none.
@@ -74,15 +74,20 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
 
 
 def summarise(
-    scores: Mapping[str, Sequence[Scores]], metrics: Sequence[MetricSpec], bootstrap_iters: int, seed: int
+    scores: Mapping[str, Sequence[Scores]],
+    metrics: Sequence[MetricSpec],
+    bootstrap_iters: int,
+    seed: int,
+    interval: stats.IntervalMethod = "wilson",
 ) -> Summary:
     """Computes every metric for every filter.
 
     Args:
         scores: filter -> score arrays, one per seed; the filter ``none`` has one.
         metrics: what to compute, in the order of the output.
-        bootstrap_iters: resamples of the intervals; 0 for none.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
+        interval: how intervals are made.
 
     Returns:
         The numbers; undefined ones are None.
@@ -106,8 +111,8 @@ def summarise(
             summary.results[f"{metric.name}_stderr,{name}"] = stats.standard_error(over_seeds)
             if name not in (RAW, HOLDOUT_RAW):
                 summary.results[f"{metric.name}_seed_std,{name}"] = stats.seed_std(means)
-            interval = stats.bootstrap_interval(over_seeds, bootstrap_iters, seed)
-            summary.ci[key] = None if interval is None else list(interval)
+            ends = stats.interval(over_seeds, interval, bootstrap_iters, seed)
+            summary.ci[key] = None if ends is None else list(ends)
             summary.ties[key] = _ties(metric, per_seed)
             summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
     return summary

@@ -23,6 +23,7 @@ _ADAPTED = (
 )
 _GAINING = (TTM, "placebo", "shuffle", HOLDOUT, ORACLE)
 MIN_WIDTH = 124
+BASELINE_WIDTH = 38  # of the columns that a baseline adds
 
 
 def print_results(document: Mapping[str, Any], width: int | None = None) -> None:
@@ -33,7 +34,7 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         width: in characters; by default the terminal's. Never so narrow that a number would be cut.
     """
     document = printable(document)
-    console = terminal.console(MIN_WIDTH, width)
+    console = terminal.console(MIN_WIDTH + (BASELINE_WIDTH if document.get("baseline") else 0), width)
     if any(document.get(stage) for stage in ("ttm", "simple_match", "oracle")):
         console.print(_summary_table(document))
     console.print(_metric_table(document))
@@ -99,10 +100,14 @@ def _summary_table(document: Mapping[str, Any]) -> Table:
 
 def _metric_table(document: Mapping[str, Any]) -> Table:
     table = _table(f"{document['model_name']}: every metric, percent")
+    baseline = document.get("baseline") or {"rows": []}
+    compared = {(row["task"], f"{row['metric']},{row['filter']}"): row for row in baseline["rows"]}
     for name in ("task", "metric", ""):
         table.add_column(name)
     for name in ("value", "± stderr", "95% interval", "chance", "ties"):
         table.add_column(name, justify="right")
+    for name in ("difference", "95% interval", "p") if compared else ():
+        table.add_column(name, justify="right", no_wrap=True)
     for task, numbers in document["results"].items():
         shown = task
         for key, interval in document["ci"][task].items():
@@ -116,9 +121,37 @@ def _metric_table(document: Mapping[str, Any]) -> Table:
                 _interval(interval),
                 _percent(document["chance"][task].get(metric)),
                 _count(document["ties"][task].get(key)),
+                *(_difference(compared.get((task, key))) if compared else ()),
             )
             shown = ""
+    if compared:
+        table.caption = _about_baseline(baseline)
     return table
+
+
+def p_value(value: float) -> str:
+    """A p-value as tables have it."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _difference(row: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Difference to the baseline, its interval and p."""
+    if row is None:
+        return NOTHING, NOTHING, NOTHING
+    difference = f"{100 * row['difference']:+.2f}"
+    if not row["paired"]:
+        return difference, "unpaired", NOTHING
+    interval = NOTHING if row["ci"] is None else f"{100 * row['ci'][0]:+.1f} .. {100 * row['ci'][1]:+.1f}"
+    return difference, interval, p_value(row["p"])
+
+
+def _about_baseline(baseline: Mapping[str, Any]) -> str:
+    text = f"Difference to {baseline['model_name']} in {baseline['file']}"
+    if any(row["paired"] for row in baseline["rows"]):
+        text += ", paired group by group; p is of one test, not adjusted for several tasks"
+    if not all(row["paired"] for row in baseline["rows"]):
+        text += ". Unpaired: no values of single groups in the baseline (it needs --log_samples) or in the metric"
+    return text + "."
 
 
 def _key(key: str) -> str:

@@ -81,7 +81,11 @@ def run_task(
         outcome = run_choice_task(registry, config, adapter, task, samples)
         outcome.notes.extend(_notes_of(adapter))
         registry.plugins.notify(
-            "ttmbench_task_scored", task=task.spec.task, filter=CHOICE, results=outcome.summary.results
+            "ttmbench_task_scored",
+            task=task.spec.task,
+            filter=CHOICE,
+            results=outcome.summary.results,
+            tracks=outcome.summary.tracks,
         )
         return outcome
     adapts = config.adapts and can_adapt(adapter)
@@ -109,7 +113,7 @@ def run_task(
             _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, folders))
         except Exception as error:
             failure = error
-    summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed)
+    summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed, config.interval)
     if isinstance(adapter, Blind) and adapter.blind:
         notes.append(blind_note(spec.shape, summary))
     return TaskOutcome(
@@ -231,5 +235,7 @@ def _notify_scored(
 ) -> None:
     if not registry.plugins.listens("ttmbench_task_scored"):
         return
-    numbers = summarise({name: scores[name]}, metrics, 0, config.seed).results
-    registry.plugins.notify("ttmbench_task_scored", task=spec.task, filter=name, results=numbers)
+    summary = summarise({name: scores[name]}, metrics, 0, config.seed)
+    registry.plugins.notify(
+        "ttmbench_task_scored", task=spec.task, filter=name, results=summary.results, tracks=summary.tracks
+    )

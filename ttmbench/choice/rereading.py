@@ -15,6 +15,7 @@ from ttmbench.choice.files import COLORSWAP, StoredAnswers, read_answers
 from ttmbench.choice.summary import summarise_choices, unread_notes
 from ttmbench.record import RunRecord, TaskOutcome
 from ttmbench.registry import build_registry
+from ttmbench.stats import IntervalMethod
 from ttmbench.taskfile import TaskSpec
 
 
@@ -25,6 +26,7 @@ def score_answers(
     include_path: Sequence[str] = (),
     limit: int | None = None,
     bootstrap_iters: int = 1000,
+    interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def score_answers(
         task: name or file of the task whose shape and size they have.
         include_path: folders of further task files.
         limit: the answers are for the task's first groups only.
-        bootstrap_iters: resamples of the intervals.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
         seed: of the resampling.
         command: the command line, for the record.
 
@@ -57,7 +60,7 @@ def score_answers(
         *unread_notes(stored.unread),
     ]
     names = [path.name for path in paths]
-    summary = summarise_choices(stored.choices, spec.shape, 1, bootstrap_iters, seed)
+    summary = summarise_choices(stored.choices, spec.shape, 1, bootstrap_iters, seed, interval)
     outcome = TaskOutcome(
         spec=spec,
         metrics=[registry.metric(key.partition(",")[0]) for key in summary.tracks],
@@ -71,7 +74,8 @@ def score_answers(
         seconds={"score": time.perf_counter() - clock},
         choices=stored.choices,
     )
-    config = {"answers": names, "task": task, "limit": limit, "seed": seed, "bootstrap_iters": bootstrap_iters}
+    config: dict[str, Any] = {"answers": names, "task": task, "limit": limit, "seed": seed}
+    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
     record = RunRecord("+".join(path.stem for path in paths), config, command, started)
     record.outcomes[spec.task] = outcome
     return record.document("done", clock, None)

@@ -14,15 +14,23 @@ from ttmbench.types import GroupShape
 SHOWN, LENGTH = 5, 60  # answers in a note, and characters of each
 
 
-def summarise_choices(choices: Choices, shape: GroupShape, orders: int, bootstrap_iters: int, seed: int) -> Summary:
+def summarise_choices(
+    choices: Choices,
+    shape: GroupShape,
+    orders: int,
+    bootstrap_iters: int,
+    seed: int,
+    interval: stats.IntervalMethod = "wilson",
+) -> Summary:
     """Computes the scores that follow from the questions that were asked.
 
     Args:
         choices: which were answered right.
         shape: of the groups.
         orders: how often each question was asked.
-        bootstrap_iters: resamples of the intervals; 0 for none.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
+        interval: how intervals are made.
 
     Returns:
         The numbers. There are no ties: an answer names one option, or it is wrong.
@@ -33,8 +41,8 @@ def summarise_choices(choices: Choices, shape: GroupShape, orders: int, bootstra
         key, values = f"{metric},{CHOICE}", right.astype(np.float64)
         summary.results[key] = stats.mean(values)
         summary.results[f"{metric}_stderr,{CHOICE}"] = stats.standard_error(values)
-        interval = stats.bootstrap_interval(values, bootstrap_iters, seed)
-        summary.ci[key] = None if interval is None else list(interval)
+        ends = stats.interval(values, interval, bootstrap_iters, seed)
+        summary.ci[key] = None if ends is None else list(ends)
         summary.ties[key] = None
         summary.chance[metric] = chance[metric]
         summary.tracks[key] = "zero_shot"

@@ -34,7 +34,9 @@ def run_choice_task(
     asked = time.perf_counter()
     style = adapter.choice_style
     orders = 1 if style.order == "random" else 2
-    summary = summarise_choices(answered.choices, spec.shape, orders, config.bootstrap_iters, config.seed)
+    summary = summarise_choices(
+        answered.choices, spec.shape, orders, config.bootstrap_iters, config.seed, config.interval
+    )
     record = _record(answered.given, groups, style, orders, spec.shape, config.seed)
     notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
     if config.adapts:

@@ -15,6 +15,7 @@ from ttmbench.comparison import Run, compare_runs, pairs_within, read_run
 from ttmbench.errors import UsageError
 from ttmbench.plaintext import markdown
 from ttmbench.results import to_json, write_atomically
+from ttmbench.table import p_value
 from ttmbench.terminal import printable, say
 
 HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
@@ -67,15 +68,11 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{100 * row['other']:.2f}",
         f"{100 * row['difference']:+.2f}",
         interval,
-        _p(row["p"]),
-        _p(row["p_holm"]),
+        p_value(row["p"]),
+        p_value(row["p_holm"]),
         str(len(row["won"])),
         str(len(row["lost"])),
     ]
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _print(comparison: Mapping[str, Any]) -> None:

@@ -140,6 +140,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
     out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
     out.add_argument("--save_adapted", metavar="DIR", help="new folder for the adapted model's weights")
+    out.add_argument("--baseline", metavar="RESULT", help="another run's document, to show the differences to it")
+    out.add_argument("--track", metavar="A,B", type=_names, help="tell wandb, trackio or tensorboard of the run")
+    out.add_argument("--track_args", metavar="K=V,...", help="project, name, dir, ...; wandb.mode=offline for one")
     _assert(out)
     _verbosity(out)
     parser.set_defaults(execute=_lazily("ttmbench.cli.run", "run"))
@@ -258,11 +261,24 @@ def _how(group: Any) -> None:
     group.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
     group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
     group.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
-    group.add_argument("--bootstrap_iters", metavar="N", type=int, help="resamples of the intervals, 0 for none")
+    _interval(group, default=None)
     group.add_argument("--use_cache", metavar="DIR|off", help=_USE_CACHE)
     group.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
     group.add_argument("--data_dir", metavar="DIR", help=_DATA_DIR)
     group.add_argument("--trust_remote_code", action="store_true", default=None, help="run code that a hub model ships")
+
+
+def _interval(group: Any, default: int | None) -> None:
+    group.add_argument(
+        "--interval",
+        metavar="wilson|percentile|bca",
+        choices=("wilson", "percentile", "bca"),
+        default=None if default is None else "wilson",
+        help="Wilson's interval (default), or a bootstrap over groups",
+    )
+    group.add_argument(
+        "--bootstrap_iters", metavar="N", type=int, default=default, help="resamples, 0 for no intervals at all"
+    )
 
 
 def _score(parser: argparse.ArgumentParser) -> None:
@@ -274,7 +290,7 @@ def _score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     parser.add_argument("--limit", metavar="N", type=_count, help="the scores are of the task's first N groups")
-    parser.add_argument("--bootstrap_iters", metavar="N", type=int, default=1000, help="resamples of the intervals")
+    _interval(parser, default=1000)
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap")
     _assert(parser)
     _verbosity(parser)

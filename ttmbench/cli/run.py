@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.terminal import complain, say
 
-_PAIRS = ("model_args", "task_args", "ttm_args")
+_PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
+    from ttmbench.baseline import check_baseline
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
     from ttmbench.evaluator import run as evaluate
     from ttmbench.table import print_results
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     print_results(results.document)
     if results.path is not None:
         say(f"results: {results.path}")
+    check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
 

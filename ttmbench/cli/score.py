@@ -41,6 +41,7 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
         "include_path": options.include_path or [],
         "limit": options.limit,
         "bootstrap_iters": options.bootstrap_iters,
+        "interval": options.interval,
         "seed": options.seed,
         "command": ["ttmbench", *sys.argv[1:]],
     }

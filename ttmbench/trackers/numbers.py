@@ -1,0 +1,72 @@
+"""What a tracker is told, by name: curves of TTM, final numbers under their track, and the table of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNRANKED = "unranked"  # controls and held-out groups have no track
+COLUMNS = ("task", "filter", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
+
+
+def curve_name(task: str, seed: int) -> str:
+    """What the curves of a task and a seed begin with.
+
+    >>> curve_name("winoground", 0)
+    'ttm/winoground/seed_0'
+    """
+    return f"ttm/{task}/seed_{seed}"
+
+
+def curve_values(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an iteration; undefined ones are left out.
+
+    Args:
+        record: an iteration as the results document has it.
+
+    Returns:
+        name -> value; ``loss`` is that of the last epoch, a metric has its own name.
+    """
+    names = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
+    values = {name: record[name] for name in names} | dict(record["metrics"])
+    if record["loss"]:
+        values["loss"] = record["loss"][-1]
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
+    """Numbers of a task, each under its track, so that a raw one never stands among those after TTM.
+
+    Args:
+        task: its name.
+        results: ``metric,filter`` -> value, with ``metric_stderr,filter`` and ``metric_seed_std,filter``.
+        tracks: ``metric,filter`` -> track.
+
+    Returns:
+        ``track/task/filter/metric`` -> value; undefined ones are left out.
+
+    >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
+    {'zero_shot/t/none/text_score': 0.5}
+    """
+    found = {}
+    for key, value in results.items():
+        if value is None:
+            continue
+        metric, name = key.split(",")
+        plain = metric.removesuffix("_stderr").removesuffix("_seed_std")
+        track = tracks.get(key) or tracks.get(f"{plain},{name}", UNRANKED)
+        found[f"{track}/{task}/{name}/{metric}"] = float(value)
+    return found
+
+
+def result_rows(document: Mapping[str, Any]) -> list[list[Any]]:
+    """The results document as a table with the columns `COLUMNS`."""
+    rows = []
+    for task, intervals in document["ci"].items():
+        numbers, tracks = document["results"][task], document["tracks"][task]
+        for key, ends in intervals.items():
+            metric, name = key.split(",")
+            low, high = ends or (None, None)
+            stderr, chance = numbers.get(f"{metric}_stderr,{name}"), document["chance"][task].get(metric)
+            rows.append([task, name, tracks.get(key, UNRANKED), metric, numbers[key], stderr, low, high, chance])
+    return rows
