@@ -123,6 +123,16 @@ def half_written(folder: Path) -> list[str]:
     return found
 
 
+def differing(one: dict[str, Any], other: dict[str, Any]) -> int:
+    """How many raw metrics of two documents differ."""
+    return sum(
+        value != other["results"][task][key]
+        for task, numbers_of in one["results"].items()
+        for key, value in numbers_of.items()
+        if key.endswith(",none")
+    )
+
+
 class Trials:
     """Every kind of trouble, against the numbers of one quiet run."""
 
@@ -214,6 +224,32 @@ class Trials:
             problems.append("no good state was kept")
         return Row(row.kind, row.code, row.line, problems + self._again(folder / "x.json"))
 
+    def out_of_memory(self) -> Row:
+        """The process may take little more memory than it has when scoring begins; how little is found by trying."""
+        code = (
+            "import resource, ttmbench.opening as o; real = o.Stage.score\n"
+            "def score(self, *rest):\n"
+            "    size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM * 2**20, -1))\n"
+            "    scores = real(self, *rest)\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
+            "    return scores\n"
+            "o.Stage.score = score"
+        )
+        for room in (96, 64, 48, 40, 32, 24, 16):
+            folder = self._scratch / f"memory_{room}"
+            arguments = ("-o", str(folder / "x.json"), "--limit", "200", "--batch_size", "256")
+            ended = run(*arguments, code=code.replace("ROOM", str(room)))
+            if ended.lines and ended.code == 0:
+                break
+        says = "out of memory with"
+        problems = [] if ended.code == 0 and ended.lines else [f"exit code {ended.code} with {len(ended.lines)} lines"]
+        problems += [line for line in ended.lines if says not in line] + half_written(folder)
+        quiet = run("-o", str(folder / "quiet.json"), "--limit", "200")
+        if not problems and (quiet.code or differing(document(folder / "x.json"), document(folder / "quiet.json"))):
+            problems.append("raw numbers differ from a quiet run's")
+        return Row(f"memory limit ({room} MB more)", ended.code, ended.lines[-1] if ended.lines else "", problems)
+
     def clock_jumps(self) -> Row:
         """The clock goes back by a day while the run is under way."""
         folder = self._scratch / "clock"
@@ -247,6 +283,7 @@ class Trials:
         yield self.vanishes()
         yield self.second_process()
         yield self.not_finite()
+        yield self.out_of_memory()
         yield self.clock_jumps()
 
 

@@ -103,8 +103,26 @@ class ContrastiveModel(ABC):
         """
         if self.dtype == torch.float16:
             raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
+        return self.loss_of(self.train_images(images), self.train_captions(captions))
+
+    @property
+    def trains_in_parts(self) -> bool:
+        """Whether features do not depend on the other rows of a batch: no batch normalisation."""
+        return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
+
+    def train_images(self, prepared: Any) -> torch.Tensor:
+        """As `encode_images`, in training mode."""
         self.model.train()
-        logits = self.logits(self._unit_images(images), self._unit_captions(captions))
+        return self._unit_images(prepared)
+
+    def train_captions(self, prepared: Any) -> torch.Tensor:
+        """As `encode_captions`, in training mode."""
+        self.model.train()
+        return self._unit_captions(prepared)
+
+    def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """The loss of `matching_loss` from features [rows, d] of both sides."""
+        logits = self.logits(image_features, caption_features)
         if self._bias() is not None:
             signs = 2 * torch.eye(len(logits), device=logits.device) - 1
             return -functional.logsigmoid(signs * logits).sum(dim=-1).mean()

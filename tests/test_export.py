@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -46,6 +47,10 @@ def adapted(tmp_path_factory):
     document["tracks"]["shapes_replace"]["image_score,none"] = "zero_shot"
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
+
+
+def began(document) -> str:
+    return datetime.fromtimestamp(document["date"], UTC).isoformat(timespec="seconds")
 
 
 @pytest.fixture
@@ -225,7 +230,7 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
     (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
     assert (one.dataset_id, one.dataset_revision, one.value) == ("owner/colours", "abc123", 85.375)
     assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the pictures")
-    assert "4 seeds, standard deviation 2.46" in one.notes and one.date == "2026-11-21T04:53:27+00:00"
+    assert "4 seeds, standard deviation 2.46" in one.notes and one.date == began(reference)
     assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
     assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
 
@@ -249,14 +254,15 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
 # Tables
 
 
-def test_csv_is_tidy_and_read_back_by_pandas(adapted):
+def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     runs, _ = read_runs([adapted, REFERENCE])
     table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""])
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     one = table[(table.file == "first.json") & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
     assert (one.value, one.stderr, one.seed_std) == (0.85375, 0.021360560743491304, 0.02462214450449028)
-    assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (0.81, 0.8975, 4, 0.5, 200)
-    assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, "2026-11-21T04:53:27+00:00")
+    low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
+    assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
+    assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
     undefined = table[(table.task == "shapes_replace") & (table.metric == "image_score") & (table["filter"] == "none")]
     assert undefined["value"].isna().all() and len(undefined) == 1
     assert set(table[table.track.isna()]["filter"]) == {"placebo"}
@@ -313,7 +319,7 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
     (tmp_path / "b.json").write_bytes(REFERENCE.read_bytes()[:999])
     assert main(["export", str(tmp_path), "--to", "csv", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
     out = capsys.readouterr()
-    assert "b.json: is not JSON (Expecting" in out.err and out.out.strip().endswith("x.csv")
+    assert "b.json: is not JSON (" in out.err and out.out.strip().endswith("x.csv")
     assert len(pd.read_csv(tmp_path / "deep" / "x.csv")) == 10
     assert main(["export", str(tmp_path / "b.json"), "--to", "csv"]) == 4
     assert main(["export", str(tmp_path / "a.json"), "--to", "xml"]) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.assertions import check_assertions
+from ttmbench.atonce import AtOnce
 from ttmbench.baseline import Baseline, check_baseline, group_values
 from ttmbench.blame import blaming
 from ttmbench.comparison import stored_values
@@ -23,7 +24,7 @@ from ttmbench.resume import Place, open_place, run_key
 from ttmbench.runconfig import RunConfig, make_run_config, split_names
 from ttmbench.store.scores import ScoreStore, open_store
 from ttmbench.taskfile import TaskFile, TaskSpec
-from ttmbench.taskrun import Folders, run_task
+from ttmbench.taskrun import Shared, run_task
 from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
 from ttmbench.textfile import Unreadable, read_json
@@ -178,11 +179,12 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
+            shared = Shared(self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter))
             kept = self._take_over(place)
             self._save("running", place)
             for name in track(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
-                    self._task(name, adapter, place, folders)
+                    self._task(name, adapter, place, shared)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
@@ -204,22 +206,14 @@ class _Work:
             self.record.take_over(place.previous, kept)
         return kept
 
-    def _task(self, name: str, adapter: Any, place: Place | None, folders: Folders) -> None:
+    def _task(self, name: str, adapter: Any, place: Place | None, shared: Shared) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
             with blaming(f"task '{name}' with model '{config.model}'"):
                 outcome = run_task(
-                    self.registry,
-                    config,
-                    adapter,
-                    self.chosen[name],
-                    self.settings[name],
-                    self.samples,
-                    folders,
-                    state,
-                    self.store,
+                    self.registry, config, adapter, self.chosen[name], self.settings[name], shared, state
                 )
                 record.outcomes[name] = outcome
                 if outcome.failure is not None:

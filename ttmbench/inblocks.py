@@ -6,7 +6,6 @@ in the middle gives the model the batches that an undisturbed run gives it, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,11 +40,6 @@ class Span:
     start: int
     stop: int
     block: int
-
-    def batches(self, batch_size: int) -> Iterator[slice]:
-        """Its rows, so many at a time."""
-        for start in range(self.start, self.stop, batch_size):
-            yield slice(start, min(start + batch_size, self.stop))
 
     @property
     def blocks(self) -> list[tuple[int, slice]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench.atonce import AtOnce
 from ttmbench.checks import check_count
 from ttmbench.debiasing import Likelihoods, likelihoods
 from ttmbench.errors import DataError, TtmbenchError, UsageError
@@ -24,6 +25,8 @@ from ttmbench.store.tasks import TaskStore
 from ttmbench.taskfile import TaskFile, TaskSpec
 from ttmbench.types import Group, GroupShape, ImageRef, MetricSpec, Scores
 from ttmbench.undefined import settle_refusals
+
+DECODED = 64  # pictures held decoded at a time, while they are prepared
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def open_task(
     with_parts: bool = False,
     with_stage: bool = False,
     run_store: ScoreStore | None = None,
+    at_once: AtOnce | None = None,
 ) -> OpenTask:
     """Reads a task's data and scores it, or takes the scores that an earlier run kept.
 
@@ -83,6 +87,7 @@ def open_task(
         with_parts: also keep log P(t|i) and log P(t) apart, of a model that has both, whatever its alpha.
         with_stage: the test-time stage follows, so the inputs are prepared even if the scores are there.
         run_store: where scores are kept; None to keep none.
+        at_once: how much the model takes at a time; by default what the configuration says.
 
     Returns:
         Data and scores.
@@ -97,6 +102,7 @@ def open_task(
     spec, clock = task.spec, time.perf_counter()
     metrics = [registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
     all_pairs = spec.is_global or any(metric.scope == "global" for metric in metrics)
+    at_once = at_once or AtOnce.for_run(config.batch_size, adapter)
     seconds: dict[str, float] = {}
 
     def lap(step: str) -> None:
@@ -104,7 +110,7 @@ def open_task(
         seconds[step], clock = time.perf_counter() - clock, time.perf_counter()
 
     def stage_of(prepared: Prepared) -> Stage:
-        return Stage(adapter, prepared, config.batch_size, spec.is_global, all_pairs)
+        return Stage(adapter, prepared, at_once, spec.is_global, all_pairs)
 
     if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
         prepared, fingerprint = _stored(adapter, config, spec)
@@ -130,7 +136,7 @@ def open_task(
     stage: Stage | None = None
     parts: Likelihoods | None = None
     if in_memory and store.kept is None:
-        prepared, _ = prepare(adapter, groups, config.batch_size, enlarge, store.data, store.pictures)
+        prepared, _ = prepare(adapter, groups, DECODED, enlarge, store.data, store.pictures)
         lap("prepare")
         stage = stage_of(prepared)
     if late:
@@ -140,7 +146,7 @@ def open_task(
     elif stage is not None:
         raw = stage.score(store.blocks)
     else:
-        raw, parts = _score_pairs(adapter, groups, config, all_pairs, prior, store)
+        raw, parts = _score_pairs(adapter, groups, at_once, all_pairs, prior, store)
     lap("score")
     raw, notes = settle_refusals(adapter, raw, groups)
     check_finite(raw.groups, groups)
@@ -156,17 +162,17 @@ def open_task(
 def _score_pairs(
     adapter: Any,
     groups: Sequence[Group],
-    config: RunConfig,
+    at_once: AtOnce,
     all_pairs: bool,
     prior: Debiasable | None,
     store: TaskStore,
 ) -> tuple[Scores, Likelihoods | None]:
     """Scores of a model that sees pairs, and the parts of which they were debiased; completes the fingerprint."""
-    size, data, blocks = config.batch_size, store.data, store.blocks
+    data, blocks = store.data, store.blocks
     if not isinstance(adapter, PreparedPairScorer):
-        return score_with_pairs(adapter, groups, size, all_pairs, data, blocks)[0], None
+        return score_with_pairs(adapter, groups, at_once, all_pairs, data, blocks)[0], None
     every = all_pairs or (prior is not None and prior.prior == "test_images")
-    table, _ = score_streaming(adapter, groups, size, every, data, store.pictures, blocks)
+    table, _ = score_streaming(adapter, groups, at_once, every, data, store.pictures, blocks)
     if prior is None:
         return table.scores(all_pairs), None
     parts = likelihoods(prior, groups, table, all_pairs)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ttmbench.atonce import AtOnce
 from ttmbench.errors import TtmbenchError
 from ttmbench.inblocks import PAIRS, Blocks, load, save, spans
 from ttmbench.progress import bar
@@ -64,7 +65,7 @@ class PairTable:
 def score_streaming(
     adapter: PreparedPairScorer,
     groups: Sequence[Group],
-    batch_size: int,
+    batch_size: int | AtOnce,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
     kept: PreparedPictures | None = None,
@@ -101,7 +102,11 @@ def score_streaming(
 
 
 def score_in_memory(
-    adapter: PreparedPairScorer, prepared: Prepared, batch_size: int, all_pairs: bool, blocks: Blocks | None = None
+    adapter: PreparedPairScorer,
+    prepared: Prepared,
+    batch_size: int | AtOnce,
+    all_pairs: bool,
+    blocks: Blocks | None = None,
 ) -> PairTable:
     """Scores prepared inputs: what TTM does again after every iteration.
 
@@ -132,29 +137,40 @@ def _score(
     encoder: _Encoder,
     captions: Batch,
     n_images: int,
-    batch_size: int,
+    batch_size: int | AtOnce,
     all_pairs: bool,
     blocks: Blocks | None,
 ) -> PairTable:
-    wanted = _wanted(rows, n_images, n_rows(captions), all_pairs)
+    wanted, at_once = _wanted(rows, n_images, n_rows(captions), all_pairs), AtOnce.of(batch_size)
     values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
     with torch.inference_mode(), bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_size):
+        for span in spans(len(wanted), PAIRS, at_once.rows):
             found = load(blocks, "pairs", span)
             if found is None:
-                parts: list[np.ndarray] = []
-                # No encoded picture crosses a border, or what a batch encodes would depend on where the run began.
-                kept: dict[int, Batch] = {}
-                for part in (wanted[batch] for batch in span.batches(batch_size)):
-                    kept = _encoded(encoder, kept, part[:, 0])
-                    parts.append(_scores_of(adapter, kept, captions, part))
-                    shown.update(len(part))
-                found = np.concatenate(parts)
+                work = _Batches(adapter, encoder, captions, wanted)
+                found = np.concatenate(list(at_once.over(span.start, span.stop, work.score)))
+                shown.update(len(found))
                 save(blocks, "pairs", span, found)
             else:
                 shown.update(len(found))
             values[tuple(wanted[span.start : span.stop].T)] = found
     return PairTable(values, rows)
+
+
+class _Batches:
+    """Scores batches of pairs one after the other; a picture that goes on in the next batch is encoded once."""
+
+    def __init__(self, adapter: PreparedPairScorer, encoder: _Encoder, captions: Batch, wanted: np.ndarray) -> None:
+        self._adapter, self._encoder, self._captions, self._wanted = adapter, encoder, captions, wanted
+        # Begun anew with every span: what a batch encodes must not depend on where the run began.
+        self._kept: dict[int, Batch] = {}
+
+    def score(self, rows: slice) -> np.ndarray:
+        """Scores of some of the pairs, float32 [rows]."""
+        pairs = self._wanted[rows]
+        self._kept = _encoded(self._encoder, self._kept, pairs[:, 0])
+        images = concatenate([self._kept[row] for row in pairs[:, 0].tolist()])
+        return one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
 
 
 def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
@@ -166,11 +182,6 @@ def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> d
         encoded = encoder(new)
         found |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
     return found
-
-
-def _scores_of(adapter: PreparedPairScorer, kept: dict[int, Batch], captions: Batch, pairs: np.ndarray) -> np.ndarray:
-    images = concatenate([kept[row] for row in pairs[:, 0].tolist()])
-    return one_score_each(adapter.score_prepared(images, take(captions, pairs[:, 1])), len(pairs))
 
 
 def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> np.ndarray:

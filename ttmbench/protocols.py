@@ -117,6 +117,31 @@ class Trainable(Protocol):
 
 
 @runtime_checkable
+class TrainableInParts(Trainable, Protocol):
+    """An option of `Trainable`: the loss as a function of features, so that a batch need not be in memory at once.
+
+    ``matching_loss(images, captions)`` equals ``loss_of(train_images(images), train_captions(captions))``.
+    """
+
+    @property
+    def trains_in_parts(self) -> bool:
+        """Whether a row's features do not depend on the other rows of the batch."""
+        ...
+
+    def train_images(self, prepared: Batch) -> torch.Tensor:
+        """Features [images, d] with gradients."""
+        ...
+
+    def train_captions(self, prepared: Batch) -> torch.Tensor:
+        """Features [captions, d] with gradients."""
+        ...
+
+    def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """The loss of features of matched pairs, row by row. A scalar."""
+        ...
+
+
+@runtime_checkable
 class PairTrainable(Protocol):
     """The option that TTM needs of a `PreparedPairScorer`: a loss on pairs that are said to match or not to."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,7 +38,8 @@ class RunConfig(BaseModel):
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
         limit: use the first groups only.
         samples: a JSON file listing the group ids to use.
-        batch_size: images, captions or pairs scored at a time; changes no score.
+        batch_size: images, captions or pairs scored at a time, fewer once memory runs out; changes no score. ``auto``
+            begins large on an accelerator.
         device: ``auto`` or what torch calls it.
         dtype: of the model's arithmetic; weights and scores are fp32.
         compile: run the model through ``torch.compile``.
@@ -81,7 +82,7 @@ class RunConfig(BaseModel):
     seeds: list[int] | None = Field(None, min_length=1)
     limit: int | None = Field(None, ge=1)
     samples: str | None = None
-    batch_size: int = Field(64, ge=1)
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 64
     device: str = "auto"
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from ttmbench.atonce import AtOnce
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.inblocks import FEATURES, PAIRS, Blocks, load, save, spans
 from ttmbench.pictures import KEPT, BadPicture, LazyPictures, as_rgb
@@ -327,22 +328,25 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
     return Prepared(take(prepared.images, images), take(prepared.captions, captions), rows, enlarged)
 
 
-def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int, blocks: Blocks | None = None) -> Features:
+def encode(
+    adapter: DualEncoder, prepared: Prepared, batch_size: int | AtOnce, blocks: Blocks | None = None
+) -> Features:
     """Encodes every distinct image and caption once, without gradients.
 
     Args:
         adapter: the model.
         prepared: its inputs.
-        batch_size: rows encoded at a time; changes no score.
+        batch_size: rows encoded at a time, fewer if memory runs out; changes no score.
         blocks: where finished blocks of features are kept, if anywhere.
 
     Returns:
         Features of both sides.
     """
+    at_once = AtOnce.of(batch_size)
     with torch.inference_mode():
         return Features(
-            images=_encode(adapter, adapter.encode_images, prepared.images, batch_size, "images", blocks),
-            captions=_encode(adapter, adapter.encode_captions, prepared.captions, batch_size, "captions", blocks),
+            images=_encode(adapter, adapter.encode_images, prepared.images, at_once, "images", blocks),
+            captions=_encode(adapter, adapter.encode_captions, prepared.captions, at_once, "captions", blocks),
         )
 
 
@@ -399,7 +403,7 @@ def score_all_pairs(adapter: DualEncoder, features: Features, rows: Rows) -> np.
 def score_with_pairs(
     adapter: PairScorer,
     groups: Sequence[Group],
-    batch_size: int,
+    batch_size: int | AtOnce,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
     blocks: Blocks | None = None,
@@ -437,10 +441,11 @@ def score_with_pairs(
     score: dict[tuple[str, str], float] = {}
     open_now: dict[str, Image] = {}
     open_picture = lru_cache(KEPT)(fingerprint.opener())
-    at_once = adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size
+    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
 
-    def values_of(part: list[tuple[str, str]]) -> np.ndarray:
+    def values_of(chosen: slice) -> np.ndarray:
         nonlocal open_now
+        part = wanted[chosen]
         names = [name for name, _ in part]
         if isinstance(adapter, ManyAtOnce):
             pictures: Sequence[Image] = LazyPictures(names, open_picture)
@@ -452,10 +457,10 @@ def score_with_pairs(
         return values
 
     with bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, at_once):
+        for span in spans(len(wanted), PAIRS, at_once.rows):
             values = load(blocks, "pairs", span)
             if values is None:
-                values = np.concatenate([values_of(wanted[rows]) for rows in span.batches(at_once)])
+                values = np.concatenate(list(at_once.over(span.start, span.stop, values_of)))
                 save(blocks, "pairs", span, values)
             else:
                 shown.update(len(values))
@@ -544,17 +549,18 @@ def _encode(
     adapter: DualEncoder,
     encoder: Callable[[Any], torch.Tensor],
     batch: Batch,
-    batch_size: int,
+    at_once: AtOnce,
     side: str,
     blocks: Blocks | None,
 ) -> torch.Tensor:
     parts: list[torch.Tensor] = []
     device: torch.device | None = None
     with bar(n_rows(batch), f"encoding {side}", side) as shown:
-        for span in spans(n_rows(batch), FEATURES, batch_size):
+        for span in spans(n_rows(batch), FEATURES, at_once.rows):
             kept = load(blocks, side, span)
             if kept is None:
-                parts.append(torch.cat([_rows(encoder, batch, rows, side) for rows in span.batches(batch_size)]))
+                done = at_once.over(span.start, span.stop, lambda rows: _rows(encoder, batch, rows, side))
+                parts.append(torch.cat(list(done)))
                 device = parts[-1].device
                 if blocks is not None:
                     save(blocks, side, span, parts[-1].float().cpu().numpy())

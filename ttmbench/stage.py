@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ttmbench.atonce import AtOnce
 from ttmbench.inblocks import Blocks
 from ttmbench.pairscoring import score_in_memory
 from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
@@ -26,7 +27,7 @@ class Stage:
 
     adapter: TrainableDualEncoder | TrainablePairScorer
     prepared: Prepared
-    batch_size: int
+    batch_size: int | AtOnce
     is_global: bool
     all_pairs: bool
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench import __version__
+from ttmbench.atonce import AtOnce
 from ttmbench.blindness import blind_note
 from ttmbench.breakdown import breakdowns
 from ttmbench.checkpoint import TaskCheckpoint
@@ -45,16 +46,31 @@ class _Numbers:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What the tasks of a run share.
+
+    Attributes:
+        samples: ids of the groups to use; None for all.
+        folders: where adapted models go; empty if they are not kept.
+        store: where raw scores are kept; None to keep none.
+        at_once: how much the model takes at a time; learnt from one task to the next.
+    """
+
+    samples: set[str] | None
+    folders: Folders
+    store: ScoreStore | None
+    at_once: AtOnce
+
+
 def run_task(
     registry: Registry,
     config: RunConfig,
     adapter: Any,
     task: TaskFile,
     settings: TTMConfig,
-    samples: set[str] | None,
-    folders: Folders,
+    shared: Shared,
     state: Path | None = None,
-    store: ScoreStore | None = None,
 ) -> TaskOutcome:
     """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
 
@@ -64,10 +80,8 @@ def run_task(
         adapter: the model.
         task: the task.
         settings: of the test-time stage, resolved for this model and task.
-        samples: ids of the groups to use; None for all.
-        folders: where adapted models go; empty if they are not kept.
+        shared: with the other tasks of the run.
         state: folder for what a stopped run goes on from; None to keep nothing.
-        store: where raw scores are kept; None to keep none.
 
     Returns:
         Scores, numbers and records. If the test-time stage failed, those that were reached before, and the failure.
@@ -78,7 +92,7 @@ def run_task(
     """
     _notes_of(adapter)  # those of a task that failed are not this one's
     if only_chooses(adapter):
-        outcome = run_choice_task(registry, config, adapter, task, samples)
+        outcome = run_choice_task(registry, config, adapter, task, shared.samples, shared.at_once)
         outcome.notes.extend(_notes_of(adapter))
         registry.plugins.notify(
             "ttmbench_task_scored",
@@ -95,7 +109,16 @@ def run_task(
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
     enlarge = settings.augment_scale if adapts and settings.augment else None
-    opened = open_task(registry, config, adapter, task, samples=samples, enlarge=enlarge, run_store=store)
+    opened = open_task(
+        registry,
+        config,
+        adapter,
+        task,
+        samples=shared.samples,
+        enlarge=enlarge,
+        run_store=shared.store,
+        at_once=shared.at_once,
+    )
     spec, metrics = opened.spec, opened.metrics
     numbers = _Numbers({RAW: [opened.raw]}, seconds=opened.seconds)
     _notify_scored(registry, config, spec, metrics, RAW, numbers.scores)
@@ -110,7 +133,7 @@ def run_task(
         stage = adaptation(registry, config, opened, settings)
         stage = replace(stage, checkpoint=TaskCheckpoint(state, opened.fingerprint))
         try:
-            _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, folders))
+            _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, shared.folders))
         except Exception as error:
             failure = error
     summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed, config.interval)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ttmbench.atonce import AtOnce
 from ttmbench.choice.answers import LETTERS, image_prompt, read_caption_choice, read_image_choice, text_prompt
 from ttmbench.choice.choices import Choices
 from ttmbench.errors import TtmbenchError, UsageError
@@ -65,7 +66,7 @@ class Answered:
     fingerprint: str
 
 
-def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int, seed: int) -> Answered:
+def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | AtOnce, seed: int) -> Answered:
     """Asks every question of a task.
 
     Args:
@@ -90,18 +91,22 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int,
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed))
     open_picture = lru_cache(KEPT)(fingerprint.opener())
-    at_once = adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size
+    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
     given: list[Given] = []
+
+    def ask(rows: slice) -> list[Given]:
+        part = questions[rows]
+        answers = list(adapter.answer([_handed(one, groups, style, open_picture) for one in part]))
+        if len(answers) != len(part):
+            raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
+        return [
+            Given(one, text, _read(text, one, groups[one.group], style))
+            for one, text in zip(part, answers, strict=True)
+        ]
+
     with bar(len(questions), "asking", "questions") as shown:
-        for start in range(0, len(questions), at_once):
-            part = questions[start : start + at_once]
-            answers = list(adapter.answer([_handed(one, groups, style, open_picture) for one in part]))
-            if len(answers) != len(part):
-                raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
-            given += [
-                Given(one, text, _read(text, one, groups[one.group], style))
-                for one, text in zip(part, answers, strict=True)
-            ]
+        for part in at_once.over(0, len(questions), ask):
+            given += part
             shown.update(len(part))
     fingerprint.take_in_the_rest()
     return Answered(given, _choices(given, len(groups), len(groups[0].images)), fingerprint.hexdigest())

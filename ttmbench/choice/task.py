@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ttmbench.atonce import AtOnce
 from ttmbench.choice.answers import image_prompt, text_prompt
 from ttmbench.choice.choices import CHOICE, choice_values
 from ttmbench.choice.choosing import Answered, Given, ask_choices
@@ -20,7 +21,12 @@ from ttmbench.types import Group, GroupShape
 
 
 def run_choice_task(
-    registry: Registry, config: RunConfig, adapter: ChoiceScorer, task: TaskFile, samples: set[str] | None
+    registry: Registry,
+    config: RunConfig,
+    adapter: ChoiceScorer,
+    task: TaskFile,
+    samples: set[str] | None,
+    at_once: AtOnce,
 ) -> TaskOutcome:
     """Asks a task's forced choices; arguments and errors as for `ttmbench.taskrun.run_task`.
 
@@ -30,7 +36,7 @@ def run_choice_task(
     spec, clock = task.spec, time.perf_counter()
     groups, source = load_data(registry, config, task, samples)
     loaded = time.perf_counter()
-    answered = ask_choices(adapter, groups, config.batch_size, config.seed)
+    answered = ask_choices(adapter, groups, at_once, config.seed)
     asked = time.perf_counter()
     style = adapter.choice_style
     orders = 1 if style.order == "random" else 2

@@ -255,7 +255,7 @@ def _ttm_settings(group: Any) -> None:
 
 def _how(group: Any) -> None:
     group.add_argument(
-        "--batch_size", metavar="N", type=_count, help="scored at a time; moves scores by rounding at most"
+        "--batch_size", metavar="N|auto", type=_count_or_auto, help="scored at a time; moves scores by rounding at most"
     )
     group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
     group.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
@@ -402,6 +402,10 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return value
+
+
+def _count_or_auto(text: str) -> int | str:
+    return text if text == "auto" else _count(text)
 
 
 def _names(text: str) -> list[str]:

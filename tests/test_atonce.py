@@ -1,0 +1,152 @@
+"""Memory that runs out: fewer rows at a time, the same numbers, and the same gradient over the same batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import ttmbench
+from ttmbench.atonce import AtOnce, attempt, is_out_of_memory
+from ttmbench.errors import TtmbenchError
+from ttmbench.finetune import contrastive_in_parts
+from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.protocols import TrainableInParts
+from ttmbench.scoring import n_rows, prepare
+from ttmbench.scoring import take as rows_of
+
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
+
+
+def out_of_memory() -> RuntimeError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (out_of_memory(), True),
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            True,
+        ),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+def test_rows_are_halved_said_and_stay_halved(capsys):
+    memory, seen = AtOnce(8), []
+
+    def work(rows: slice) -> int:
+        if rows.stop - rows.start > 3:
+            raise out_of_memory()
+        seen.append((rows.start, rows.stop))
+        return rows.stop - rows.start
+
+    assert list(memory.over(0, 5, work)) == [2, 2, 1] and memory.rows == 2
+    assert seen == [(0, 2), (2, 4), (4, 5)], "every row once, in order"
+    assert list(memory.over(5, 7, work)) == [2]
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "ttmbench: out of memory with 5 inputs at a time; going on with 2 (--batch_size 2)",
+    ]
+
+
+def test_one_row_that_does_not_fit_is_an_error():
+    def work(rows: slice) -> None:
+        raise out_of_memory()
+
+    with pytest.raises(TtmbenchError, match="too small for a single input"):
+        list(AtOnce(4).over(0, 4, work))
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match="shapes"):
+        attempt(lambda: (_ for _ in ()).throw(RuntimeError("shapes")))
+
+
+def test_auto_begins_large_on_accelerators_only():
+    class On:
+        def __init__(self, device):
+            self.device = torch.device(device)
+
+    assert AtOnce.for_run("auto", On("cuda")).rows == 1024
+    assert AtOnce.for_run("auto", On("cpu")).rows == 64 == AtOnce.for_run("auto", object()).rows
+    assert AtOnce.for_run(7, On("cuda")).rows == 7
+
+
+def limited(monkeypatch, most: int) -> list[int]:
+    """Makes the towers run out of memory beyond so many rows; lists what was tried."""
+    tried: list[int] = []
+    for name in ("_image_features", "_caption_features"):
+        real = getattr(hf.TransformersModel, name)
+
+        def features(self, inputs, real=real):
+            count = n_rows(inputs)
+            tried.append(count)
+            if count > most:
+                raise out_of_memory()
+            return real(self, inputs)
+
+        monkeypatch.setattr(hf.TransformersModel, name, features)
+    return tried
+
+
+def test_a_run_that_runs_out_of_memory_ends_with_the_same_numbers(monkeypatch, capsys):
+    settings = {"ttm": {"iterations": 2, "epochs": 2}, "simple_match": True, **QUICK}
+    expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
+    tried = limited(monkeypatch, 5)
+    found = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
+    assert max(tried) > 5
+    told = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
+    assert len(told) == len(set(told)) <= 8, "each step down is said once in a run"
+    assert found.results == expected.results
+    for task, by_filter in expected.scores.items():
+        for name, per_seed in by_filter.items():
+            assert np.abs(per_seed[0].groups - found.scores[task][name][0].groups).max() < 1e-3, (task, name)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("at_once", [1, 3, 5, 100])
+def test_the_gradient_in_parts_is_the_gradient(kind, at_once, tiny_siglip):
+    model = (
+        tiny_clip.load(device="cpu", dtype="fp32")
+        if kind == "clip"
+        else hf.load(pretrained=str(tiny_siglip), device="cpu")
+    )
+    assert isinstance(model, TrainableInParts) and model.trains_in_parts
+    from ttmbench.registry import build_registry
+
+    groups = build_registry().load(build_registry().task("shapes_color"), 6, True, None).groups
+    prepared, _ = prepare(model, groups, 8)
+    images = rows_of(prepared.images, prepared.rows.images.reshape(-1))
+    captions = rows_of(prepared.captions, prepared.rows.captions.reshape(-1))
+    parameters = list(model.parameters())
+    whole = model.matching_loss(images, captions)
+    expected = torch.autograd.grad(whole, parameters, allow_unused=True)
+    loss = contrastive_in_parts(model, images, captions, at_once)
+    assert torch.allclose(loss, whole.detach(), atol=1e-5)
+    for one, parameter in zip(expected, parameters, strict=True):
+        assert (one is None) == (parameter.grad is None)
+        if one is not None:
+            assert torch.allclose(one, parameter.grad, atol=2e-5 * max(1.0, float(one.abs().max())))
+
+
+def test_a_model_that_cannot_train_in_parts_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(hf.TransformersModel, "trains_in_parts", property(lambda self: False))
+    real = hf.TransformersModel.matching_loss
+    monkeypatch.setattr(
+        hf.TransformersModel,
+        "matching_loss",
+        lambda self, images, captions: (
+            (_ for _ in ()).throw(out_of_memory()) if n_rows(images) > 3 else real(self, images, captions)
+        ),
+    )
+    with pytest.raises(TtmbenchError, match="cannot compute the gradient in parts; try --dtype bf16"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={"iterations": 1, "epochs": 1}, **QUICK)
