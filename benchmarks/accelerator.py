@@ -22,8 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
 from ttmbench import schedules
+from ttmbench.inputs import take
 from ttmbench.model_adapters import hf
-from ttmbench.scoring import prepare, take
+from ttmbench.preparing import prepare
 from ttmbench.stage import Stage
 from ttmbench.ttm import adapt
 from ttmbench.ttmconfig import TTMConfig

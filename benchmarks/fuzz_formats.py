@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from ttmbench import scoring
+from ttmbench import fingerprint
 from ttmbench.cli import main
 from ttmbench.download.unpack import unpack
 from ttmbench.errors import TtmbenchError
@@ -593,7 +593,7 @@ def put_picture(folder: Path, content: bytes) -> Outcome:
     task = folder_task(folder, picture=content)
     outcome, _ = command("validate", str(task))
     file = folder / "pictures" / "0.png"
-    seen, image = function(lambda: scoring.open_upright(ImageRef("0.png", lambda: open_picture(file)), "g0"))
+    seen, image = function(lambda: fingerprint.open_upright(ImageRef("0.png", lambda: open_picture(file)), "g0"))
     outcome.tracebacks += seen.tracebacks
     outcome.accepted = seen.accepted
     if image is not None:

@@ -27,7 +27,7 @@ from ttmbench import schedules
 from ttmbench.inblocks import Blocks
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
-from ttmbench.scoring import prepare
+from ttmbench.preparing import prepare
 from ttmbench.stage import Stage
 from ttmbench.ttm import Step, adapt
 from ttmbench.ttmconfig import TTMConfig

@@ -10,10 +10,11 @@ import ttmbench
 from ttmbench.atonce import AtOnce, attempt, is_out_of_memory
 from ttmbench.errors import TtmbenchError
 from ttmbench.finetune import contrastive_in_parts
+from ttmbench.inputs import n_rows
+from ttmbench.inputs import take as rows_of
 from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.preparing import prepare
 from ttmbench.protocols import TrainableInParts
-from ttmbench.scoring import n_rows, prepare
-from ttmbench.scoring import take as rows_of
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 

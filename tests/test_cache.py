@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import ttmbench
+from ttmbench.atonce import AtOnce
 from ttmbench.cli import main
 from ttmbench.inblocks import load, save, spans
+from ttmbench.inputs import distinct_images
 from ttmbench.model_adapters import hf
-from ttmbench.scoring import distinct_images, prepare
+from ttmbench.preparing import prepare
 from ttmbench.store.entryfile import read_entry
 from ttmbench.store.scores import ScoreStore
 from ttmbench.types import Group, ImageRef
@@ -186,16 +188,16 @@ def test_temporary_files_of_killed_runs_go(filled, capsys):
 
 
 def opened(monkeypatch) -> list[str]:
-    from ttmbench import scoring
+    from ttmbench import fingerprint
 
     names: list[str] = []
-    real = scoring.open_upright
+    real = fingerprint.open_upright
 
     def counted(image: ImageRef, group_id: str):
         names.append(image.name)
         return real(image, group_id)
 
-    monkeypatch.setattr(scoring, "open_upright", counted)
+    monkeypatch.setattr(fingerprint, "open_upright", counted)
     return names
 
 
@@ -254,7 +256,7 @@ def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
     groups = build_registry([]).load(build_registry([]).task(f"{folder}/mine.yaml"), 4, True, None).groups
     (folder / "pictures" / "2_1.png").unlink()
     pixels = ScoreStore(store).pixels("mine")
-    from ttmbench.scoring import Fingerprint
+    from ttmbench.fingerprint import Fingerprint
 
     with pytest.raises(ttmbench.errors.DataError, match=r"image 2_1\.png of group g2 cannot be read"):
         Fingerprint(groups, pixels).take_in_the_rest()
@@ -372,7 +374,7 @@ def test_spans_cover_every_row_once_and_never_split_a_block(rows, block, batch_s
     memory, values = Memory(), np.arange(rows, dtype=np.float32)
     for span in found:
         assert span.start % block == 0 and (span.stop % block == 0 or span.stop == rows)
-        batches = list(span.batches(batch_size))
+        batches = list(AtOnce(batch_size).over(span.start, span.stop, lambda rows: rows))
         assert [row for batch in batches for row in range(rows)[batch]] == list(range(span.start, span.stop))
         assert all(batch.stop - batch.start <= batch_size for batch in batches)
         assert load(memory, "x", span) is None

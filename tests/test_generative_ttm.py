@@ -18,8 +18,8 @@ from ttmbench.errors import UsageError
 from ttmbench.finetune import restore, snapshot
 from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, lora, vqascore
+from ttmbench.preparing import prepare
 from ttmbench.registry import build_registry
-from ttmbench.scoring import prepare
 from ttmbench.stage import Stage
 from ttmbench.ttm import Choice, _Blind, adapt, overfit
 from ttmbench.ttmconfig import TTMConfig

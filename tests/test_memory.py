@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttmbench import scoring
+from ttmbench import fingerprint
+from ttmbench.plainpairs import score_with_pairs
+from ttmbench.preparing import prepare
 from ttmbench.registry import build_registry
-from ttmbench.scoring import prepare, score_with_pairs
 from ttmbench.types import Group, ImageRef
 
 BATCH = 8
@@ -24,12 +25,12 @@ class Pictures:
 
     def __init__(self, monkeypatch) -> None:
         self.alive = self.most = self.opened = 0
-        real = scoring.open_upright
+        real = fingerprint.open_upright
 
         def counted(image: ImageRef, group_id: str) -> Image.Image:
             return self._count(real(image, group_id))
 
-        monkeypatch.setattr(scoring, "open_upright", counted)
+        monkeypatch.setattr(fingerprint, "open_upright", counted)
 
     def open(self, index: int) -> Image.Image:
         self.opened += 1

@@ -14,8 +14,8 @@ from PIL import Image
 import ttmbench
 from ttmbench.data.loading import OutOfReachError, data_folder
 from ttmbench.errors import DataError, UsageError
+from ttmbench.fingerprint import open_upright
 from ttmbench.registry import build_registry
-from ttmbench.scoring import open_upright
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SUGARCREPE = {  # rows, distinct images

@@ -13,8 +13,8 @@ from PIL import Image
 
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.errors import DataError, UsageError
+from ttmbench.fingerprint import open_upright
 from ttmbench.registry import build_registry
-from ttmbench.scoring import open_upright
 from ttmbench.taskfile import TaskFile
 
 pytestmark = pytest.mark.filterwarnings("default")

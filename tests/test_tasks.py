@@ -259,7 +259,7 @@ def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
 
 
 def test_a_broken_image_names_file_and_group(folder_task):
-    from ttmbench.scoring import open_upright
+    from ttmbench.fingerprint import open_upright
 
     folder = folder_task()
     (folder / "pictures" / "2_1.png").write_bytes(b"no picture")

@@ -12,9 +12,10 @@ import torch
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.inputs import subset
 from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.preparing import prepare
 from ttmbench.results import schema
-from ttmbench.scoring import prepare, subset
 from ttmbench.supervision import oracle, placebo, shuffle
 from ttmbench.ttm import Choice, Proposal
 from ttmbench.ttmconfig import TTMConfig

@@ -12,8 +12,8 @@ import torch
 from ttmbench import schedules
 from ttmbench.finetune import restore, snapshot
 from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.preparing import prepare
 from ttmbench.registry import build_registry
-from ttmbench.scoring import prepare
 from ttmbench.stage import Stage
 from ttmbench.taskfile import TaskFile
 from ttmbench.ttm import PseudoLabels, adapt, overfit, select

@@ -16,8 +16,8 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters.answers import answer_tokens
 from ttmbench.pairscoring import score_in_memory
+from ttmbench.preparing import prepare
 from ttmbench.registry import build_registry
-from ttmbench.scoring import prepare
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
 

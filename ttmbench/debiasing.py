@@ -9,9 +9,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError
+from ttmbench.inputs import distinct_captions
 from ttmbench.pairscoring import PairTable
 from ttmbench.protocols import Debiasable
-from ttmbench.scoring import distinct_captions
 from ttmbench.types import Group, Scores
 
 

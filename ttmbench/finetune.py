@@ -13,8 +13,8 @@ import torch
 
 from ttmbench.atonce import DEFAULT, AtOnce, attempt
 from ttmbench.errors import TtmbenchError
+from ttmbench.inputs import Prepared, n_rows, take
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
-from ttmbench.scoring import Prepared, n_rows, take
 from ttmbench.ttmconfig import TTMConfig
 
 if TYPE_CHECKING:

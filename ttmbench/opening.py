@@ -13,12 +13,15 @@ from ttmbench.atonce import AtOnce
 from ttmbench.checks import check_count
 from ttmbench.debiasing import Likelihoods, likelihoods
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.inputs import Prepared
 from ttmbench.models import can_adapt, only_chooses
 from ttmbench.pairscoring import score_streaming
+from ttmbench.plainpairs import score_with_pairs
+from ttmbench.preparing import prepare, stored
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.registry import Registry
 from ttmbench.runconfig import RunConfig
-from ttmbench.scoring import Prepared, check_finite, prepare, score_with_pairs, stored
+from ttmbench.scoring import check_finite
 from ttmbench.stage import Stage
 from ttmbench.store.scores import ScoreStore
 from ttmbench.store.tasks import TaskStore

@@ -14,24 +14,13 @@ import torch
 
 from ttmbench.atonce import AtOnce
 from ttmbench.errors import TtmbenchError
+from ttmbench.fingerprint import Fingerprint
 from ttmbench.inblocks import PAIRS, Blocks, load, save, spans
+from ttmbench.inputs import Prepared, Rows, concatenate, distinct_captions, distinct_images, n_rows, rows_of, take
+from ttmbench.plainpairs import MAX_GLOBAL_PAIRS, one_score_each
+from ttmbench.preparing import PreparedPictures, prepare_some
 from ttmbench.progress import bar
 from ttmbench.protocols import PreparedPairScorer
-from ttmbench.scoring import (
-    MAX_GLOBAL_PAIRS,
-    Fingerprint,
-    Prepared,
-    PreparedPictures,
-    Rows,
-    concatenate,
-    distinct_captions,
-    distinct_images,
-    n_rows,
-    one_score_each,
-    prepare_some,
-    rows_of,
-    take,
-)
 from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from ttmbench.atonce import AtOnce
 from ttmbench.inblocks import Blocks
+from ttmbench.inputs import Prepared
 from ttmbench.pairscoring import score_in_memory
 from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
-from ttmbench.scoring import Prepared, encode, score_all_pairs, score_groups
+from ttmbench.scoring import encode, score_all_pairs, score_groups
 from ttmbench.types import Scores
 
 

@@ -11,7 +11,10 @@ from PIL import Image
 
 from ttmbench.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.finetune import finetune, make_optimizer, restore, snapshot
+from ttmbench.inputs import Prepared as _Prepared
+from ttmbench.inputs import Rows, concatenate, n_rows, take
 from ttmbench.pairscoring import score_in_memory
+from ttmbench.preparing import prepare
 from ttmbench.protocols import (
     Adapter,
     ChoiceQuestion,
@@ -22,8 +25,7 @@ from ttmbench.protocols import (
     PreparedPairScorer,
     Trainable,
 )
-from ttmbench.scoring import Prepared as _Prepared
-from ttmbench.scoring import Rows, concatenate, encode, n_rows, prepare, score_all_pairs, score_groups, take
+from ttmbench.scoring import encode, score_all_pairs, score_groups
 from ttmbench.ttmconfig import TTMConfig
 from ttmbench.types import Group, ImageRef
 

@@ -16,9 +16,9 @@ import numpy as np
 from ttmbench.checkpoint import TaskCheckpoint
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.finetune import restore, restored, snapshot
+from ttmbench.inputs import Rows, subset
 from ttmbench.registry import Registry
 from ttmbench.runconfig import RunConfig
-from ttmbench.scoring import Rows, subset
 from ttmbench.stage import Stage
 from ttmbench.summary import metric_mean
 from ttmbench.supervision import CONTROLS, oracle

@@ -14,10 +14,10 @@ from ttmbench.atonce import AtOnce
 from ttmbench.choice.answers import LETTERS, image_prompt, read_caption_choice, read_image_choice, text_prompt
 from ttmbench.choice.choices import Choices
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.fingerprint import Fingerprint
 from ttmbench.pictures import KEPT, LazyPictures, side_by_side
 from ttmbench.progress import bar
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
-from ttmbench.scoring import Fingerprint
 from ttmbench.types import Group
 
 if TYPE_CHECKING:

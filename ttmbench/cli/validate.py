@@ -11,8 +11,8 @@ from typing import Any
 from ttmbench.checks import look_at_groups
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.fingerprint import open_upright
 from ttmbench.registry import Registry, build_registry
-from ttmbench.scoring import open_upright
 from ttmbench.taskfile import TaskFile
 from ttmbench.terminal import say
 from ttmbench.types import Group, ImageRef

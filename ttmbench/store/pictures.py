@@ -26,7 +26,7 @@ _ROOM = 0.9  # of the limit, after making room
 
 
 class KeptPictures:
-    """Prepared pictures of one way of preprocessing; a `ttmbench.scoring.PreparedPictures`.
+    """Prepared pictures of one way of preprocessing; a `ttmbench.preparing.PreparedPictures`.
 
     Args:
         folder: of the store.

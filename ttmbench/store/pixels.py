@@ -22,7 +22,7 @@ _SIZE = 32  # bytes of a sha256
 
 
 class KeptPixels:
-    """The pictures of a task; a `ttmbench.scoring.PixelDigests`.
+    """The pictures of a task; a `ttmbench.fingerprint.PixelDigests`.
 
     A digest counts for the very version of the decoders with which it was made.
 

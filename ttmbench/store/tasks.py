@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ttmbench.debiasing import Likelihoods
+from ttmbench.fingerprint import Fingerprint
 from ttmbench.inblocks import Blocks
 from ttmbench.protocols import Blind, Debiasable
-from ttmbench.scoring import Fingerprint
 from ttmbench.store.scores import KeptScores, Place, ScoreStore
 from ttmbench.taskfile import TaskSpec
 from ttmbench.types import Group, Scores
