@@ -18,7 +18,7 @@ from ttmbench.pairscoring import score_streaming
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.registry import Registry
 from ttmbench.runconfig import RunConfig
-from ttmbench.scoring import Prepared, check_finite, prepare, score_with_pairs, stored
+from ttmbench.scoring import Fingerprint, Prepared, check_finite, prepare, score_with_pairs, stored
 from ttmbench.stage import Stage
 from ttmbench.store.scores import ScoreStore
 from ttmbench.store.tasks import TaskStore
@@ -210,6 +210,42 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
         )
         for group in range(count)
     ]
+
+
+def data_fingerprint(
+    registry: Registry,
+    config: RunConfig,
+    adapter: Any,
+    task: TaskFile,
+    samples: set[str] | None,
+    run_store: ScoreStore | None,
+) -> str:
+    """The fingerprint that `open_task` would find, without a model at work: ``task_hashes`` of the data as they are now.
+
+    Pictures whose files were decoded before are recognised by the store, if there is one.
+
+    Args:
+        registry: sources.
+        config: the run.
+        adapter: the model; stored features are its data.
+        task: the task.
+        samples: ids of the groups to use; None for all.
+        run_store: where digests of pictures are kept.
+
+    Returns:
+        sha256, hexadecimal.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+    """
+    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+        return _stored(adapter, config, task.spec)[1]
+    pixels = None if run_store is None else run_store.pixels(task.spec.task)
+    found = Fingerprint(load_data(registry, config, task, samples)[0], pixels)
+    found.take_in_the_rest()
+    if pixels is not None:
+        pixels.flush()
+    return found.hexdigest()
 
 
 def load_data(

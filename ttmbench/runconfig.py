@@ -43,6 +43,7 @@ class RunConfig(BaseModel):
         device: ``auto`` or what torch calls it.
         dtype: of the model's arithmetic; weights and scores are fp32.
         compile: run the model through ``torch.compile``.
+        deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
@@ -86,6 +87,7 @@ class RunConfig(BaseModel):
     device: str = "auto"
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False
+    deterministic: bool = False
     output_path: str | None = None
     log_samples: bool = False
     save_scores: bool = False
