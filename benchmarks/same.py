@@ -1,8 +1,8 @@
 """Changes what must change no number - batches, order, threads, company, the store - and measures what moves.
 
-Tiny random models of every way of scoring meet rendered groups: 2x2, one image with two captions, and 2x2 matched
+Small random models of every way of scoring meet rendered groups: 2x2, one image with two captions, and 2x2 matched
 globally. Each change is measured against one quiet run: the largest difference of a raw score, and metrics that differ.
-What is permuted is put back in order first.
+What is permuted is put back in order first. Then runs of TTM: what each iteration selected, and the scores afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import yaml
 from material import make_clip
 
 import ttmbench
-from ttmbench.models import can_adapt
+from ttmbench.models import can_adapt, learns_from_pairs
 from ttmbench.protocols import StoredFeatures
 from ttmbench.registry import build_registry
 from ttmbench.scenes import make_groups, render
@@ -34,7 +34,9 @@ from ttmbench.types import GroupShape, Scores
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
 METRICS = ("text_score", "group_score", "group_match")
 SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3, "tau_start": 1e-4}
-LARGEST = 1e-4  # what a score may move
+SELECTION = ("selected", "candidates", "tied", "pseudo_label_accuracy")  # of an iteration's record
+WIDE = "CLIP, width 256"  # wide enough for threads to share its products; too slow to train here
+LARGEST = 1e-4  # what a raw score may move
 TESTS = Path(__file__).resolve().parents[1] / "tests"  # tiny models of every architecture are made there
 Model = Callable[[str, "Order"], Any]
 
@@ -151,18 +153,42 @@ class Seen:
         return moved, [name for name, value in self.metrics.items() if value != other.metrics[name]]
 
 
+@dataclass(frozen=True)
+class Adapted:
+    """One seed of TTM: what it recorded of its iterations, and the scores afterwards."""
+
+    iterations: list[dict[str, Any]]
+    scores: Scores
+
+    def against(self, other: Adapted) -> tuple[float, list[str]]:
+        """The largest difference of a score, and what of the selections differs."""
+        pairs = list(zip(self.iterations, other.iterations, strict=True))
+        differing = [key for key in SELECTION if any(one[key] != another[key] for one, another in pairs)]
+        # The same pairs in the same batches have the same loss, up to rounding; others of the same number do not.
+        losses = [(one["loss"], another["loss"]) for one, another in pairs]
+        if not all(np.allclose(one, another, rtol=0, atol=LARGEST) for one, another in losses):
+            differing.append("loss")
+        return float(np.abs(self.scores.groups - other.scores.groups).max()), differing
+
+
 class Bench:
     """One model and the tasks it is scored on.
 
     Args:
         model: gives the adapter for a layout and an order; the same one each time, unless the model is the data.
         tasks: what it meets.
-        adapts: whether TTM can adapt it.
+        trains: whether it is adapted too, where it can be.
     """
 
-    def __init__(self, model: Model, tasks: Tasks, adapts: bool = True) -> None:
-        self.model, self.tasks, self.adapts = model, tasks, adapts
+    def __init__(self, model: Model, tasks: Tasks, trains: bool = True) -> None:
+        self.model, self.tasks, self._trains = model, tasks, trains
         self._quiet: dict[str, Seen] = {}
+        self._quiet_ttm: dict[str, dict[int, Adapted]] = {}
+
+    def adapts(self, layout: str) -> bool:
+        """Whether TTM adapts the model to this layout."""
+        adapter = self.model(layout, Order())
+        return self._trains and can_adapt(adapter) and not (learns_from_pairs(adapter) and layout == "all")
 
     def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:
         """The task of a layout after those of other layouts, in one run."""
@@ -175,7 +201,7 @@ class Bench:
         """What a run gives, put back into the plain order."""
         order = order or Order()
         result = self.run(layout, order, **settings)
-        return self._in_order(layout, order, result.scores[self.tasks.name(layout, order)][RAW][0])
+        return self.in_order(layout, order, result.scores[self.tasks.name(layout, order)][RAW][0])
 
     def fellows(self, layout: str) -> list[str]:
         """Other layouts that the model of this one can be scored on: stored features fit their own groups alone."""
@@ -188,7 +214,24 @@ class Bench:
             self._quiet[layout] = self.seen(layout)
         return self._quiet[layout]
 
-    def _in_order(self, layout: str, order: Order, scores: Scores) -> Seen:
+    def adapted(self, layout: str, seeds: Sequence[int] = (0, 1, 2), **settings: Any) -> dict[int, Adapted]:
+        """What TTM does, by seed."""
+        result = self.run(layout, ttm=True, ttm_args=SHORT, seeds=list(seeds), **settings)
+        name = self.tasks.name(layout, Order())
+        records = result["ttm"][name]["iterations"]
+        return {
+            seed: Adapted([one for one in records if one["seed"] == seed], scores)
+            for seed, scores in zip(seeds, result.scores[name][TTM], strict=True)
+        }
+
+    def quiet_ttm(self, layout: str) -> dict[int, Adapted]:
+        """The runs of TTM that others are measured against."""
+        if layout not in self._quiet_ttm:
+            self._quiet_ttm[layout] = self.adapted(layout)
+        return self._quiet_ttm[layout]
+
+    def in_order(self, layout: str, order: Order, scores: Scores) -> Seen:
+        """Scores put back into the plain order, and the metrics of the task."""
         count, shape = self.tasks.count, LAYOUTS[layout][1]
         groups, images, captions = (np.argsort(one) for one in order.positions(count, shape))
         inside = scores.groups[groups][:, images][:, :, captions]
@@ -248,12 +291,11 @@ def store(bench: Bench, layout: str) -> list[Seen]:
 
 def after_ttm(bench: Bench, layout: str) -> list[Seen]:
     """Raw scores of a run that adapts, of the task after one that was adapted to, and of the model afterwards."""
-    adapting = {"ttm": True, "ttm_args": SHORT} if bench.adapts else {}
-    return [
-        bench.seen(layout, **adapting),
-        bench.seen(layout, others=bench.fellows(layout)[:1], **adapting),
-        bench.seen(layout),
-    ]
+    if not bench.adapts(layout):
+        return []
+    adapting = {"ttm": True, "ttm_args": SHORT}
+    others = [one for one in bench.fellows(layout) if bench.adapts(one)][:1]
+    return [bench.seen(layout, **adapting), bench.seen(layout, others=others, **adapting), bench.seen(layout)]
 
 
 def saved(bench: Bench, layout: str) -> list[Seen]:
@@ -262,7 +304,7 @@ def saved(bench: Bench, layout: str) -> list[Seen]:
         bench.run(layout, save_scores=True, output_path=f"{folder}/x.json")
         (path,) = Path(folder).glob("*.safetensors")
         scores = read_scores(path, GroupShape(*LAYOUTS[layout][1])).scores[RAW][0]
-        return [bench._in_order(layout, Order(), scores)]
+        return [bench.in_order(layout, Order(), scores)]
 
 
 CHANGES: dict[str, Callable[[Bench, str], list[Seen]]] = {
@@ -275,6 +317,29 @@ CHANGES: dict[str, Callable[[Bench, str], list[Seen]]] = {
     "the store, empty and full": store,
     "test-time stages before it": after_ttm,
     "saved and read back": saved,
+}
+
+
+def ttm_batch_size(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """Scoring in other batches, one larger than the task."""
+    return [bench.adapted(layout, seeds=(0,), batch_size=size) for size in (1, 7, 1000)]
+
+
+def ttm_company(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """After other tasks of the same run, in either order."""
+    others = [one for one in bench.fellows(layout) if bench.adapts(one)]
+    return [bench.adapted(layout, seeds=(0,), others=one) for one in (others, others[::-1])]
+
+
+def ttm_seeds(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """One seed without the others, and all in another order."""
+    return [bench.adapted(layout, seeds=(1,)), bench.adapted(layout, seeds=(2, 0, 1))]
+
+
+TTM_CHANGES: dict[str, Callable[[Bench, str], list[dict[int, Adapted]]]] = {
+    "TTM: batch size 1, 7, 1000": ttm_batch_size,
+    "TTM: other tasks before it": ttm_company,
+    "TTM: a seed alone, or in another order": ttm_seeds,
 }
 
 
@@ -328,7 +393,7 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
         (folder / name).mkdir()
         return str(getattr(tiny_vlms, maker)(folder / name, **options))
 
-    def wide(path: Path) -> str:  # wide enough for threads to share its products
+    def wide(path: Path) -> str:
         path.mkdir()
         make_clip(path, width=256, layers=2)
         return str(path)
@@ -337,7 +402,7 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
     open_clip_folder = written("open_clip", "open_clip")
     adapters = {
         "CLIP": hf.load(pretrained=written("clip", "clip"), device="cpu"),
-        "CLIP, width 256": hf.load(pretrained=wide(folder / "wide"), device="cpu"),
+        WIDE: hf.load(pretrained=wide(folder / "wide"), device="cpu"),
         "SigLIP": hf.load(pretrained=written("siglip", "siglip"), device="cpu"),
         "open_clip": open_clip_models.load(model=f"local-dir:{open_clip_folder}", device="cpu"),
         "BLIP ITM": itm.load(pretrained=written("blip", "blip", captioner=False), device="cpu"),
@@ -347,31 +412,74 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
         ),
         "pair scorer": Light(),
     }
-    found = {name: Bench(same_model(adapter), tasks, can_adapt(adapter)) for name, adapter in adapters.items()}
+    found = {name: Bench(same_model(adapter), tasks, trains=name != WIDE) for name, adapter in adapters.items()}
     return {**found, "stored features": Bench(FeaturesOf(folder, count), tasks)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One change of one model, over all layouts: the largest difference of a score, and metrics that differ."""
+    """One change of one model, over all layouts.
+
+    Attributes:
+        model: its name.
+        change: what was changed.
+        moved: the largest difference of a score; None if the change says nothing of this model.
+        differing: metrics, or parts of TTM's selections, that differ.
+    """
 
     model: str
     change: str
-    moved: float
-    metrics: list[str]
+    moved: float | None
+    differing: list[str]
 
     @property
     def fault(self) -> bool:
-        """Whether it moved more than rounding does."""
-        return self.moved > LARGEST or bool(self.metrics)
+        """Whether a decision differs, or a raw score moved more than rounding moves it."""
+        adapted = self.change in TTM_CHANGES  # training enlarges rounding
+        return bool(self.differing) or (not adapted and self.moved is not None and self.moved > LARGEST)
 
 
 def measure(name: str, bench: Bench, change: str) -> Row:
     """Makes one change on every layout."""
-    moved, metrics = 0.0, []
+    moved, differing = [], []
     for layout in LAYOUTS:
-        for seen in CHANGES[change](bench, layout):
-            difference, differing = bench.quiet(layout).against(seen)
-            moved = max(moved, difference)
-            metrics += [f"{layout}: {metric}" for metric in differing]
-    return Row(name, change, moved, metrics)
+        if change in CHANGES:
+            found = [bench.quiet(layout).against(seen) for seen in CHANGES[change](bench, layout)]
+        elif bench.adapts(layout):
+            quiet, runs = bench.quiet_ttm(layout), TTM_CHANGES[change](bench, layout)
+            found = [quiet[seed].against(one) for run in runs for seed, one in run.items()]
+        else:
+            found = []
+        moved += [difference for difference, _ in found]
+        differing += [f"{layout}: {what}" for _, names in found for what in names]
+    return Row(name, change, max(moved, default=None), differing)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measures and prints the table; 1 if there is a fault."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        benches = make_benches(Path(name), options.groups)
+        print(f"| largest difference of a score | {' | '.join(benches)} |\n|---|{'---:|' * len(benches)}")
+        for change in (*CHANGES, *TTM_CHANGES):
+            made = [measure(model, bench, change) for model, bench in benches.items()]
+            print(f"| {change} | {' | '.join(map(_shown, made))} |", flush=True)
+            rows += made
+    if options.json:
+        content = {"groups": options.groups, "threads": torch.get_num_threads(), "rows": [vars(row) for row in rows]}
+        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    faults = [row for row in rows if row.fault]
+    for row in faults:
+        print(f"fault: {row.model}, {row.change}: {row.moved}, {', '.join(row.differing)}", file=sys.stderr)
+    return int(bool(faults))
+
+
+def _shown(row: Row) -> str:
+    value = "" if row.moved is None else "0" if row.moved == 0 else f"{row.moved:.0e}"
+    return f"{value} and {len(row.differing)} decisions" if row.differing else value
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this part."""
+    parser.add_argument("--groups", type=int, default=40, metavar="N", help="of each task (default 40)")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows")
