@@ -206,7 +206,9 @@ class Bench:
     def fellows(self, layout: str) -> list[str]:
         """Other layouts that the model of this one can be scored on: stored features fit their own groups alone."""
         stored = isinstance(self.model(layout, Order()), StoredFeatures)
-        return [one for one, (_, shape) in LAYOUTS.items() if one != layout and not (stored and shape != LAYOUTS[layout][1])]
+        return [
+            one for one, (_, shape) in LAYOUTS.items() if one != layout and not (stored and shape != LAYOUTS[layout][1])
+        ]
 
     def quiet(self, layout: str) -> Seen:
         """The run that the others are measured against."""

@@ -14,8 +14,9 @@ import torch
 from safetensors.numpy import load_file
 
 import ttmbench
+from ttmbench.atonce import AtOnce
 from ttmbench.determinism import WORKSPACE, deterministic, naming_what_cannot
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import TtmbenchError, UsageError
 
 SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}
@@ -179,11 +180,30 @@ def test_what_cannot_be_deterministic_is_named(message, told):
 
 
 def test_another_runtime_error_stays_what_it_is():
-    with pytest.raises(RuntimeError, match="^mine$"), naming_what_cannot():
+    with pytest.raises(RuntimeError, match=r"^mine$"), naming_what_cannot():
         raise RuntimeError("mine")
 
 
 def test_torch_refuses_in_the_words_that_are_looked_for():
     """An operation that has no deterministic version on any device."""
-    with pytest.raises(TtmbenchError, match="no deterministic version of"), deterministic(True, 0), naming_what_cannot():
+    with (
+        pytest.raises(TtmbenchError, match="no deterministic version of"),
+        deterministic(True, 0),
+        naming_what_cannot(),
+    ):
         torch.empty(4).put_(torch.tensor([0, 0]), torch.rand(2), accumulate=False)
+
+
+def test_the_batch_size_is_fixed():
+    with pytest.raises(UsageError, match="deterministic needs a batch_size that is a number"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", batch_size="auto", **QUICK)
+
+    def full(rows: slice) -> None:
+        raise MemoryError
+
+    rows = AtOnce.for_run(8, object(), fixed=True)
+    with pytest.raises(TtmbenchError, match="use --batch_size 4"):
+        list(rows.over(0, 9, full))
+    with pytest.raises(TtmbenchError, match="no gradient in other parts"):
+        rows.smaller_training_parts(6)
+    assert rows.rows == 8 and rows.training is None

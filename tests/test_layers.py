@@ -56,6 +56,8 @@ ALLOWED = {
     "alpha": {"types", "debiasing", "summary"},
     "blindness": {"types", "summary"},
     "stage": {"atonce", "types", "inblocks", "protocols", "scoring", "pairscoring"},
+    "determinism": {"environment", "errors"},
+    "stage": {"types", "inblocks", "protocols", "scoring", "pairscoring"},
     "trainer": {"types", "finetune", "stage", "ttmconfig"},
     "ttm": {
         *("types", "errors", "protocols", "progress", "matching", "metrics", "schedules", "ttmconfig"),

@@ -121,9 +121,7 @@ def word_tokenizer(eos: str, pad: str, length: int):
     vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)]
-    )
+    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)])
     return PreTrainedTokenizerFast(
         tokenizer_object=made, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
     )

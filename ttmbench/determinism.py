@@ -26,7 +26,7 @@ _LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a determinis
 def deterministic(on: bool, seed: int) -> Iterator[None]:
     """Inside, torch computes the same bits every time, on one machine; afterwards everything is as it was.
 
-    Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS,
+    Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS
     and fixed states of the random generators. The workspace is read when CUDA starts, so its variable stays set if CUDA
     was started inside.
 
@@ -77,7 +77,7 @@ def naming_what_cannot() -> Iterator[None]:
         raise
 
 
-def conditions(batch_size: int) -> dict[str, Any]:
+def conditions(batch_size: int | str) -> dict[str, Any]:
     """What bits depend on beside model, data and settings: of keys under which they are found again.
 
     Args:
@@ -126,7 +126,7 @@ def _algorithms() -> Callable[[], None]:
 def _precision() -> Callable[[], None]:
     """What puts the precision of products back, by both of torch's ways to set it: by word, and for each backend."""
     backends = torch.backends
-    places = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
+    places: list[Any] = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
     places += [getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
     each = [(place, place.fp32_precision) for place in places if hasattr(place, "fp32_precision")]
     try:

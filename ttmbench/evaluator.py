@@ -186,7 +186,9 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
-            shared = Shared(self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter))
+            shared = Shared(
+                self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter, config.deterministic)
+            )
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in track(self.chosen, "tasks", "tasks", total=len(self.chosen)):
@@ -216,9 +218,7 @@ class _Work:
     def _data_now(self, name: str, adapter: Any) -> str | None:
         """Fingerprint of a task's data as they are now; None, which is said, if they cannot be read."""
         try:
-            return data_fingerprint(
-                self.registry, self.config, adapter, self.chosen[name], self.samples, self.store
-            )
+            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.store)
         except DataError as error:
             complain(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None

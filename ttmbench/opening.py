@@ -102,7 +102,7 @@ def open_task(
     spec, clock = task.spec, time.perf_counter()
     metrics = [registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
     all_pairs = spec.is_global or any(metric.scope == "global" for metric in metrics)
-    at_once = at_once or AtOnce.for_run(config.batch_size, adapter)
+    at_once = at_once or AtOnce.for_run(config.batch_size, adapter, config.deterministic)
     seconds: dict[str, float] = {}
 
     def lap(step: str) -> None:
@@ -220,7 +220,7 @@ def data_fingerprint(
     samples: set[str] | None,
     run_store: ScoreStore | None,
 ) -> str:
-    """The fingerprint that `open_task` would find, without a model at work: ``task_hashes`` of the data as they are now.
+    """The fingerprint that `open_task` would find of the data as they are now, without a model at work.
 
     Pictures whose files were decoded before are recognised by the store, if there is one.
 

@@ -139,7 +139,6 @@ class Place:
                 return False
         return True
 
-
     def _same_data(self, task: str, data_of: Callable[[str], str | None]) -> bool:
         """Whether the data of a task are those that its numbers are of, as far as they can be looked at."""
         before = (self.previous or {}).get("task_hashes", {}).get(task)

@@ -165,6 +165,8 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
             raise UsageError(f"{origin}: {name} says something about TTM, so it needs ttm")
     if config.save_adapted and not (config.ttm or config.simple_match):
         raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
+    if config.deterministic and config.batch_size == "auto":
+        raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
     for assertion in config.assertions:
         parse_assertion(assertion)
     if config.data_dir is not None:

@@ -148,7 +148,8 @@ def _matmul_precision() -> str:
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:  # set for a backend, and torch has no one word for all of them
-        return f"cuda {torch.backends.cuda.matmul.fp32_precision}, cpu {torch.backends.mkldnn.matmul.fp32_precision}"
+        backends: Any = torch.backends
+        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
 
 
 def decoder() -> str:
