@@ -57,7 +57,6 @@ ALLOWED = {
     "blindness": {"types", "summary"},
     "stage": {"atonce", "types", "inblocks", "protocols", "scoring", "pairscoring"},
     "determinism": {"environment", "errors"},
-    "stage": {"types", "inblocks", "protocols", "scoring", "pairscoring"},
     "trainer": {"types", "finetune", "stage", "ttmconfig"},
     "ttm": {
         *("types", "errors", "protocols", "progress", "matching", "metrics", "schedules", "ttmconfig"),

@@ -83,7 +83,7 @@ def test_the_command_prints_a_table_and_ends_with_1_at_a_fault(benches, tmp_path
     monkeypatch.setattr(same, "CHANGES", chosen)
     monkeypatch.setattr(same, "TTM_CHANGES", {})
     options = argparse.Namespace(groups=6, json=str(tmp_path / "x.json"))
-    for scorer, code, cell in ((same.Light(), 0, "| 0 |"), (Wrong("batch"), 1, "e+00")):
+    for scorer, code, cell in ((same.Light(), 0, "| 0 |"), (Wrong("batch"), 1, "| 1e-01 |")):
         made = {"scorer": same.Bench(same.same_model(scorer), tasks)}
         monkeypatch.setattr(same, "make_benches", lambda folder, count, made=made: made)
         assert same.main(options) == code

@@ -108,8 +108,8 @@ class AtOnce:
             )
         if self._fixed:
             raise TtmbenchError(
-                f"out of memory while training on {tried} images at a time, and --deterministic computes no gradient in "
-                "other parts; use --dtype bf16, a smaller model, or more memory"
+                f"out of memory while training on {tried} images at a time, and --deterministic computes no "
+                "gradient in other parts; use --dtype bf16, a smaller model, or more memory"
             )
         self.training = -(-tried // 2)
         complain(
