@@ -3,6 +3,7 @@
     python benchmarks/faults.py fuzz --files 10000 --seed 0
     python benchmarks/faults.py kills --kills 200
     python benchmarks/faults.py trouble
+    python benchmarks/faults.py same
 
 Each experiment is a subcommand with a module of its own; it prints a table, writes JSON on request and exits 1 if it
 found a fault.
@@ -14,7 +15,7 @@ import argparse
 from importlib import import_module
 
 # subcommand -> module with add_options(parser) and main(options) -> exit code
-EXPERIMENTS = {"fuzz": "fuzzing", "kills": "kills", "trouble": "trouble"}
+EXPERIMENTS = {"fuzz": "fuzzing", "kills": "kills", "trouble": "trouble", "same": "same"}
 
 
 def main() -> int:

@@ -14,6 +14,8 @@ TARGETS = r".*(language_model|text_model)\..*\.(q|k|v|o)_proj"
 def add_lora(model: Any, rank: int, targets: str) -> None:
     """Adds factors to a model in place; nothing else stays trainable, and no score changes.
 
+    They are drawn from a stream of their own, so that the same model gets the same ones whatever was drawn before.
+
     Args:
         model: of transformers.
         rank: of the factors; their product is scaled by 2, that is ``lora_alpha = 2 rank``.
@@ -29,8 +31,11 @@ def add_lora(model: Any, rank: int, targets: str) -> None:
     if rank < 1:
         raise UsageError(f"lora={rank}: the rank is a whole number from 1")
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
+    device = next(model.parameters()).device
     try:
-        inject_adapter_in_model(config, model)
+        with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            inject_adapter_in_model(config, model)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"lora_targets={targets} fits no layer of {type(model).__name__} ({reason})") from None

@@ -148,12 +148,9 @@ class Site:
 @pytest.fixture
 def chat_server():
     """A chat-completions server on this machine; see tests/chat_server.py."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    from chat_server import ChatServer
 
-    spec = spec_from_file_location("chat_server", Path(__file__).with_name("chat_server.py"))
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    server = module.ChatServer()
+    server = ChatServer()
     yield server
     server.stop()
 
@@ -161,69 +158,25 @@ def chat_server():
 @pytest.fixture(scope="session")
 def tiny_siglip(tmp_path_factory) -> Path:
     """A random SiglipModel, written as hub models are."""
-    import torch
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+    from tiny_vlms import siglip
 
-    torch.manual_seed(0)
-    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = SiglipConfig(
-        text_config={**tower, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32},
-        vision_config={**tower, "image_size": 32, "patch_size": 8},
-    )
-    model = SiglipModel(config)
-    with torch.no_grad():
-        model.logit_scale.fill_(2.3)
-        model.logit_bias.fill_(-5.0)
-    folder = tmp_path_factory.mktemp("tiny_siglip")
-    model.save_pretrained(folder)
-    _word_tokenizer(eos="</s>", pad="</s>", length=16).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
-    return folder
+    return siglip(tmp_path_factory.mktemp("tiny_siglip"))
 
 
 @pytest.fixture(scope="session")
 def tiny_hf_clip(tmp_path_factory) -> Path:
     """A random CLIPModel, written as hub models are."""
-    import torch
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+    from tiny_vlms import clip
 
-    torch.manual_seed(1)
-    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    tokens = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
-    config = CLIPConfig(
-        text_config={**tower, **tokens, "vocab_size": 60, "max_position_embeddings": 20},
-        vision_config={**tower, "image_size": 32, "patch_size": 8},
-        projection_dim=24,
-    )
-    folder = tmp_path_factory.mktemp("tiny_clip")
-    CLIPModel(config).save_pretrained(folder)
-    _word_tokenizer(eos="</s>", pad="<pad>", length=20).save_pretrained(folder)
-    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
-    return folder
+    return clip(tmp_path_factory.mktemp("tiny_clip"))
 
 
 @pytest.fixture(scope="session")
 def word_tokenizer() -> Callable[..., object]:
     """Makes a tokenizer of whole words: (eos, pad, length)."""
-    return _word_tokenizer
+    from tiny_vlms import word_tokenizer
 
-
-def _word_tokenizer(eos: str, pad: str, length: int):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    from ttmbench.scenes import COLORS, SHAPES
-
-    words = [*"a the and of on at left right top bottom above below photo dogs cat two".split(), *COLORS, *SHAPES]
-    vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
-    )
+    return word_tokenizer
 
 
 @pytest.fixture
@@ -273,18 +226,14 @@ def folder_task(tmp_path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
     """Makes a tiny random model of an architecture (``tiny_vlms.py``), once for each set of arguments."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    import tiny_vlms
 
-    spec = spec_from_file_location("tiny_vlms", Path(__file__).with_name("tiny_vlms.py"))
-    assert spec is not None and spec.loader is not None
-    makers = module_from_spec(spec)
-    spec.loader.exec_module(makers)
     made: dict[str, Path] = {}
 
     def make(maker: str, /, **options: Any) -> Path:
         key = f"{maker}_{'_'.join(map(str, options.values()))}".lower()
         if key not in made:
-            made[key] = getattr(makers, maker)(tmp_path_factory.mktemp(key), **options)
+            made[key] = getattr(tiny_vlms, maker)(tmp_path_factory.mktemp(key), **options)
         return made[key]
 
     return make
@@ -293,14 +242,11 @@ def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
 @pytest.fixture(scope="module")
 def chromium():
     """A real Chromium (``browser.py``); tests that ask for it are skipped where there is none."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    from browser import open_browser, why_not
 
-    spec = spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if module.why_not():
-        pytest.skip(module.why_not())
-    with module.open_browser() as browser:
+    if why_not():
+        pytest.skip(why_not())
+    with open_browser() as browser:
         yield browser
 
 

@@ -65,6 +65,7 @@ ALLOWED = {
     "alpha": {"types", "debiasing", "summary"},
     "blindness": {"types", "summary"},
     "stage": {"atonce", "types", "inblocks", "inputs", "protocols", "scoring", "pairscoring"},
+    "determinism": {"environment", "errors"},
     "trainer": {"types", "finetune", "stage", "ttmconfig"},
     "ttm": {
         *("types", "errors", "protocols", "progress", "matching", "metrics", "schedules", "ttmconfig"),

@@ -165,6 +165,120 @@ def test_a_changed_samples_file_is_noticed(tmp_path, capsys):
     assert numbers(again.document) == numbers(first.document)
 
 
+# --- other data under the same name ----------------------------------------------------------------------------
+
+
+def evaluate_folder(folder, path, **more):
+    common = {"output_path": str(path), "log_samples": True, **QUICK, **more}
+    return ttmbench.simple_evaluate("tiny-clip", [str(folder / "mine.yaml"), "shapes_color"], **common)
+
+
+def run_tasks(monkeypatch) -> list[str]:
+    """Names of the tasks that are run from now on."""
+    from ttmbench import evaluator
+
+    real, names = evaluator.run_task, []
+
+    def run_task(registry, config, adapter, task, *rest):
+        names.append(task.spec.task)
+        return real(registry, config, adapter, task, *rest)
+
+    monkeypatch.setattr(evaluator, "run_task", run_task)
+    return names
+
+
+def change_a_picture(folder):
+    from PIL import Image
+
+    path = folder / "pictures" / "2_1.png"
+    with Image.open(path) as picture:
+        changed = picture.copy()
+    changed.putpixel((3, 4), (1, 2, 3))
+    changed.save(path)
+
+
+def change_a_caption(folder):
+    rows = folder / "groups.jsonl"
+    rows.write_text(rows.read_text(encoding="utf-8").replace("a red circle", "a blue circle", 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kept", ["off", "store"])
+@pytest.mark.parametrize("change", [change_a_picture, change_a_caption])
+def test_a_task_whose_data_changed_is_run_again(tmp_path, capsys, monkeypatch, folder_task, change, kept):
+    folder, path = folder_task(), tmp_path / "x.json"
+    store = kept if kept == "off" else str(tmp_path / kept)
+    first = evaluate_folder(folder, path, use_cache=store)
+    names = run_tasks(monkeypatch)
+    same = evaluate_folder(folder, path, use_cache=store)
+    assert names == [] and numbers(same.document) == numbers(first.document)
+    change(folder)
+    capsys.readouterr()
+    again = evaluate_folder(folder, path, use_cache=store)
+    told = capsys.readouterr().err.splitlines()
+    assert names == ["mine"], "the other task stays"
+    assert told[0] == f"ttmbench: the data of task mine are not those of {path}; it is run again"
+    assert told[1].endswith("shapes_color done, 1 left")
+    assert again["task_hashes"]["mine"] != first["task_hashes"]["mine"]
+    assert again["task_hashes"]["shapes_color"] == first["task_hashes"]["shapes_color"]
+    fresh = evaluate_folder(folder, tmp_path / "fresh" / "x.json")
+    for key in ("results", "task_hashes", "task_status"):
+        assert again[key] == fresh[key], key
+    samples = [next(one.parent.glob("x_samples_mine.jsonl")).read_text() for one in (path, fresh.path)]
+    assert samples[0] == samples[1]
+
+
+def test_numbers_stay_where_the_data_are_out_of_reach(tmp_path, capsys, monkeypatch, folder_task):
+    folder, path = folder_task(), tmp_path / "x.json"
+    first = evaluate_folder(folder, path)
+    (folder / "pictures").rename(tmp_path / "elsewhere")
+    names = run_tasks(monkeypatch)
+    capsys.readouterr()
+    again = evaluate_folder(folder, path)
+    told = [line for line in capsys.readouterr().err.splitlines() if "mine" in line]
+    assert names == [] and numbers(again.document) == numbers(first.document)
+    assert told[0].startswith("ttmbench: the numbers of task mine stay, but its data cannot be looked at: ")
+    assert "0_0.png" in told[0]
+
+
+def test_a_file_that_was_saved_anew_with_the_same_pixels_is_the_same_data(tmp_path, monkeypatch, folder_task):
+    from PIL import Image
+
+    folder, path = folder_task(), tmp_path / "x.json"
+    evaluate_folder(folder, path)
+    file = folder / "pictures" / "0_0.png"
+    with Image.open(file) as picture:
+        content = picture.copy()
+    before = file.read_bytes()
+    content.save(file, compress_level=1)
+    assert file.read_bytes() != before
+    names = run_tasks(monkeypatch)
+    evaluate_folder(folder, path)
+    assert names == []
+
+
+def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypatch):
+    """The file's digest is no part of an adapter that states none; its features are looked at all the same."""
+    from ttmbench.model_adapters import embeddings
+
+    monkeypatch.setattr(embeddings.EmbeddingsModel, "fingerprint", lambda self: {"features": "some"})
+    rng, path = np.random.default_rng(0), tmp_path / "x.json"
+
+    def evaluate_features():
+        model = embeddings.load(path=str(tmp_path / "features.npz"), device="cpu")
+        return ttmbench.simple_evaluate(model, "shapes_color", output_path=str(path), **QUICK)
+
+    arrays = {name: rng.normal(size=(24, 8)).astype(np.float32) for name in ("img", "cap")}
+    np.savez(tmp_path / "features.npz", **arrays)
+    first = evaluate_features()
+    names = run_tasks(monkeypatch)
+    assert numbers(evaluate_features().document) == numbers(first.document) and names == []
+    arrays["cap"][3] += 1
+    np.savez(tmp_path / "features.npz", **arrays)
+    again = evaluate_features()
+    assert names == ["shapes_color"] and again["task_hashes"] != first["task_hashes"]
+    assert "the data of task shapes_color are not those of" in capsys.readouterr().err
+
+
 # --- failures -------------------------------------------------------------------------------------------------
 
 

@@ -59,6 +59,74 @@ def _spread(model, scale: float) -> None:
                 parameter.mul_(scale)
 
 
+def siglip(folder: Path) -> Path:
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    torch.manual_seed(0)
+    config = SiglipConfig(
+        text_config={**TEXT, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32},
+        vision_config={**TEXT, "image_size": SIDE, "patch_size": 8},
+    )
+    model = SiglipModel(config)
+    with torch.no_grad():
+        model.logit_scale.fill_(2.3)
+        model.logit_bias.fill_(-5.0)
+    model.save_pretrained(folder)
+    word_tokenizer(eos="</s>", pad="</s>", length=16).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
+    return folder
+
+
+def clip(folder: Path) -> Path:
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+    torch.manual_seed(1)
+    tokens = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+    config = CLIPConfig(
+        text_config={**TEXT, **tokens, "vocab_size": 60, "max_position_embeddings": 20},
+        vision_config={**TEXT, "image_size": SIDE, "patch_size": 8},
+        projection_dim=24,
+    )
+    CLIPModel(config).save_pretrained(folder)
+    word_tokenizer(eos="</s>", pad="<pad>", length=20).save_pretrained(folder)
+    CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
+    return folder
+
+
+def open_clip(folder: Path) -> Path:
+    import json
+
+    from open_clip import create_model
+    from safetensors.torch import save_file
+
+    tower = {"width": 32, "layers": 2}
+    vision = {**tower, "head_width": 16, "image_size": SIDE, "patch_size": 8}
+    shape = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": {**tower, "heads": 2, "context_length": 20}}
+    config = {"model_cfg": shape, "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    torch.manual_seed(0)
+    model = create_model(f"local-dir:{folder}", load_weights=False)
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    return folder
+
+
+def word_tokenizer(eos: str, pad: str, length: int):
+    """A tokenizer of whole words, as dual encoders have one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    from ttmbench.scenes import COLORS, SHAPES
+
+    words = [*"a the and of on at left right top bottom above below photo dogs cat two".split(), *COLORS, *SHAPES]
+    vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
+    )
+
+
 def blip(folder: Path, *, captioner: bool) -> Path:
     from transformers import BlipConfig, BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipImageProcessor
 

@@ -10,8 +10,9 @@ from typing import Any
 from ttmbench import environment, plots
 from ttmbench.alpha import sweep
 from ttmbench.analysis import ALPHA, ANALYSES, TRAINS, Question
+from ttmbench.determinism import deterministic, naming_what_cannot
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import model_settings, task_settings, tasks_of
+from ttmbench.evaluator import model_settings, store_of, task_settings, tasks_of
 from ttmbench.models import can_adapt, make_adapter, model_info
 from ttmbench.opening import open_task
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
@@ -19,7 +20,6 @@ from ttmbench.registry import build_registry
 from ttmbench.results import safe_name, to_json, write_atomically
 from ttmbench.runconfig import RunConfig
 from ttmbench.secrets import redact, scrub_values, secrets_of
-from ttmbench.store.scores import open_store
 from ttmbench.taskrun import adaptation
 
 SCHEMA_VERSION = "1.0"
@@ -45,11 +45,18 @@ def analyze_tasks(
         UsageError: the model cannot be analysed so, or the files cannot be written.
         DataError: data or weights out of reach.
     """
+    with deterministic(config.deterministic, config.seed), naming_what_cannot():
+        yield from _analyses(analysis, config, taus, started, command)
+
+
+def _analyses(
+    analysis: str, config: RunConfig, taus: Sequence[float] | None, started: datetime, command: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], list[Path]]]:
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
-    store = open_store(config.use_cache)
+    store = store_of(config)
     folder = Path(config.output_path or ".") / safe_name(config.model_name)
     stamp = started.strftime("%Y-%m-%dT%H-%M-%S.%f")
     for task in tasks.values():
@@ -106,6 +113,7 @@ def analyze_tasks(
             "model_info": model_info(adapter),
             **said,
             "date": started.timestamp(),
+            "deterministic": config.deterministic,
             "packages": environment.packages(),
             "command": redact(command),
         }

@@ -31,6 +31,7 @@ class AtOnce:
 
     Args:
         rows: to begin with.
+        fixed: never take fewer: where bits count, want of memory is an error.
 
     Attributes:
         rows: images, captions or pairs that the model takes at a time without gradients; pairs also with gradients,
@@ -38,8 +39,8 @@ class AtOnce:
         training: images of a training batch that are in memory with gradients at a time; None for the whole batch.
     """
 
-    def __init__(self, rows: int = DEFAULT) -> None:
-        self.rows = rows
+    def __init__(self, rows: int = DEFAULT, fixed: bool = False) -> None:
+        self.rows, self._fixed = rows, fixed
         self.training: int | None = None
 
     @classmethod
@@ -48,13 +49,13 @@ class AtOnce:
         return rows if isinstance(rows, AtOnce) else cls(rows)
 
     @classmethod
-    def for_run(cls, batch_size: int | str, adapter: Any) -> AtOnce:
+    def for_run(cls, batch_size: int | str, adapter: Any, fixed: bool = False) -> AtOnce:
         """What ``--batch_size`` means; ``auto`` begins large on an accelerator and halves until it fits.
 
         On a processor a system that is out of memory ends processes instead of refusing, so nothing is tried there.
         """
         if isinstance(batch_size, int):
-            return cls(batch_size)
+            return cls(batch_size, fixed)
         device = getattr(adapter, "device", None)
         return cls(FIRST_TRY if isinstance(device, torch.device) and device.type != "cpu" else DEFAULT)
 
@@ -86,6 +87,11 @@ class AtOnce:
             raise TtmbenchError(
                 "memory is too small for a single input; use a smaller model, --dtype bf16, or more memory"
             )
+        if self._fixed:
+            raise TtmbenchError(
+                f"out of memory with {tried} inputs at a time, and --deterministic keeps the batch size; "
+                f"use --batch_size {tried // 2}"
+            )
         self.rows = tried // 2
         complain(f"out of memory with {tried} inputs at a time; going on with {self.rows} (--batch_size {self.rows})")
 
@@ -99,6 +105,11 @@ class AtOnce:
         if tried == 1:
             raise TtmbenchError(
                 "memory is too small to train on a single image; use --dtype bf16, a smaller model, or more memory"
+            )
+        if self._fixed:
+            raise TtmbenchError(
+                f"out of memory while training on {tried} images at a time, and --deterministic computes no "
+                "gradient in other parts; use --dtype bf16, a smaller model, or more memory"
             )
         self.training = -(-tried // 2)
         complain(

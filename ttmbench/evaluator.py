@@ -15,8 +15,10 @@ from ttmbench.atonce import AtOnce
 from ttmbench.baseline import Baseline, check_baseline, group_values
 from ttmbench.blame import blaming
 from ttmbench.comparison import stored_values
-from ttmbench.errors import TtmbenchError, UsageError, during, stage_of
+from ttmbench.determinism import conditions, deterministic, naming_what_cannot
+from ttmbench.errors import DataError, TtmbenchError, UsageError, during, stage_of
 from ttmbench.models import make_adapter
+from ttmbench.opening import data_fingerprint
 from ttmbench.progress import track
 from ttmbench.record import RunRecord, write_artifacts
 from ttmbench.registry import Registry, build_registry
@@ -123,6 +125,11 @@ def run(
     plugins: Sequence[tuple[str, Any]] = (),
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
+    with deterministic(config.deterministic, config.seed):
+        return _run(config, adapter, command, plugins)
+
+
+def _run(config: RunConfig, adapter: Any, command: Sequence[str], plugins: Sequence[tuple[str, Any]]) -> EvalResults:
     registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
     for broken in registry.plugins.broken:
         complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
@@ -145,7 +152,7 @@ def run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, open_store(config.use_cache), baseline)
+    work = _Work(registry, config, chosen, settings, samples, record, store_of(config), baseline)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -179,8 +186,10 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
-            shared = Shared(self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter))
-            kept = self._take_over(place)
+            shared = Shared(
+                self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter, config.deterministic)
+            )
+            kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in track(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
@@ -197,21 +206,29 @@ class _Work:
         scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
         return EvalResults(document, scores, None if place is None else place.files.results)
 
-    def _take_over(self, place: Place | None) -> list[str]:
-        """Tasks that an earlier run of the same command has done."""
+    def _take_over(self, place: Place | None, adapter: Any) -> list[str]:
+        """Tasks that an earlier run of the same command has done, on the data that are there now."""
         if place is None or place.previous is None:
             return []
-        kept = place.settle(self.record.model_info["fingerprint"])
+        kept = place.settle(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
         if place.previous is not None:
             self.record.take_over(place.previous, kept)
         return kept
+
+    def _data_now(self, name: str, adapter: Any) -> str | None:
+        """Fingerprint of a task's data as they are now; None, which is said, if they cannot be read."""
+        try:
+            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.store)
+        except DataError as error:
+            complain(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
+            return None
 
     def _task(self, name: str, adapter: Any, place: Place | None, shared: Shared) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
-            with blaming(f"task '{name}' with model '{config.model}'"):
+            with blaming(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(
                     self.registry, config, adapter, self.chosen[name], self.settings[name], shared, state
                 )
@@ -260,6 +277,11 @@ class _Work:
     def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:
         run_dir = None if place is None else place.files.folder
         self.registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
+
+
+def store_of(config: RunConfig) -> ScoreStore | None:
+    """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
+    return open_store(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ttmbench.atonce import AtOnce
 from ttmbench.checks import check_count
 from ttmbench.debiasing import Likelihoods, likelihoods
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.fingerprint import Fingerprint
 from ttmbench.inputs import Prepared
 from ttmbench.models import can_adapt, only_chooses
 from ttmbench.pairscoring import score_streaming
@@ -105,7 +106,7 @@ def open_task(
     spec, clock = task.spec, time.perf_counter()
     metrics = [registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
     all_pairs = spec.is_global or any(metric.scope == "global" for metric in metrics)
-    at_once = at_once or AtOnce.for_run(config.batch_size, adapter)
+    at_once = at_once or AtOnce.for_run(config.batch_size, adapter, config.deterministic)
     seconds: dict[str, float] = {}
 
     def lap(step: str) -> None:
@@ -213,6 +214,42 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
         )
         for group in range(count)
     ]
+
+
+def data_fingerprint(
+    registry: Registry,
+    config: RunConfig,
+    adapter: Any,
+    task: TaskFile,
+    samples: set[str] | None,
+    run_store: ScoreStore | None,
+) -> str:
+    """The fingerprint that `open_task` would find of the data as they are now, without a model at work.
+
+    Pictures whose files were decoded before are recognised by the store, if there is one.
+
+    Args:
+        registry: sources.
+        config: the run.
+        adapter: the model; stored features are its data.
+        task: the task.
+        samples: ids of the groups to use; None for all.
+        run_store: where digests of pictures are kept.
+
+    Returns:
+        sha256, hexadecimal.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+    """
+    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+        return _stored(adapter, config, task.spec)[1]
+    pixels = None if run_store is None else run_store.pixels(task.spec.task)
+    found = Fingerprint(load_data(registry, config, task, samples)[0], pixels)
+    found.take_in_the_rest()
+    if pixels is not None:
+        pixels.flush()
+    return found.hexdigest()
 
 
 def load_data(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import filelock
 
 from ttmbench import environment
+from ttmbench.determinism import conditions
 from ttmbench.errors import UsageError
 from ttmbench.results import RunFiles, file_digest, probe
 from ttmbench.runconfig import RunConfig
@@ -31,6 +32,7 @@ INDIFFERENT = frozenset(
     {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
         *("use_cache", "baseline", "track", "track_args"),
+        "deterministic",  # which adds what bits depend on, where it is on
     }
 )
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
@@ -56,6 +58,7 @@ def run_key(config: RunConfig, tasks: Mapping[str, TaskFile], settings: Mapping[
         "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
         "settings": {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
         "packages": environment.packages(),
+        **({"deterministic": conditions(config.batch_size)} if config.deterministic else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -85,11 +88,14 @@ class Place:
         if self.files.finished or not _holds_something(state):
             shutil.rmtree(state, ignore_errors=True)
 
-    def settle(self, fingerprint: Mapping[str, Any]) -> list[str]:
+    def settle(
+        self, fingerprint: Mapping[str, Any], data_of: Callable[[str], str | None] = lambda task: None
+    ) -> list[str]:
         """Decides what of the earlier run stays, now that the model is known.
 
         Args:
             fingerprint: what the adapter states about itself.
+            data_of: task -> fingerprint of its data as they are now; None if they are out of reach.
 
         Returns:
             Tasks that need not be run again. If the earlier run had another model there are none, and its files stay
@@ -105,7 +111,11 @@ class Place:
             return []
         statuses = self.previous.get("task_status", {})
         wanted = {"done", "failed"} if self._config.overwrite == "missing" else {"done"}
-        kept = [task for task, status in statuses.items() if status in wanted and self._intact(task)]
+        kept = [
+            task
+            for task, status in statuses.items()
+            if status in wanted and self._intact(task) and self._same_data(task, data_of)
+        ]
         artifacts = self.previous.get("artifacts", {})
         self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
         complain(f"going on with {self.files.results}{_told(kept, statuses)}")
@@ -128,6 +138,15 @@ class Place:
                 complain(f"{path} is gone or changed; task {task} is run again")
                 return False
         return True
+
+    def _same_data(self, task: str, data_of: Callable[[str], str | None]) -> bool:
+        """Whether the data of a task are those that its numbers are of, as far as they can be looked at."""
+        before = (self.previous or {}).get("task_hashes", {}).get(task)
+        now = None if before is None else data_of(task)
+        if now is None or now == before:
+            return True
+        complain(f"the data of task {task} are not those of {self.files.results}; it is run again")
+        return False
 
 
 def open_place(config: RunConfig, key: str, started: datetime) -> Place:

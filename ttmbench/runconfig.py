@@ -43,6 +43,7 @@ class RunConfig(BaseModel):
         device: ``auto`` or what torch calls it.
         dtype: of the model's arithmetic; weights and scores are fp32.
         compile: run the model through ``torch.compile``.
+        deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
@@ -86,6 +87,7 @@ class RunConfig(BaseModel):
     device: str = "auto"
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False
+    deterministic: bool = False
     output_path: str | None = None
     log_samples: bool = False
     save_scores: bool = False
@@ -163,6 +165,8 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
             raise UsageError(f"{origin}: {name} says something about TTM, so it needs ttm")
     if config.save_adapted and not (config.ttm or config.simple_match):
         raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
+    if config.deterministic and config.batch_size == "auto":
+        raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
     for assertion in config.assertions:
         parse_assertion(assertion)
     if config.data_dir is not None:

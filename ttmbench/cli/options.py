@@ -260,6 +260,9 @@ def _how(group: Any) -> None:
     group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
     group.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
     group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
+    group.add_argument(
+        "--deterministic", action="store_true", default=None, help="the same bits every time on one machine; one thread"
+    )
     group.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
     _interval(group, default=None)
     group.add_argument("--use_cache", metavar="DIR|off", help=_USE_CACHE)

@@ -82,7 +82,13 @@ def model_statement(adapter: Any) -> dict[str, Any]:
     return said
 
 
-def score_identity(model: Mapping[str, Any], spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> Identity:
+def score_identity(
+    model: Mapping[str, Any],
+    spec: TaskSpec,
+    all_pairs: bool,
+    prior: Debiasable | None,
+    exact: Mapping[str, Any] | None = None,
+) -> Identity:
     """What the scores of a task depend on beside its data.
 
     Args:
@@ -90,6 +96,7 @@ def score_identity(model: Mapping[str, Any], spec: TaskSpec, all_pairs: bool, pr
         spec: the task.
         all_pairs: whether every image meets every caption.
         prior: where log P(t) comes from, if it is taken off and kept beside the scores.
+        exact: what bits depend on beside all that, where bits count (``--deterministic``).
 
     Returns:
         The key, and what it was made of.
@@ -104,17 +111,19 @@ def score_identity(model: Mapping[str, Any], spec: TaskSpec, all_pairs: bool, pr
         "ttmbench": __version__,
         "score_code": SCORE_CODE,
         "packages": minor_versions(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_precision": _matmul_precision(),
+        **({} if exact is None else {"deterministic": exact}),
     }
     counted = _plain(said)
     return Identity(_sha256(counted), redact_values(counted))
 
 
-def pictures_key(adapter: Any) -> str | None:
+def pictures_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | None:
     """sha256 of everything that changes a prepared picture: not of the weights, so that checkpoints share pictures.
 
     Args:
         adapter: the model; its fingerprint has to state ``preprocessing``.
+        exact: as for `score_identity`.
 
     Returns:
         The key; None if the preprocessing is not stated, or the code is in no file.
@@ -129,8 +138,18 @@ def pictures_key(adapter: Any) -> str | None:
         "ttmbench": __version__,
         "packages": minor_versions(),
         "decoder": decoder(),
+        **({} if exact is None else {"deterministic": exact}),
     }
     return _sha256(_plain(said))
+
+
+def _matmul_precision() -> str:
+    """Torch's precision of float32 products, by whichever of its two ways it was set."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for a backend, and torch has no one word for all of them
+        backends: Any = torch.backends
+        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
 
 
 def decoder() -> str:

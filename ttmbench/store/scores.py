@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -48,10 +48,11 @@ class ScoreStore:
 
     Args:
         folder: where it lies; it need not exist.
+        exact: what bits depend on beside model, data and settings, for a run that is to give the same ones again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None) -> None:
+        self.folder, self._exact = folder, exact
         self._said: set[str] = set()
         self._writes = True
         self._model: tuple[Any, dict[str, Any]] | None = None
@@ -65,7 +66,7 @@ class ScoreStore:
             return None
         if self._model is None or self._model[0] is not adapter:
             self._model = (adapter, model_statement(adapter))
-        identity = score_identity(self._model[1], spec, all_pairs, prior)
+        identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
         return Slot(self, identity, self.folder / SCORES / identity.key[:32])
 
     def pixels(self, task: str) -> KeptPixels:
@@ -75,7 +76,7 @@ class ScoreStore:
     def pictures(self, adapter: Any) -> KeptPictures | None:
         """Prepared pictures of this model's preprocessing; None if it does not state it, or none are to be kept."""
         limit = pictures_limit()
-        key = pictures_key(adapter) if limit else None
+        key = pictures_key(adapter, self._exact) if limit else None
         return None if key is None else KeptPictures(self.folder, key, limit, self.read, self.write)
 
     def say(self, what: str, message: str) -> None:
@@ -264,7 +265,7 @@ class Place:
         return None
 
 
-def open_store(given: str | None) -> ScoreStore | None:
-    """The store that a run uses; None if it is off. ``given`` is what the user said of it."""
+def open_store(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreStore | None:
+    """The store that a run uses; None if it is off. ``given`` is what the user said of it, ``exact`` as there."""
     folder = store_folder(given)
-    return None if folder is None else ScoreStore(folder)
+    return None if folder is None else ScoreStore(folder, exact)

@@ -1,0 +1,209 @@
+"""``--deterministic``: the same bits from process to process, and nothing left behind in this one."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import ttmbench
+from ttmbench.atonce import AtOnce
+from ttmbench.determinism import WORKSPACE, deterministic, naming_what_cannot
+from ttmbench.errors import TtmbenchError, UsageError
+
+SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}
+
+
+def state() -> list:
+    """Everything that the option switches, as anyone can see it."""
+    backends = torch.backends
+    found = [
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        *(backends.cudnn.deterministic, backends.cudnn.benchmark, backends.cudnn.allow_tf32),
+        torch.get_float32_matmul_precision(),
+        backends.cuda.matmul.fp32_precision,
+        *(backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision, backends.mkldnn.matmul.fp32_precision),
+        torch.get_num_threads(),
+        os.environ.get(WORKSPACE),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+    ]
+    return found
+
+
+def test_two_processes_give_the_same_bits_whatever_their_environment(tmp_path):
+    def run(name: str, tasks: str, **variables: str) -> Path:
+        options = "--limit 12 --ttm --ttm_args iterations=2,epochs=2,lr=1e-3 --device cpu --bootstrap_iters 0"
+        words = [*options.split(), "--save_scores", "--deterministic", "--model", "tiny-clip", "--tasks", tasks]
+        paths = ["--save_adapted", str(tmp_path / f"{name}_adapted"), "-o", str(tmp_path / name / "x.json")]
+        done = subprocess.run(
+            [sys.executable, "-m", "ttmbench", *words, *paths],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **variables},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return tmp_path / name
+
+    one = run("one", "shapes_color,shapes_replace", OMP_NUM_THREADS="1", PYTHONHASHSEED="1")
+    other = run("other", "shapes_replace,shapes_color", OMP_NUM_THREADS="3", PYTHONHASHSEED="2")
+    names = sorted(path.name for path in one.glob("*.safetensors"))
+    assert len(names) == 2 and names == sorted(path.name for path in other.glob("*.safetensors"))
+    for name in names:
+        arrays, others = load_file(one / name), load_file(other / name)
+        assert set(arrays) == set(others) and any("ttm" in key for key in arrays)
+        for key, values in arrays.items():
+            assert values.dtype == np.float32 and values.tobytes() == others[key].tobytes(), (name, key)
+    weights = sorted((tmp_path / "one_adapted").rglob("*.safetensors"))
+    assert len(weights) == 2
+    for path in weights:
+        twin = tmp_path / "other_adapted" / path.relative_to(tmp_path / "one_adapted")
+        assert path.read_bytes() == twin.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_behind(fails):
+    torch.set_num_threads(2)
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    torch.use_deterministic_algorithms(False)
+    try:
+        before = state()
+        with pytest.raises(ValueError, match="mine") if fails else deterministic(False, 0), deterministic(True, 3):
+            inside = state()
+            assert inside[:6] == [True, False, True, False, False, "highest"] and inside[10:12] == [1, ":4096:8"]
+            torch.rand(3), random.random(), np.random.rand()
+            if fails:
+                raise ValueError("mine")
+        assert state() == before
+    finally:
+        torch.set_num_threads(1)
+        torch.backends.cudnn.benchmark = False
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_precision_that_was_set_for_a_backend_comes_back(tmp_path):
+    """Torch then refuses to name one precision for all; a run and the store's keys work all the same."""
+    code = (
+        "import torch, ttmbench\n"
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+        f"common = dict(limit=4, device='cpu', bootstrap_iters=0, use_cache={str(tmp_path / 's')!r})\n"
+        "for on in (False, True):\n"
+        "    ttmbench.simple_evaluate('tiny-clip', 'shapes_color', deterministic=on, **common)\n"
+        "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_run_from_python_says_so_in_its_document_and_leaves_nothing_behind():
+    torch.set_num_threads(2)
+    try:
+        before = state()
+        first = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, **QUICK)
+        assert state() == before
+    finally:
+        torch.set_num_threads(1)
+    again = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, **QUICK)
+    assert first["config"]["deterministic"] is True and first["hardware"]["torch_threads"] == 1
+    for name in ("none", "ttm"):
+        one, other = (run.scores["shapes_color"][name][0].groups for run in (first, again))
+        assert one.tobytes() == other.tobytes()
+
+
+def test_it_belongs_to_the_key_of_a_run_and_brings_the_batch_size_with_it(tmp_path):
+    common = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
+    keys = [
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", deterministic=on, batch_size=size, **common)["run_key"]
+        for on, size in ((False, 4), (False, 64), (True, 4), (True, 64))
+    ]
+    assert keys[0] == keys[1] and len(set(keys[1:])) == 3
+
+
+def test_kept_scores_are_taken_only_where_they_have_the_same_bits(tmp_path):
+    def hit(**settings) -> bool:
+        common = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "use_cache": str(tmp_path / "store")}
+        result = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **common, **settings)
+        return "from_store" in result["datasets"]["shapes_color"]
+
+    assert [hit(), hit(batch_size=3)] == [False, True]
+    assert [hit(deterministic=True), hit(deterministic=True), hit(deterministic=True, batch_size=3)] == [
+        *(False, True, False)
+    ]
+    assert hit(batch_size=5), "and a usual run takes what it took before"
+
+
+class NoWay:
+    """A pair scorer whose score needs something that torch refuses."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def score_pairs(self, images, captions):
+        raise RuntimeError(self.message)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "put_ with accumulate=False does not have a deterministic implementation, but you set 'torch.use_",
+            "no deterministic version of put_ with accumulate=False on this device",
+        ),
+        (
+            "upsample_bicubic2d_backward_out_cuda does not have a deterministic implementation, but you set",
+            "no deterministic version of upsample_bicubic2d_backward_out_cuda",
+        ),
+        (
+            "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
+            "`at::Context::setDeterministicAlgorithms(true)`, but this operation is not deterministic because it uses "
+            "CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this case, you must set an "
+            "environment variable before running your PyTorch application: CUBLAS_WORKSPACE_CONFIG=:4096:8",
+            "set CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment before Python starts",
+        ),
+    ],
+)
+def test_what_cannot_be_deterministic_is_named(message, told):
+    with pytest.raises(TtmbenchError, match=told):
+        ttmbench.simple_evaluate(NoWay(message), "shapes_color", **QUICK)
+
+
+def test_another_runtime_error_stays_what_it_is():
+    with pytest.raises(RuntimeError, match=r"^mine$"), naming_what_cannot():
+        raise RuntimeError("mine")
+
+
+def test_torch_refuses_in_the_words_that_are_looked_for():
+    """An operation that has no deterministic version on any device."""
+    with (
+        pytest.raises(TtmbenchError, match="no deterministic version of"),
+        deterministic(True, 0),
+        naming_what_cannot(),
+    ):
+        torch.empty(4).put_(torch.tensor([0, 0]), torch.rand(2), accumulate=False)
+
+
+def test_the_batch_size_is_fixed():
+    with pytest.raises(UsageError, match="deterministic needs a batch_size that is a number"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", batch_size="auto", **QUICK)
+
+    def full(rows: slice) -> None:
+        raise MemoryError
+
+    rows = AtOnce.for_run(8, object(), fixed=True)
+    with pytest.raises(TtmbenchError, match="use --batch_size 4"):
+        list(rows.over(0, 9, full))
+    with pytest.raises(TtmbenchError, match="no gradient in other parts"):
+        rows.smaller_training_parts(6)
+    assert rows.rows == 8 and rows.training is None
