@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LARGEST = 200_000  # bytes
-COLORS = 128
+COLORS = 256
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,32 @@ def _show_task(page: Page) -> None:
 
 
 SHOTS = {
-    "report_results.png": Shot("report", "#results", 1100, 760, before=_show_task),
+    "report_results.png": Shot("report", "#results", 1240, 860, before=_show_task),
     "report_curves.png": Shot("report", "#ttm", 1100, 640),
-    "report_groups.png": Shot("report", "#cards", 1000, 560, before=_show_flipped),
+    "report_groups.png": Shot("report", "#cards", 1140, 520, before=_show_flipped),
     "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
     "leaderboard.png": Shot("leaderboard", "h1", 1100, 560),
 }
 
 
 def photograph(page: Page, shot: Shot) -> bytes:
-    """A PNG with few colours, which pages of text and flat colour do not miss."""
+    """A PNG; with few colours if it would be too large otherwise."""
     if shot.before is not None:
         shot.before(page)
     load_pictures(page)
     box = page.locator(shot.begin).first.bounding_box()
     if box is None:
         sys.exit(f"{shot.page} has no {shot.begin}")
-    top = max(0.0, box["y"] + page.evaluate("window.scrollY") - 12)
+    top = max(0.0, box["y"] + page.evaluate("window.scrollY") - 8)
     clip = {"x": 0, "y": top, "width": shot.width, "height": shot.height}
     # What stays at the upper edge while scrolling would lie over the picture.
-    page.add_style_tag(content=".bar-nav { position: static !important; }")
+    page.evaluate("document.querySelectorAll('.bar-nav').forEach(bar => { bar.style.position = 'static'; })")
     taken = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
     small = io.BytesIO()
-    taken.quantize(COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    taken.save(small, "png", optimize=True)
+    if small.tell() > LARGEST:
+        small = io.BytesIO()
+        taken.quantize(COLORS, method=Image.Quantize.MEDIANCUT).save(small, "png", optimize=True)
     return small.getvalue()
 
 

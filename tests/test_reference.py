@@ -74,8 +74,28 @@ def test_a_reference_document_was_made_by_the_command_that_its_page_states(path)
     assert document["command"] in (ROOT / "results" / "README.md").read_text(encoding="utf-8").splitlines()
     words = shlex.split(document["command"])
     assert words[-2:] == ["--output_path", f"results/reference/{path.name}"]
-    assert set(document["seeds"] if "seeds" in document else document["config"]["seeds"]) == {0, 1, 2, 3}
+    assert document["config"]["seeds"] == [0, 1, 2, 3]
     assert list(document["results"]) == (["shapes_color"] if path.name == "first.json" else BUILTIN)
+
+
+def test_the_run_that_the_readme_shows_is_its_own_command():
+    line = next(one for one in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "pip install" in one)
+    typed, stored = line.partition("&& ttmbench ")[2], read(FOLDER / "first.json")["command"].partition(" ")[2]
+    assert typed.partition(" --output_path")[0] == stored.partition(" --output_path")[0] != ""
+
+
+@pytest.mark.parametrize(("model", "name"), [("tiny-clip", "builtin.json"), ("tiny-clip-seed1", "builtin_seed1.json")])
+def test_the_study_and_the_reference_agree_where_they_meet(model, name):
+    """The study's first data set is the task, and its TTM seed the reference's first."""
+    document, rows = read(FOLDER / name), read(FOLDER / f"study_{model}.json")
+    met = [row for row in rows if row["data_seed"] == 0]
+    assert sorted(row["task"] for row in met) == BUILTIN
+    for row in met:
+        numbers, task = document["results"][row["task"]], row["task"]
+        match = "global_assignment_accuracy" if task.endswith("_global") else "group_match"
+        last = [one for one in document["ttm"][task]["iterations"] if one["seed"] == 0][-1]["metrics"]
+        found = (numbers["group_score,none"], numbers[f"{match},none"], last[match], last["group_score"])
+        assert found == (row["raw"], row["simple_match"], row["ttm"], row["group_score_ttm"]), task
 
 
 def test_nothing_else_lies_in_the_folder():
