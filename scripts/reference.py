@@ -114,6 +114,13 @@ def shown_numbers(document: Mapping[str, Any]) -> str:
     return digest({"model": document["model_name"], "results": document["results"], "curves": curves})
 
 
+def shown_in(name: str) -> str:
+    """Digest of the numbers that a screenshot has to show: a leaderboard's of all runs, a report's of `MAIN`."""
+    if name.startswith("leaderboard"):
+        return digest([shown_numbers(run.document) for run in runs()])
+    return shown_numbers(read_document(MAIN))
+
+
 def record(name: str, data: str) -> None:
     """Notes what a picture in docs/images was made from."""
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
@@ -139,12 +146,11 @@ def problems() -> list[str]:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     expected = {name: data for name, (data, _) in charts().items()}
-    screenshot = shown_numbers(read_document(MAIN))
     known = json.loads(RECORD.read_text(encoding="utf-8"))
     for name in sorted({*expected, *known}):
         again = "reference.py write" if name in expected else "page_pictures.py"
         about, path = known.get(name), IMAGES / name
-        if about is None or about["data"] != expected.get(name, screenshot):
+        if about is None or about["data"] != (expected[name] if name in expected else shown_in(name)):
             found.append(f"docs/images/{name} shows other numbers; make it again by scripts/{again}")
         elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
             found.append(f"docs/images/{name} is not the picture that was made; make it again by scripts/{again}")
