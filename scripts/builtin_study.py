@@ -1,6 +1,6 @@
 """Measures the built-in models on the built-in tasks over data seeds and training seeds.
 
-    python scripts/builtin_study.py    # results/reference/study_<model>.json; half an hour on two cores
+    python scripts/builtin_study.py    # results/reference/study_<model>.json; some ten minutes on a core
 
 ``scripts/reference.py`` writes the table of docs/builtin.md from these files. Data seeds 0 to 4 and training seeds 0
 and 1 were fixed before any of these numbers was seen; settings were chosen on data seeds 1000 to 1004.
