@@ -1,11 +1,9 @@
-"""Measures the built-in models on the built-in tasks over data seeds and training seeds, and writes the docs' table.
+"""Measures the built-in models on the built-in tasks over data seeds and training seeds.
 
-    python scripts/builtin_study.py run      # results/reference/study_<model>.json; half an hour on two cores
-    python scripts/builtin_study.py table    # from these files into docs/builtin.md
-    python scripts/builtin_study.py check    # fails if the document's table is not what the files say
+    python scripts/builtin_study.py    # results/reference/study_<model>.json; some ten minutes on a core
 
-Data seeds 0 to 4 and training seeds 0 and 1 were fixed before any of these numbers was seen; settings were chosen on
-data seeds 1000 to 1004.
+``scripts/reference.py`` writes the table of docs/builtin.md from these files. Data seeds 0 to 4 and training seeds 0
+and 1 were fixed before any of these numbers was seen; settings were chosen on data seeds 1000 to 1004.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ FOLDER = ROOT / "results" / "reference"
 DATA_SEEDS = (0, 1, 2, 3, 4)
 MODELS = ("tiny-clip", "tiny-clip-seed1")
 TASKS = ("shapes_color", "shapes_place", "shapes_replace", "shapes_spatial", "shapes_color_global")
-DOCUMENTS = (ROOT / "docs" / "builtin.md",)
 
 
 def study_file(model: str) -> Path:
@@ -78,22 +74,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def write(documents: tuple[Path, ...], check: bool) -> None:
-    """Puts the table between the marks of each document, or fails if another one stands there."""
-    start, end = "<!-- study -->", "<!-- /study -->"
-    for document in documents:
-        text = document.read_text(encoding="utf-8")
-        before, _, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        new = f"{before}{start}\n{table()}\n{end}{after if closed else rest}"
-        if check and new != text:
-            sys.exit(
-                f"{document.name}: its table is not that of the study; run `python scripts/builtin_study.py table`"
-            )
-        if not check:
-            document.write_text(new, encoding="utf-8")
-
-
 def _mean(values: list[float], sign: bool = False) -> str:
     mean = f"{statistics.fmean(values):+.1f}" if sign else f"{statistics.fmean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
@@ -102,15 +82,11 @@ def _mean(values: list[float], sign: bool = False) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table", "check"))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--tasks", default=",".join(TASKS))
     options = parser.parse_args()
-    if options.what == "run":
-        for model in options.models.split(","):
-            run(model, tuple(options.tasks.split(",")))
-    else:
-        write(DOCUMENTS, check=options.what == "check")
+    for model in options.models.split(","):
+        run(model, tuple(options.tasks.split(",")))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""Makes the table ``builtin`` of ``ttmbench reproduce`` from reference runs that are checked in.
-
-    python scripts/builtin_table.py write
-    python scripts/builtin_table.py check     # fails if the table is not that of the runs
-
-Everything in the two files comes from the results documents; to widen the table, add documents to `RUNS`.
-"""
+"""The table ``builtin`` of ``ttmbench reproduce``: everything in its two files comes from the reference runs."""
 
 from __future__ import annotations
 
@@ -12,20 +6,16 @@ import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ttmbench.export.numbers import Number, Run, newest, numbers_of
-from ttmbench.resultfile import read_document
-from ttmbench.summary import RAW, TTM
+from ttmbench.summary import RAW, SIMPLE_MATCH, TTM
 
-ROOT = Path(__file__).resolve().parents[1]
-RUNS = (ROOT / "results" / "reference" / "first.json",)
-FOLDER = ROOT / "ttmbench" / "published"
+METHODS = {SIMPLE_MATCH: "overfitted", TTM: "ttm"}
 HEAD = """\
-# Made by scripts/builtin_table.py from the reference runs in results/reference; do not edit by hand.
+# Made by scripts/reference.py from the reference runs in results/reference; do not edit by hand.
 """
 
 
@@ -39,7 +29,8 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
         Its YAML and its CSV.
     """
     numbers = newest(one for run in runs for one in numbers_of(run) if _is_shown(one))
-    seeds = {tuple(record["seeds"]) for run in runs for record in run.document["ttm"].values()}
+    stages = [run.document[stage] for run in runs for stage in (TTM, SIMPLE_MATCH)]
+    seeds = {tuple(record["seeds"]) for stage in stages for record in stage.values()}
     if len(seeds) != 1:
         sys.exit(f"the runs have to share their seeds, and have {sorted(seeds)}")
     for one in numbers:
@@ -49,7 +40,7 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
         "paper": "ttmbench's own reference runs",
         "source": "results/reference",
         "where": ", ".join(run.path.name for run in runs),
-        "shows": "the built-in model on rendered tasks, which need no download: raw metrics, SimpleMatch, and TTM",
+        "shows": "the built-in models on rendered tasks, which need no download: raw, SimpleMatch, overfitted and TTM",
         "numbers": "builtin.csv",
         "decimals": 2,
         "runs": len(min(seeds)),
@@ -66,7 +57,7 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def _is_shown(one: Number) -> bool:
-    return one.filter in (RAW, TTM) and one.value is not None
+    return one.filter in (RAW, *METHODS) and one.value is not None
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,23 +69,8 @@ def _csv(numbers: Sequence[Number]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["source", "table", "task", "model", "method", "metric", "percent", "std_percent"])
     for one in numbers:
-        method = "ttm" if one.filter == TTM else "simple_match" if one.track == "matching" else "raw"
+        method = METHODS.get(one.filter, "simple_match" if one.track == "matching" else "raw")
         spread = "" if one.seed_std is None else f"{100 * one.seed_std:.2f}"
         value = f"{100 * (one.value or 0):.2f}"
         writer.writerow(["ttmbench", one.file, one.task, one.model, method, one.metric, value, spread])
     return out.getvalue()
-
-
-def main() -> None:
-    """Command line."""
-    spec, numbers = table_of([Run(path, read_document(path)) for path in RUNS])
-    made = {FOLDER / "builtin.yaml": spec, FOLDER / "builtin.csv": numbers}
-    for path, text in made.items():
-        if sys.argv[1:] == ["write"]:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path.name} is not the table of the runs; run `python scripts/builtin_table.py write`")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,50 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from browser import open_browser, why_not
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_SHOW_EVERYTHING = """() => Promise.all([...document.images].map(image => {
+    image.loading = "eager";
+    return image.decode().catch(() => null);
+}))"""
+
+
+def open_page(
+    browser: Browser, page: Path, width: int, height: int = 900, scale: float = 1.0, dark: bool = False
+) -> Page:
+    """Opens a page in a window of its own.
+
+    Args:
+        browser: of `open_browser`.
+        page: an HTML file.
+        width: of the window, in CSS pixels.
+        height: of the window, in CSS pixels.
+        scale: pixels of a picture for each CSS pixel.
+        dark: as in dark mode.
+
+    Returns:
+        The opened page.
+    """
+    opened = browser.new_page(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        device_scale_factor=scale,
+    )
+    opened.set_default_timeout(5000)
+    opened.goto(page.resolve().as_uri())
+    return opened
+
+
+def load_pictures(page: Page) -> None:
+    """Waits for all pictures of a page, also for those that are loaded when they come into view."""
+    page.evaluate(_SHOW_EVERYTHING)
 
 
 def main() -> None:
@@ -30,13 +70,8 @@ def main() -> None:
     if why_not():
         sys.exit(why_not())
     with open_browser() as browser:
-        page = browser.new_page(
-            viewport={"width": options.width, "height": options.height},
-            color_scheme="dark" if options.dark else "light",
-            device_scale_factor=options.scale,
-        )
-        page.set_default_timeout(5000)
-        page.goto(options.page.resolve().as_uri())
+        page = open_page(browser, options.page, options.width, options.height, options.scale, options.dark)
+        load_pictures(page)
         if options.scroll:
             page.locator(options.scroll).first.evaluate("element => element.scrollIntoView({block: 'start'})")
             page.wait_for_timeout(200)

@@ -100,14 +100,6 @@ def test_every_key_of_the_results_is_explained():
         assert f"`{key}`" in text, key
 
 
-@pytest.mark.parametrize("script", ["builtin_study.py", "readme_example.py"])
-def test_tables_in_pages_are_those_of_the_reference_results(script):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), "check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_no_page_or_source_names_this_machine_or_a_registry():
     words = re.compile(r"/work/|/tmp/|pypi\.org|files\.pythonhosted")
     for path in [*PAGES, *(ROOT / "ttmbench").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:

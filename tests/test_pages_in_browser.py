@@ -344,3 +344,16 @@ def test_numbers_sort_as_numbers(opened, reported_runs, tmp_path):
         assert column(page, table, 3) == ["100.00", "25.00", "10.00", "9.00"]
         page.locator(f"{table} th.number button").press("Enter")
         assert column(page, table, 3) == ["9.00", "10.00", "25.00", "100.00"]
+
+
+def test_on_a_phone_a_value_stands_in_the_first_view_and_charts_by_tag_can_be_read(opened, reported_runs, tmp_path):
+    (one,) = (path for path in (reported_runs / "tiny-clip").glob("results_*.json"))
+    target = tmp_path / "phone.html"
+    assert main(["report", str(one), "--images", "none", "-o", str(target)]) == 0
+    with opened(target, width=390) as page:
+        for table in page.locator("#result-tables table").all():
+            value = table.locator("tbody td.number").first.bounding_box()
+            assert value["x"] + value["width"] <= 390
+        label = page.locator(".tag-chart .r").first
+        shrunk = label.evaluate("one => one.getScreenCTM().a * parseFloat(getComputedStyle(one).fontSize)")
+        assert 8 <= shrunk <= 14

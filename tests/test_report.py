@@ -136,6 +136,22 @@ def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
     assert checked == 27
 
 
+def test_what_a_model_states_is_said_in_words(copied, capsys):
+    path, document = document_of(copied, "tiny-clip")
+    document["model_info"]["fingerprint"] = {
+        "weights_sha256": "ab" * 32,
+        "compiled": False,
+        "mean": [0.5, 0.25],
+        "preprocessing": {"crop_size": {"height": 48}, "resize": True, "deep": {"a": {"b": {"c": ["<b>"]}}}},
+    }
+    path.write_text(json.dumps(document))
+    page, errors = report(copied, capsys, "--images", "none")
+    assert not errors
+    assert "weights_sha256 abababababab…, compiled no, mean (0.5, 0.25)" in page.text
+    assert "crop_size (height 48), resize yes, deep (a (b {'c': ['<b>']}))" in page.text
+    assert re.search(r"seeds\s*0, 1", page.text)
+
+
 def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
     path, document = document_of(copied, "tiny-clip")
     document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}

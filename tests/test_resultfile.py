@@ -144,7 +144,9 @@ def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
         except DataError as error:
             assert str(one.path) in str(error)
     rows = compare(load_table("builtin"), [(one.path, one.document) for one in good], build_registry())
-    assert {row.verdict for row in rows} <= {"agrees", "differs"}
+    mine = [row for row in rows if row.number.task == "shapes_color" and row.number.method != "overfitted"]
+    mine = [row for row in mine if row.number.model == "tiny-clip"]
+    assert len(mine) == 10 and {row.verdict for row in mine} <= {"agrees", "differs"}
     assert merge(tmp_path).rows
 
 

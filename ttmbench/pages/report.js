@@ -141,7 +141,7 @@ unfold();
     const [id, captions, images] = group, seedWords = field.seed.selectedOptions[0].textContent;
     const head = make("h3", {}, quoted(id), badge(about.raw, beforeName()));
     const afterName = afterAt() < 0 ? "" : state.set.filters[afterAt()].words;
-    if (about.after.length) head.append("\u2192", badge(about.now, afterName));
+    if (about.after.length) head.append(make("span", { class: "then" }, "\u2192", badge(about.now, afterName)));
     if (about.tied) head.append(make("span", { class: "badge plain" }, "tied"));
     const pairs = make("div", { class: "pairs" });
     images.forEach((name, at) => pairs.append(pair(name, at, captions[at])));

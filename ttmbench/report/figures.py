@@ -69,7 +69,7 @@ def _panel(run: Run, panel: Panel) -> Figure:
     figure = Figure(figsize=(SIDE[0] * COLUMNS, SIDE[1] * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     for at, chart in enumerate(panel.charts):
-        _draw(axes[at], chart)
+        draw_chart(axes[at], chart)
     for unused in axes[len(panel.charts) :]:
         unused.set_axis_off()
     figure.suptitle(f"{run.model} on {panel.task}: {panel.title}", fontsize=11, parse_math=False)
@@ -82,7 +82,13 @@ def _panel(run: Run, panel: Panel) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, chart: Chart) -> None:
+def draw_chart(axes: Axes, chart: Chart) -> None:
+    """Draws one chart with its title.
+
+    Args:
+        axes: where.
+        chart: lines over iterations; each has a colour and, if it has few points, a marker of its own.
+    """
     for at, line in enumerate(chart.lines):
         marker = MARKERS[at % len(MARKERS)] if len(line.x) <= 12 else ""
         axes.plot(line.x, _values(line.y), color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)

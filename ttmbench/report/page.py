@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -142,7 +143,7 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     config = document.get("config") or {}
     for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
         if config.get(key) is not None:
-            yield key, str(config[key])
+            yield key, _words(config[key])
     states = document.get("task_status") or {}
     for state, words in (("pending", "not reached"), ("failed", "failed")):
         if state in states.values():
@@ -158,7 +159,24 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "commit", str(document["git_hash"])
     stated = (document.get("model_info") or {}).get("fingerprint")
     if isinstance(stated, Mapping) and stated:
-        yield "the model states", ", ".join(f"{key} {value}" for key, value in stated.items())
+        plain = {key: value for key, value in stated.items() if not isinstance(value, Mapping)}
+        yield "the model states", _words(plain)
+        yield from ((str(key), _words(value)) for key, value in stated.items() if key not in plain)
+
+
+def _words(value: Any, depth: int = 3) -> str:
+    """A setting as a reader writes it; of a sha256 the beginning. What is nested deeper than anybody reads stays."""
+    if isinstance(value, Mapping | list) and depth:
+        items = value.items() if isinstance(value, Mapping) else (("", one) for one in value)
+        return ", ".join(f"{key} {_in_brackets(one, depth - 1)}".strip() for key, one in items)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
+def _in_brackets(value: Any, depth: int) -> str:
+    return f"({_words(value, depth)})" if isinstance(value, Mapping | list) and depth else _words(value, depth)
 
 
 def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:

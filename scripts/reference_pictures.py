@@ -1,0 +1,115 @@
+"""The pictures of the reference results: what each shows as plain data, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ttmbench.plots import GREY, LINES, MARKERS, STYLE
+from ttmbench.report.curves import Chart, Line, panels_of
+from ttmbench.report.figures import draw_chart
+from ttmbench.table import headline
+
+# Name in the legend, which of the two headline metrics, filter.
+COLUMNS = (
+    ("raw: group score", 0, "none"),
+    ("SimpleMatch: group match", 1, "none"),
+    ("overfitted: group score", 0, "simple_match"),
+    ("TTM: group match", 1, "ttm"),
+)
+
+
+def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The columns of the result table, as the document has them.
+
+    Args:
+        document: a results document of a run with ``--simple_match`` and ``--ttm``.
+
+    Returns:
+        Task -> the two headline ``metrics`` and their ``chance``; ``values`` and ``stds`` in the order of `COLUMNS`.
+        Fractions.
+    """
+    found = {}
+    for task, numbers in document["results"].items():
+        metrics = headline(numbers, document["configs"][task]["matching"] == "global")
+        found[task] = {
+            "metrics": list(metrics),
+            "values": [numbers[f"{metrics[which]},{name}"] for _, which, name in COLUMNS],
+            "stds": [numbers.get(f"{metrics[which]}_seed_std,{name}") for _, which, name in COLUMNS],
+            "chance": [document["chance"][task][metric] for metric in metrics],
+        }
+    return found
+
+
+def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
+    found = {}
+    for panel in panels_of(document):
+        task = panel.task
+        _, metric = headline(document["results"][task], document["configs"][task]["matching"] == "global")
+        chart = next(one for one in panel.charts if one.title == metric.replace("_", " "))
+        lines = {line.name: {"x": list(line.x), "y": list(line.y)} for line in chart.lines}
+        found[task] = {"title": chart.title, "level": chart.level, "lines": lines}
+    return found
+
+
+def draw_columns(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
+    """A row a task, a mark a column; the standard deviation over seeds as a bar."""
+    figure = Figure(figsize=(7.6, 0.62 * len(data) + 1.3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
+    place = np.arange(len(data))[::-1]
+    for at, (name, _, _) in enumerate(COLUMNS):
+        x = np.array([100 * one["values"][at] for one in data.values()])
+        # One below the other, so that equal numbers do not hide each other.
+        y = place + 0.19 * (1.5 - at)
+        style = {"markerfacecolor": "white"} if at == 0 else {}
+        axes.plot(x, y, ls="", marker=MARKERS[at], color=LINES[at], ms=6, label=name, **style)
+        std = [one["stds"][at] for one in data.values()]
+        if None not in std:
+            axes.errorbar(x, y, xerr=100 * np.array(std), fmt="none", color=LINES[at], lw=1.5, capsize=2)
+    chance = np.array([100 * one["chance"][1] for one in data.values()])
+    axes.plot(chance, place, ls="", marker="|", ms=26, color=GREY, label="chance of the match")
+    axes.hlines(place[:-1] - 0.5, -2, 102, color=GREY, lw=0.4)
+    axes.set_yticks(place, [_label(task, one) for task, one in data.items()])
+    axes.set_xlim(-2, 102)
+    axes.set_ylim(-0.55, len(data) - 0.45)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("percent")
+    axes.set_title(f"{model}; bars: standard deviation over seeds", fontsize=10, loc="left")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def draw_curves(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
+    """A small chart a task, a line a seed."""
+    figure = Figure(figsize=(8.7, 4.4), layout="constrained")
+    axes = figure.subplots(2, 3).ravel()
+    for panel, (task, one) in zip(axes, data.items(), strict=False):
+        lines = tuple(Line(name, tuple(line["x"]), tuple(line["y"])) for name, line in one["lines"].items())
+        draw_chart(panel, Chart(f"{task}: {one['title']}", "%", lines, one["level"]))
+        panel.set_title(f"{task}\n{one['title']} (%)", fontsize=9, loc="left")
+    for unused in axes[len(data) :]:
+        unused.set_axis_off()
+    names = list(next(iter(data.values()))["lines"])
+    handles = [Line2D([], [], color=LINES[at], marker=MARKERS[at], ms=4, label=name) for at, name in enumerate(names)]
+    handles.append(Line2D([], [], color=GREY, ls="--", label="chance"))
+    axes[len(data)].legend(handles=handles, loc="center", frameon=False, title=f"{model}\niteration 0: raw")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As SVG, without date or version, so that the same picture is the same file."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+
+
+def _label(task: str, one: Mapping[str, Any]) -> str:
+    return task if one["metrics"][1] == "group_match" else f"{task}\n(match: all pairs)"
