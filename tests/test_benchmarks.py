@@ -51,3 +51,17 @@ def test_the_store_changes_no_score(tmp_path):
     report = run("store.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}
+
+
+@pytest.mark.slow
+def test_kills_lose_nothing(tmp_path):
+    """A small dose of what docs/reliability.md shows for 200 kills."""
+    counts = tmp_path / "counts.json"
+    command = [sys.executable, str(FOLDER / "faults.py"), "kills", "--kills", "5", "--json", str(counts)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(counts.read_text(encoding="utf-8"))
+    assert found["kills"] == 5 and found["iterations"] >= 18
+    assert found["units_done_twice"] == found["numbers_that_differ"] == found["unreadable_files"] == 0
