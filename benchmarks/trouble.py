@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kills import numbers
+
 RUN = (
     *("--model", "tiny-clip", "--tasks", "shapes_color,shapes_spatial", "--limit", "24", "--ttm", "--seeds", "0,1"),
     *("--ttm_args", "iterations=3,epochs=2", "--device", "cpu", "--bootstrap_iters", "50", "--log_samples"),
 )
-TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config", "artifacts"}
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,9 @@ def remount(folder: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
 
-def numbers(value: Any) -> Any:
-    """A document without what differs from run to run."""
-    if isinstance(value, dict):
-        return {key: numbers(inner) for key, inner in value.items() if key not in TIMES}
-    return [numbers(inner) for inner in value] if isinstance(value, list) else value
+def numbers_in(content: dict[str, Any]) -> Any:
+    """What a document says but for times and the names of files, which differ between places."""
+    return numbers({key: value for key, value in content.items() if key != "artifacts"})
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -141,7 +140,7 @@ class Trials:
         quiet = run("-o", str(scratch / "quiet.json"))
         if quiet.code:
             raise SystemExit("\n".join(quiet.lines))
-        self._quiet = numbers(document(scratch / "quiet.json"))
+        self._quiet = numbers_in(document(scratch / "quiet.json"))
 
     def judge(self, kind: str, ended: Ended, code: int, says: str, folder: Path, again: bool = True) -> Row:
         """One row: the exit code, one clear line, whole files, and the numbers of the same command afterwards."""
@@ -160,7 +159,7 @@ class Trials:
         after = run("-o", str(path))
         if after.code:
             return [f"the same command again: exit code {after.code}: {' / '.join(after.lines)}"]
-        return [] if numbers(document(path)) == self._quiet else ["the same command again gives other numbers"]
+        return [] if numbers_in(document(path)) == self._quiet else ["the same command again gives other numbers"]
 
     def full_disk(self, size: str, says: str, code: int) -> Row:
         """The disk fills up; then there is room."""

@@ -134,7 +134,7 @@ ALLOWED = {
     "report.curves": {"report.numbers"},
     "report.tagcharts": {"report.numbers", "summary"},
     "report.svg": {"report.curves", "report.tagcharts"},
-    "report.gather": {"errors", "report.curves", "report.numbers", "resultfile"},
+    "report.gather": {"errors", "report.curves", "report.numbers", "resultfile", "textfile"},
     "report.groups": {"errors", "jsonl", "report.gather", "report.numbers", "summary"},
     "report.taskdata": {"types", "errors", "registry", "taskfile", "report.gather"},
     "report.pictures": {"types", "errors", "report.groups", "report.taskdata"},

@@ -145,6 +145,21 @@ def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
     assert evaluate(path, tasks="shapes_color", overwrite="always")["status"] == "done"
 
 
+def test_score_moves_a_run_aside_too(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    run = evaluate(path, tasks="shapes_color", limit=4, save_scores=True).document
+    (scores,) = tmp_path.glob("x_scores_*.safetensors")
+    other = tmp_path / "stored.safetensors"
+    other.write_bytes(scores.read_bytes())
+    command = ["score", str(other), "--task", "shapes_color", "--limit", "4", "-o", str(path)]
+    for _ in range(2):
+        assert main(command) == 0, capsys.readouterr().err
+    (aside,) = tmp_path.glob("x.2*.json")
+    assert json.loads(aside.read_text(encoding="utf-8"))["results"] == run["results"]
+    path.write_text("[]", encoding="utf-8")
+    assert main(command) == 2 and "no results document" in capsys.readouterr().err
+
+
 def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch):
     from ttmbench.model_adapters import hf
 

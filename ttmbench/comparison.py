@@ -16,7 +16,7 @@ from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.jsonl import read_json_lines
 from ttmbench.resultcheck import sample_value
-from ttmbench.resultfile import read_document
+from ttmbench.resultfile import read_document, task_of_artifact
 from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, RAW
 
 Values = dict[str, dict[str, dict[str, float]]]
@@ -85,7 +85,7 @@ def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values
                 f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
                 "it are read"
             )
-        task = next((task for task in document["results"] if _is_of(name, task)), None)
+        task = task_of_artifact(name, about, document["results"])
         if task is not None:
             values[task] = _values(folder / name)
     return values
@@ -189,11 +189,6 @@ def check_same(baseline: Run, other: Run, task: str, advice: str, keys: Sequence
                 f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
                 f"same groups{advice}"
             )
-
-
-def _is_of(name: str, task: str) -> bool:
-    """Whether a samples file is a task's: ``samples_<task>_<time>.jsonl`` or ``<stem>_samples_<task>.jsonl``."""
-    return name.startswith(f"samples_{task}_2") or name.endswith(f"_samples_{task}.jsonl")
 
 
 def _values(path: Path) -> Values:

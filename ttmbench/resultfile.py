@@ -6,7 +6,7 @@ names it; whoever walks a folder gets the reason beside the path and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,6 +120,27 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
     if wrong is not None:
         _refuse(wrong)
     return document
+
+
+def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]) -> str | None:
+    """The task that a file beside a results document is of.
+
+    Args:
+        name: of the file.
+        about: what the document says of it.
+        tasks: of the document.
+
+    Returns:
+        The task. Older documents do not state it: then the one that the name holds, which is the longest of several,
+        since one task may be called as another begins. None if there is none.
+
+    >>> task_of_artifact("x_samples_a_2b.jsonl", {"kind": "samples"}, ["b", "2b", "a_2b"])
+    'a_2b'
+    """
+    kind, stem = about.get("kind"), name.rsplit(".", 1)[0]
+    named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
+    stated = about.get("task")
+    return str(stated) if stated in tasks else max(named, key=len, default=None)
 
 
 class _RefusedError(Exception):

@@ -25,6 +25,7 @@ from ttmbench.results import RunFiles, file_digest, probe
 from ttmbench.runconfig import RunConfig
 from ttmbench.taskfile import TaskFile
 from ttmbench.terminal import complain
+from ttmbench.textfile import Unreadable, read_json
 from ttmbench.ttmconfig import TTMConfig
 
 # What neither changes a number nor asks for another file.
@@ -196,6 +197,17 @@ def open_place(config: RunConfig, key: str, started: datetime) -> Place:
     return Place(files, previous, lock, config, started)
 
 
+def make_room(files: RunFiles) -> None:
+    """Moves a run's document aside whose name is wanted for numbers that are computed at once.
+
+    Raises:
+        UsageError: the file that is there is no results document.
+    """
+    document = _document(files.results, strict=True)
+    if document is not None and document.get("run_key") is not None:
+        _move_aside(files, document)
+
+
 def _new_files(config: RunConfig, started: datetime) -> RunFiles:
     """Names that are not taken, whatever the clock says."""
     assert config.output_path is not None
@@ -217,11 +229,11 @@ def _earlier(folder: Path, key: str) -> Path | None:
 
 def _document(path: Path, strict: bool) -> dict[str, Any] | None:
     """A results document; None if there is none. What is there and is none of ours is an error, if strict."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError):
+    try:
+        content = read_json(path)
+    except Unreadable:
         content = None
     if isinstance(content, dict) and "schema_version" in content and "results" in content:
         return content

@@ -14,6 +14,7 @@ from ttmbench.choice.rereading import score_answers
 from ttmbench.errors import UsageError
 from ttmbench.rescoring import score_file
 from ttmbench.results import open_run_files
+from ttmbench.resume import make_room
 from ttmbench.table import print_results
 from ttmbench.terminal import say
 
@@ -30,6 +31,7 @@ def score(options: argparse.Namespace) -> int:
     document = _document(options, sources)
     print_results(document)
     if files is not None:
+        make_room(files)
         files.write_results(document)
         say(f"results: {files.results}")
     check_assertions(assertions, document)

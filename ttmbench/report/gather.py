@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.numbers import Number, TagTable, number, numbers_of, tag_tables_of
-from ttmbench.resultfile import read_document
+from ttmbench.resultfile import read_document, task_of_artifact
+from ttmbench.textfile import Unreadable, read_json
 
 _NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
@@ -125,8 +125,8 @@ def _is_something_else(path: Path) -> bool:
     if path.name.startswith("results_"):
         return False
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path)
+    except Unreadable:
         return False
     return not (isinstance(content, dict) and "results" in content)
 
@@ -158,10 +158,8 @@ def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
     kind = str(about["kind"])
     tasks = run.document["results"]
-    # Older documents do not state the task. One may be called as another begins, so the longest name is the one.
-    named = max((task for task in tasks if _is_of(file, kind, task)), key=len, default=None)
-    task = about.get("task", named)
-    if task not in tasks or Path(file).name != file:
+    task = task_of_artifact(file, about, tasks)
+    if task is None or Path(file).name != file:
         run.damaged[file] = "is of no task of its run"
         return
     path = run.path.parent / file
@@ -175,8 +173,3 @@ def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
         run.damaged[file] = "is not what the run wrote (its sha256 differs); it was changed or is incomplete"
         return
     run.files.setdefault(kind, {})[task] = path
-
-
-def _is_of(file: str, kind: str, task: str) -> bool:
-    """Whether a file beside a run is a task's: ``samples_<task>_<time>.jsonl`` or ``<stem>_samples_<task>.jsonl``."""
-    return file.startswith(f"{kind}_{task}_2") or file.rsplit(".", 1)[0].endswith(f"_{kind}_{task}")
