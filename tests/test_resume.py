@@ -20,7 +20,7 @@ from ttmbench import checkpoint as checkpoints
 from ttmbench import resume
 from ttmbench.checkpoint import SeedCheckpoint, TaskCheckpoint
 from ttmbench.cli import main
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results import schema
 from ttmbench.runconfig import make_run_config
@@ -169,6 +169,35 @@ def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeyp
     evaluate(tmp_path / "x.json", tasks="shapes_color")
     assert "is not the one of" in capsys.readouterr().err
     assert len(list(tmp_path.glob("x.2*.json"))) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("weights out of reach")])
+def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monkeypatch, error):
+    path = tmp_path / "x.json"
+    with monkeypatch.context() as patched:
+        failing(patched, "shapes_spatial")
+        evaluate(path, on_error="continue")
+    before = path.read_text(encoding="utf-8")
+    with monkeypatch.context() as patched, pytest.raises(type(error)):
+
+        def no_adapter(*_):
+            raise error
+
+        patched.setattr("ttmbench.evaluator.make_adapter", no_adapter)
+        evaluate(path)
+    assert path.read_text(encoding="utf-8") == before
+    assert evaluate(path)["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"}
+
+
+def test_a_failure_names_its_stage(tmp_path, monkeypatch):
+    from ttmbench import opening
+
+    def out_of_reach(*_):
+        raise DataError("no data")
+
+    monkeypatch.setattr(opening, "load_data", out_of_reach)
+    run = evaluate(tmp_path / "x.json", tasks="shapes_color", on_error="continue")
+    assert run["errors"][0]["stage"] == "load"
 
 
 def test_a_changed_samples_file_is_noticed(tmp_path, capsys):

@@ -172,6 +172,7 @@ class _Work:
     store: ScoreStore | None
     baseline: Baseline | None
     clock: float = field(default_factory=time.perf_counter)
+    took_over: bool = False
 
     def do(self, adapter: Any, place: Place | None) -> EvalResults:
         config, record = self.config, self.record
@@ -213,6 +214,7 @@ class _Work:
         kept = place.settle(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
         if place.previous is not None:
             self.record.take_over(place.previous, kept)
+        self.took_over = True
         return kept
 
     def _data_now(self, name: str, adapter: Any) -> str | None:
@@ -257,8 +259,11 @@ class _Work:
         return baseline.entry(document, values, config.bootstrap_iters, config.seed)
 
     def _save(self, status: str, place: Place | None) -> dict[str, Any]:
+        """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""
         files = None if place is None else place.files
         document = self.record.document(status, self.clock, files)
+        if place is not None and place.previous is not None and not self.took_over:
+            return document
         if files is not None:
             with during("save"):
                 files.write_results(document)

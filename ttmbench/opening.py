@@ -12,7 +12,7 @@ import numpy as np
 from ttmbench.atonce import AtOnce
 from ttmbench.checks import check_count
 from ttmbench.debiasing import Likelihoods, likelihoods
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import DataError, TtmbenchError, UsageError, during
 from ttmbench.fingerprint import Fingerprint
 from ttmbench.inputs import Prepared
 from ttmbench.models import can_adapt, only_chooses
@@ -126,7 +126,8 @@ def open_task(
         check_finite(raw.groups, groups)
         return OpenTask(spec, metrics, groups, source, fingerprint, features, raw, seconds)
 
-    groups, source = load_data(registry, config, task, samples)
+    with during("load"):
+        groups, source = load_data(registry, config, task, samples)
     lap("load")
     adapts = with_stage or (config.adapts and can_adapt(adapter))
     in_memory = isinstance(adapter, DualEncoder) or (config.adapts and can_adapt(adapter))
@@ -140,20 +141,22 @@ def open_task(
     stage: Stage | None = None
     parts: Likelihoods | None = None
     if in_memory and store.kept is None:
-        prepared, _ = prepare(adapter, groups, DECODED, enlarge, store.data, store.pictures)
+        with during("prepare"):
+            prepared, _ = prepare(adapter, groups, DECODED, enlarge, store.data, store.pictures)
         lap("prepare")
         stage = stage_of(prepared)
     if late:
         store.look_up()
-    if store.kept is not None:
-        raw, parts = store.kept.raw, store.kept.parts
-    elif stage is not None:
-        raw = stage.score(store.blocks)
-    else:
-        raw, parts = _score_pairs(adapter, groups, at_once, all_pairs, prior, store)
-    lap("score")
-    raw, notes = settle_refusals(adapter, raw, groups)
-    check_finite(raw.groups, groups)
+    with during("score"):
+        if store.kept is not None:
+            raw, parts = store.kept.raw, store.kept.parts
+        elif stage is not None:
+            raw = stage.score(store.blocks)
+        else:
+            raw, parts = _score_pairs(adapter, groups, at_once, all_pairs, prior, store)
+        lap("score")
+        raw, notes = settle_refusals(adapter, raw, groups)
+        check_finite(raw.groups, groups)
     if raw.all_pairs is not None and not np.isfinite(raw.all_pairs).all():
         image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
         group_id = groups[image // spec.shape.images].group_id
