@@ -232,3 +232,9 @@ def test_light_things_load_nothing_heavy(action):
 def test_the_installed_command_answers():
     done = subprocess.run([sys.executable, "-m", "ttmbench", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ttmbench 0.")
+
+
+@pytest.mark.parametrize("option", ["--batch_size", "--limit"])
+def test_a_count_that_is_none_names_no_function(capsys, option):
+    assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", option, "many"]) == 2
+    assert f"argument {option}: must be a whole number, got many" in capsys.readouterr().err
