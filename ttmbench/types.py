@@ -180,6 +180,41 @@ class AdapterSpec:
 
 
 @dataclass(frozen=True)
+class ModelFiles:
+    """The files that a model's weights are read from.
+
+    Attributes:
+        name: hub id, folder or file, as it was asked for.
+        folder: where they lie on this machine.
+        weights: names below the folder.
+        commit: of the hub repository; None for files of the user's own.
+        beside: what else is read from a repository or folder of its own: a tokenizer, say.
+    """
+
+    name: str
+    folder: Path
+    weights: tuple[str, ...]
+    commit: str | None = None
+    beside: tuple[ModelFiles, ...] = ()
+
+    @property
+    def are_pickles(self) -> bool:
+        """Whether weights are in a format that holds a program beside the tensors."""
+        return any(not name.endswith((".safetensors", ".safetensors.index.json", ".npz")) for name in self.weights)
+
+    def provenance(self) -> dict[str, Any]:
+        """What results say of them: repository or last part of the path, commit, files and format."""
+        own = Path(self.name)
+        return {
+            "name": own.resolve().name if own.exists() else self.name,
+            "commit": self.commit,
+            "files": list(self.weights),
+            **({"format": "pickle" if self.are_pickles else "safetensors"} if self.weights else {}),
+            **({"beside": [other.provenance() for other in self.beside]} if self.beside else {}),
+        }
+
+
+@dataclass(frozen=True)
 class SourceRequest:
     """What a source is asked for.
 
