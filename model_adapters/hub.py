@@ -95,12 +95,21 @@ def why_out_of_reach(error: Exception) -> str:
     return "it is not in the cache and the hub cannot be reached"
 
 
+def not_cached(name: str, revision: str | None) -> DataError:
+    """The error to raise offline for a model that has not been fetched."""
+    from huggingface_hub import constants
+
+    at = f" at revision {revision}" if revision else ""
+    return DataError(
+        f"model {name} is no folder here, and is not in {constants.HF_HUB_CACHE}{at}; run once with a network and "
+        "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no hub"
+    )
+
+
 def out_of_reach(name: str, revision: str | None, error: Exception) -> DataError:
     """The error to raise for a model that cannot be had: terms, a name that is none, a revision, or no network."""
-    from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
+    from huggingface_hub.errors import RevisionNotFoundError
 
-    if isinstance(error, HFValidationError):
-        return DataError(f"{name} is no folder here, and no name of a repository of the hub either")
     if isinstance(error, RevisionNotFoundError):
         return DataError(f"{name} has no revision {revision} on the hub; --model_args revision=main takes its newest")
     return DataError(

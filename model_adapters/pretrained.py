@@ -16,7 +16,7 @@ import torch
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.contrastive import check_dtype
 from ttmbench.model_adapters.hub import not_loaded, quiet_hub
-from ttmbench.model_adapters.repository import Repository, find_repository, read_json_file
+from ttmbench.model_adapters.repository import Repository, find_repository, is_small, read_json_file
 from ttmbench.types import ModelFiles
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -25,9 +25,6 @@ INDEX = ".index.json"
 CONFIG = "config.json"
 WEIGHTS = ("auto", "safetensors")
 _DTYPES = ("fp32", "bf16", "fp16")
-# Beside the weights: configuration, tokenizer, processor and chat template, as transformers looks for them.
-_ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
-_FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,15 @@ def find(
         DataError: out of reach, only in part there, or without weights that transformers reads.
         UsageError: an unknown ``weights``.
     """
-    if weights not in WEIGHTS:
-        raise UsageError(f"weights={weights} is unknown; known: {', '.join(WEIGHTS)}")
+    check_weights(weights)
     repository = find_repository(pretrained, revision, offline=offline)
     chosen = _choose(repository, weights == "safetensors")
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
         raise DataError(f"{pretrained} has no {CONFIG}, so it is no model of transformers")
-    folder = repository.get(sorted(name for name in repository.files if _is_small(name, trust_remote_code)))
+    code = {name for name in repository.files if trust_remote_code and name.endswith(".py")}
+    folder = repository.get({name for name in repository.files if is_small(name)} | code)
     shards = _shards(folder / chosen) if chosen.endswith(INDEX) else []
     absent = [shard for shard in shards if shard not in repository.files]
     if absent:
@@ -115,6 +112,13 @@ def locate(
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
     found.repository.get(found.files.weights)
     return [found.files]
+
+
+def check_weights(weights: str) -> str:
+    """Which files of weights may be read, ``auto`` or ``safetensors``; UsageError for anything else."""
+    if weights not in WEIGHTS:
+        raise UsageError(f"weights={weights} is unknown; known: {', '.join(WEIGHTS)}")
+    return weights
 
 
 def weights_and_dtype(weights: str, weights_dtype: str | None) -> tuple[str, str]:
@@ -219,12 +223,6 @@ def _shards(index: Path) -> list[str]:
         return sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
     except (TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
-
-
-def _is_small(name: str, trust_remote_code: bool) -> bool:
-    path = PurePosixPath(name)
-    wanted = path.suffix in _ENDINGS or (trust_remote_code and path.suffix == ".py")
-    return wanted and (len(path.parts) == 1 or path.parts[0] in _FOLDERS)
 
 
 def _load(read: Callable[[], Any], model: Pretrained) -> Any:

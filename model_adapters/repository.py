@@ -11,12 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ttmbench.errors import DataError
-from ttmbench.model_adapters.hub import gated, is_unreachable, out_of_reach, patiently, quiet_hub
+from ttmbench.model_adapters.hub import gated, is_unreachable, not_cached, out_of_reach, patiently, quiet_hub
 
+# Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
+_ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
+_FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -53,7 +56,7 @@ class Repository:
             return self.folder
         from huggingface_hub import snapshot_download
 
-        patterns = [glob.escape(name) for name in names]
+        patterns = sorted(glob.escape(name) for name in names)
         try:
             with quiet_hub(fetches=True):
                 folder = patiently(
@@ -95,12 +98,16 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
     if Path(name).is_dir():
         return Repository(name, None, None, _files_in(Path(name)), Path(name))
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise DataError(f"{name} is no folder here, and no name of a repository of the hub either") from None
     if offline:
         cached = _cached(name, revision)
         if cached is None:
-            raise out_of_reach(name, revision, LocalEntryNotFoundError(name))
+            raise not_cached(name, revision)
         return cached
     try:
         with quiet_hub():
@@ -112,6 +119,16 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
         return cached
     files = frozenset(one.rfilename for one in info.siblings or ())
     return Repository(name, revision, info.sha, files, None)
+
+
+def is_small(name: str) -> bool:
+    """Whether a file belongs to what libraries read beside the weights.
+
+    >>> [name for name in ("tokenizer.json", "model.safetensors", "onnx/config.json", "README.md") if is_small(name)]
+    ['tokenizer.json']
+    """
+    path = PurePosixPath(name)
+    return path.suffix in _ENDINGS and (len(path.parts) == 1 or path.parts[0] in _FOLDERS)
 
 
 def read_json_file(path: Path) -> Any:

@@ -156,6 +156,25 @@ class IterationRecord:
 
 
 @dataclass(frozen=True)
+class ModelCard:
+    """What a person wants to know of a named model before it is fetched.
+
+    Attributes:
+        weights: name of the file that is read.
+        bytes: its size, where it is known.
+        license: of the weights, as their page declares it; None where it declares none.
+        gated: whether terms have to be accepted on the hub first.
+        extra: what to install beside the package, as ``pip install`` takes it.
+    """
+
+    weights: str
+    bytes: int | None = None
+    license: str | None = None
+    gated: bool = False
+    extra: str | None = None
+
+
+@dataclass(frozen=True)
 class AdapterSpec:
     """A model adapter by name.
 
@@ -168,6 +187,7 @@ class AdapterSpec:
         aliases: other names.
         model_args: arguments that this name fixes; ``--model_args`` may override them.
         ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
+        card: what a person wants to know before the weights are fetched.
     """
 
     name: str
@@ -177,6 +197,7 @@ class AdapterSpec:
     aliases: tuple[str, ...] = ()
     model_args: Mapping[str, Any] = field(default_factory=dict)
     ttm_defaults: Mapping[str, Any] = field(default_factory=dict)
+    card: ModelCard | None = None
 
 
 @dataclass(frozen=True)
