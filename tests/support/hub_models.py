@@ -38,7 +38,9 @@ def saved_tensors(model: Any) -> dict[str, Any]:
 
     from safetensors.torch import load_file
 
-    with TemporaryDirectory() as folder:
+    from ttmbench.model_adapters.hub import quiet_hub
+
+    with TemporaryDirectory() as folder, quiet_hub():
         model.save_pretrained(folder)
         return load_file(Path(folder) / "model.safetensors")
 

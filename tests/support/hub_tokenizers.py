@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,114 @@ def write_gemma(folder: Path) -> int:
 def _write_merges(folder: Path, merges: list[tuple[str, str]]) -> None:
     lines = ["#version: 0.2", *(f"{first} {second}" for first, second in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_bert(folder: Path, processor: str, extra: tuple[str, ...] = ()) -> int:
+    """BERT's words with the ids of its special tokens; ``extra`` come after all others. Returns how many."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    fixed = ["[PAD]", *(f"[unused{index}]" for index in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    signs = sorted({letter for letter in TEXT.lower() if not letter.isspace()})
+    plain = [*fixed, *signs, *(f"##{letter}" for letter in signs), *sorted(set(re.findall(r"\w\w+", TEXT.lower())))]
+    vocabulary = {word: index for index, word in enumerate(plain)}
+    (folder / "vocab.txt").write_text("\n".join(plain) + "\n", encoding="utf-8")
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 101), ("[SEP]", 102)]
+    )
+    special = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), [fixed[0], *fixed[100:]]))
+    made.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in (*special.values(), *extra)])
+    made.save(str(folder / "tokenizer.json"))
+    write_json(folder / "special_tokens_map.json", special)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            **special,
+            **{"do_basic_tokenize": True, "do_lower_case": True, "model_max_length": 512, "never_split": None},
+            **{"processor_class": processor, "special_tokens_map_file": None, "strip_accents": None},
+            **{"tokenize_chinese_chars": True, "tokenizer_class": "BertTokenizer"},
+        },
+    )
+    return made.get_vocab_size()
+
+
+def write_bytes_bpe(folder: Path, first: tuple[str, ...], last: tuple[str, ...], begins_with: str | None = None) -> int:
+    """GPT-2's kind of tokenizer: special tokens before and after the words. Returns how many tokens there are."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=list(first),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT, *TEXT.split()], trainer)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in last])
+    made.post_processor = processors.ByteLevel(trim_offsets=False)
+    if begins_with is not None:
+        at = made.token_to_id(begins_with)
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{begins_with} $A", pair=f"{begins_with} $A {begins_with} $B", special_tokens=[(begins_with, at)]
+        )
+    made.save(str(folder / "tokenizer.json"))
+    saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    write_json(folder / "vocab.json", saved["vocab"])
+    _write_merges(folder, [tuple(merge) for merge in saved["merges"]])
+    return made.get_vocab_size()
+
+
+def write_llama(folder: Path) -> int:
+    """Llama's tokenizer with LLaVA's two additions: ``tokenizer.model`` and ``tokenizer.json``."""
+    from io import BytesIO
+
+    import sentencepiece
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+    model = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.split("\n")),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=500,
+        hard_vocab_limit=False,
+        **{"byte_fallback": True, "normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2},
+    )
+    (folder / "tokenizer.model").write_bytes(model.getvalue())
+    read = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = {read.id_to_piece(index): index for index in range(read.get_piece_size())}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in pieces and piece[cut:] in pieces and not piece.startswith("<")
+    ]
+    made = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(steps)
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    fixed = ["<unk>", "<s>", "</s>", "<image>", "<pad>"]
+    made.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in fixed])
+    made.save(str(folder / "tokenizer.json"))
+    ids = {one: made.token_to_id(one) for one in fixed}
+    write_json(folder / "added_tokens.json", {one: ids[one] for one in fixed[3:]})
+    named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    write_json(folder / "special_tokens_map.json", {key: token(one) for key, one in named.items()})
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            **{"add_bos_token": True, "add_eos_token": False, "add_prefix_space": None},
+            "added_tokens_decoder": {str(ids[one]): {**token(one), "special": True} for one in fixed},
+            **{**named, "clean_up_tokenization_spaces": False, "extra_special_tokens": {"image_token": "<image>"}},
+            **{"image_token": "<image>", "legacy": False, "model_max_length": 1000000000000000019884624838656},
+            **{"padding_side": "left", "processor_class": "LlavaProcessor", "sp_model_kwargs": {}},
+            **{"tokenizer_class": "LlamaTokenizer", "trust_remote_code": False, "use_default_system_prompt": False},
+        },
+    )
+    return made.get_vocab_size()
