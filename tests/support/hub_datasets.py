@@ -148,7 +148,7 @@ SPATIAL = {"COCO_QA_one_obj": 2247, "COCO_QA_two_obj": 440, "VG_QA_one_obj": 116
 
 
 def whatsup(root: Path) -> None:
-    """ServiceNow/whatsup_all: nine splits, the large ones of which no task reads; grey and CMYK pictures among COCO's."""
+    """ServiceNow/whatsup_all: nine splits, three of them large and read by no task; grey and CMYK pictures."""
     import datasets
 
     _, folder = repository(root, "ServiceNow/whatsup_all")
@@ -227,7 +227,7 @@ PATTERNS = [
 
 
 def mmvp(root: Path) -> None:
-    """MMVP/MMVP_VLM: a list of statements and nine folders of thirty pictures, in folders with blanks in their names."""
+    """MMVP/MMVP_VLM: a list of statements and nine folders of thirty pictures, with blanks in names."""
     import csv
 
     _, folder = repository(root, "MMVP/MMVP_VLM", "211372d5357398f914d806d07dc305aea1f257d2")

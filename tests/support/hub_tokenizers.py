@@ -177,8 +177,8 @@ def write_gemma(folder: Path) -> int:
             **{"add_bos_token": False, "add_eos_token": True, "added_tokens_decoder": added},
             **{"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>"], **named},
             **{"clean_up_tokenization_spaces": False, "do_lower_case": True, "model_input_names": ["input_ids"]},
-            **{"model_max_length": 64, "processor_class": "SiglipProcessor", "sp_model_kwargs": {}},
-            **{"spaces_between_special_tokens": False, "tokenizer_class": "GemmaTokenizer"},
+            **{"model_max_length": 64, "padding_side": "right", "processor_class": "SiglipProcessor"},
+            **{"sp_model_kwargs": {}, "spaces_between_special_tokens": False, "tokenizer_class": "GemmaTokenizer"},
             "use_default_system_prompt": False,
         },
     )
@@ -206,7 +206,8 @@ def write_bert(folder: Path, processor: str, extra: tuple[str, ...] = ()) -> int
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 101), ("[SEP]", 102)]
     )
-    special = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), [fixed[0], *fixed[100:]]))
+    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(roles, [fixed[0], *fixed[100:]], strict=True))
     made.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in (*special.values(), *extra)])
     made.save(str(folder / "tokenizer.json"))
     write_json(folder / "special_tokens_map.json", special)
@@ -262,7 +263,7 @@ def write_llama(folder: Path) -> int:
         sentence_iterator=iter(TEXT.split("\n")),
         model_writer=model,
         model_type="bpe",
-        vocab_size=500,
+        vocab_size=900,
         hard_vocab_limit=False,
         **{"byte_fallback": True, "normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2},
     )
