@@ -16,12 +16,14 @@ from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters.captioning import CaptionModel
 from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
 from ttmbench.model_adapters.pairmodel import full_precision
-from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights
+from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, weights_and_dtype
 from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
 
 
@@ -29,9 +31,10 @@ def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     prompt: str = "",
     end_token: bool = False,
-    weights: str = "fp32",
+    weights_dtype: str | None = None,
     noise_images: int = 3,
     noise_mean: float = 0.0,
     noise_std: float = 0.25,
@@ -45,11 +48,12 @@ def load(
     """Loads a language model, or a generative model that gets noise for pictures.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         prompt: text before the caption; a sequence-to-sequence model's input.
         end_token: also score the token that ends the caption.
-        weights: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
+        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         noise_images: how many noise images a generative model gets.
         noise_mean: of the noise, in normalised pixels.
         noise_std: of the noise, in normalised pixels.
@@ -70,9 +74,9 @@ def load(
     import transformers
 
     check_dtype(dtype)
-    origin = Origin(pretrained, revision, offline, trust_remote_code)
-    config = load_config(origin)
-    shared = {"weights": weights, "attn_implementation": attn_implementation}
+    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    config = load_config(found)
     if hasattr(config, "vision_config"):
         return BlindCaptioner(
             visualgpt.load(
@@ -88,7 +92,9 @@ def load(
                 dtype=dtype,
                 offline=offline,
                 trust_remote_code=trust_remote_code,
-                **shared,
+                weights=weights,
+                weights_dtype=weights_dtype,
+                attn_implementation=attn_implementation,
             )
         )
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:
@@ -97,10 +103,17 @@ def load(
         kind = transformers.AutoModelForCausalLM
     else:
         raise UsageError(f"{pretrained} is of type '{config.model_type}', which writes no text")
-    model = load_weights(kind, origin, **shared)
-    tokenizer = load_part(transformers.AutoTokenizer, origin)
+    model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
+    tokenizer = load_part(transformers.AutoTokenizer, found)
     return BlindLanguageModel(
-        model, tokenizer, name=pretrained, prompt=prompt, end_token=end_token, device=device, dtype=dtype
+        model,
+        tokenizer,
+        name=pretrained,
+        prompt=prompt,
+        end_token=end_token,
+        device=device,
+        dtype=dtype,
+        files=found.files,
     )
 
 
@@ -129,7 +142,7 @@ class BlindCaptioner(BlindScorer):
 
     def __init__(self, captioner: CaptionModel) -> None:
         super().__init__()
-        self.captioner = captioner
+        self.captioner, self.files = captioner, captioner.files
 
     def fingerprint(self) -> Mapping[str, Any]:
         """The model's, without what needs a picture."""
@@ -144,9 +157,19 @@ class BlindLanguageModel(BlindScorer):
     """Mean log-likelihood of the caption's tokens under a language model, causal or sequence-to-sequence."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, name: str, prompt: str, end_token: bool, device: str, dtype: str
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        prompt: str,
+        end_token: bool,
+        device: str,
+        dtype: str,
+        files: ModelFiles | None = None,
     ) -> None:
         super().__init__()
+        self.files = files
         self.dtype, self.device = check_dtype(dtype), torch.device(pick_device(device))
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.name, self.prompt, self.end_token = name, prompt, end_token

@@ -20,6 +20,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import count_parameters, stated_name
 from ttmbench.model_adapters.pairmodel import PairModel, save_parts
 from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.types import ModelFiles
 
 PRIORS = ("noise", "test_images")
 AT_ONCE = 64  # captions per pass over a noise image
@@ -72,8 +73,10 @@ class CaptionModel(PairModel):
         debiasing: Debiasing,
         device: str,
         dtype: str,
+        files: ModelFiles | None = None,
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
+        self.files = files
         self.parts, self.name, self.prompt, self.end_token = parts, name, prompt, end_token
         named = (
             {"processor": parts[0]}

@@ -13,13 +13,14 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
 from ttmbench.model_adapters.image_text import ImageTextModel, load_image_text
-from ttmbench.model_adapters.pretrained import Origin
+from ttmbench.model_adapters.pretrained import find, locate, weights_and_dtype
 from ttmbench.model_adapters.stated import stated_parts
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = ["ChatChooser", "load", "locate"]
 ORDERS = ("random", "both")
 CHOICE_TOKENS = 100  # as behind a server; most answers end after a few
 HINT = "--model_args side_by_side=true joins them into one"
@@ -29,10 +30,11 @@ def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     order: str = "random",
     side_by_side: bool = False,
     max_tokens: int = CHOICE_TOKENS,
-    weights: str = "fp32",
+    weights_dtype: str | None = None,
     split_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
@@ -43,12 +45,13 @@ def load(
     """Loads a model that is asked forced choices, from the hub or a folder.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         order: of options: ``random`` by seed, or ``both``.
         side_by_side: join the two images of a question, for models that take one.
         max_tokens: of an answer.
-        weights: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
+        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut pictures into tiles or not, where the model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -70,10 +73,11 @@ def load(
         raise UsageError(f"side_by_side must be true or false, got {side_by_side}")
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise UsageError(f"max_tokens must be a whole number above 0, got {max_tokens}")
+    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     chat = load_image_text(
-        Origin(pretrained, revision, offline, trust_remote_code),
+        find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code),
         device=torch.device(pick_device(device)),
-        weights=weights,
+        weights_dtype=weights_dtype,
         attn_implementation=attn_implementation,
         split_images=split_images,
         encodes=False,
@@ -108,7 +112,7 @@ class ChatChooser:
         if not chat.processor.chat_template:
             raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
         self.chat, self.name, self.choice_style, self.max_tokens = chat, name, style, max_tokens
-        self.dtype = check_dtype(dtype)
+        self.dtype, self.files = check_dtype(dtype), chat.files
         self.weights_sha256 = digest(chat.model.state_dict())
         chat.model.generation_config = _greedy(chat, max_tokens)
 

@@ -16,6 +16,7 @@ import torch
 from ttmbench.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.contrastive import ContrastiveModel, count_parameters, unit
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,7 +52,7 @@ def load(
         DataError: the file cannot be read, or its arrays are no features.
         UsageError: a scale that is not positive.
     """
-    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    file = _file(path)
     arrays = read_arrays(file).arrays
     images, captions = (_features(file, arrays, name) for name in (IMAGES, CAPTIONS))
     if images.shape[1] != captions.shape[1]:
@@ -63,6 +64,18 @@ def load(
         raise UsageError(f"logit_scale must be positive, got {scale}")
     heads = ResidualHeads(images.shape[1])
     return EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=device)
+
+
+def locate(*, path: str) -> list[ModelFiles]:
+    """The file of features; DataError if it is not there."""
+    file = _file(path)
+    if not file.is_file():
+        raise DataError(f"{file} does not exist")
+    return [ModelFiles(path, file.parent, (file.name,))]
+
+
+def _file(path: str) -> Path:
+    return Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
 
 
 class ResidualHeads(torch.nn.Module):

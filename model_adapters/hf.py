@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import (
     PIXELS,
     ContrastiveModel,
@@ -24,12 +24,15 @@ from ttmbench.model_adapters.contrastive import (
     stated_name,
     trimmed,
 )
-from ttmbench.model_adapters.hub import quiet_hub, why_not_loaded
+from ttmbench.model_adapters.hub import quiet_hub
+from ttmbench.model_adapters.pretrained import find, load_part, load_weights, locate
 from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 
 
@@ -37,6 +40,7 @@ def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -47,8 +51,9 @@ def load(
     """Loads a contrastive dual encoder from the hub or a folder.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
@@ -66,28 +71,19 @@ def load(
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     check_dtype(dtype)
-    common = {"revision": revision, "local_files_only": offline, "trust_remote_code": trust_remote_code}
-    with quiet_hub():
-        try:
-            model, report = AutoModel.from_pretrained(
-                pretrained,
-                dtype=torch.float32,
-                use_safetensors=True,
-                attn_implementation=attn_implementation,
-                output_loading_info=True,
-                **common,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(pretrained, **common)
-            image_processor = AutoImageProcessor.from_pretrained(pretrained, **common)
-        except Exception as error:
-            raise DataError(why_not_loaded(pretrained, error)) from error
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise DataError(f"the weights of {pretrained} lack {len(missing)} tensors, the first is {missing[0]}")
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    model = load_weights(AutoModel, found, attn_implementation=attn_implementation)
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
         raise UsageError(f"{pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature")
     return TransformersModel(
-        model, tokenizer, image_processor, name=pretrained, device=device, dtype=dtype, compile_towers=compile
+        model,
+        load_part(AutoTokenizer, found),
+        load_part(AutoImageProcessor, found),
+        name=pretrained,
+        files=found.files,
+        device=device,
+        dtype=dtype,
+        compile_towers=compile,
     )
 
 
@@ -103,9 +99,11 @@ class TransformersModel(ContrastiveModel):
         name: str,
         device: str,
         dtype: str,
+        files: ModelFiles | None = None,
         compile_towers: bool = False,
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
+        self.files = files
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.name = name

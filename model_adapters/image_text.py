@@ -18,7 +18,8 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.pairmodel import full_precision
-from ttmbench.model_adapters.pretrained import Origin, load_part, load_weights
+from ttmbench.model_adapters.pretrained import Pretrained, load_part, load_weights
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -63,10 +64,18 @@ class ImageTextModel:
         processor: of pictures and text.
         device: where to compute.
         encodes: whether pictures will be encoded apart from prompts (`see`); generation does without.
+        files: what the weights were read from.
     """
 
-    def __init__(self, model: Any, processor: Any, device: torch.device, encodes: bool = True) -> None:
-        self.model, self.processor, self.device = model.to(device).eval(), processor, device
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        device: torch.device,
+        encodes: bool = True,
+        files: ModelFiles | None = None,
+    ) -> None:
+        self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
         self.tokenizer = processor.tokenizer
         self.kind: str = model.config.model_type
         self._core = getattr(model, "model", model)
@@ -233,10 +242,10 @@ class _Memory:
 
 
 def load_image_text(
-    origin: Origin,
+    found: Pretrained,
     *,
     device: torch.device,
-    weights: str,
+    weights_dtype: str,
     attn_implementation: str | None,
     split_images: bool | None,
     encodes: bool = True,
@@ -244,9 +253,9 @@ def load_image_text(
     """Loads an image-text-to-text model.
 
     Args:
-        origin: where from.
+        found: where from.
         device: where to.
-        weights: how they are kept in memory.
+        weights_dtype: how tensors are kept in memory.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         split_images: cut pictures into tiles or not, where the model can do both; None leaves its own way.
         encodes: whether pictures will be encoded apart from prompts, which not every model can.
@@ -260,17 +269,19 @@ def load_image_text(
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    processor = load_part(AutoProcessor, origin)
+    processor = load_part(AutoProcessor, found)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
-        raise UsageError(f"{origin.pretrained} has no processor for pictures and text")
+        raise UsageError(f"{found.name} has no processor for pictures and text")
     if split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
-            raise UsageError(f"{origin.pretrained} does not split pictures; leave split_images out")
+            raise UsageError(f"{found.name} does not split pictures; leave split_images out")
         for name in names:
             setattr(processor.image_processor, name, split_images)
-    model = load_weights(AutoModelForImageTextToText, origin, weights=weights, attn_implementation=attn_implementation)
-    return ImageTextModel(model, processor, device, encodes)
+    model = load_weights(
+        AutoModelForImageTextToText, found, dtype=weights_dtype, attn_implementation=attn_implementation
+    )
+    return ImageTextModel(model, processor, device, encodes, files=found.files)
 
 
 def _together(seen: Sequence[Seen]) -> Any:

@@ -13,8 +13,9 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.hf import TransformersModel
-from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights
+from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate
 
+__all__ = ["load", "locate"]
 TEMPERATURE = 0.07
 
 
@@ -22,6 +23,7 @@ def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     temperature: float | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
@@ -33,8 +35,9 @@ def load(
     """Loads the contrastive half of a model from the hub or a folder.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         temperature: what cosines are divided by (BLIP and BLIP-2: 0.07); FLAVA has its own.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -52,8 +55,8 @@ def load(
     """
     import transformers
 
-    origin = Origin(pretrained, revision, offline, trust_remote_code)
-    family = load_config(origin).model_type
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    family = load_config(found).model_type
     if family not in FAMILIES:
         raise UsageError(
             f"{pretrained} is of type '{family}', whose contrastive half is not known; known: {', '.join(FAMILIES)}. "
@@ -63,13 +66,14 @@ def load(
         raise UsageError(f"temperature={temperature}: FLAVA has its own, and it has to be positive for the others")
     kind, adapter = FAMILIES[family]
     model = load_weights(
-        getattr(transformers, kind), origin, attn_implementation=attn_implementation, unused=("image_codebook.",)
+        getattr(transformers, kind), found, attn_implementation=attn_implementation, unused=("image_codebook.",)
     )
     built = adapter(
         model,
-        load_part(transformers.AutoTokenizer, origin),
-        load_part(transformers.AutoImageProcessor, origin),
+        load_part(transformers.AutoTokenizer, found),
+        load_part(transformers.AutoImageProcessor, found),
         name=pretrained,
+        files=found.files,
         device=device,
         dtype=dtype,
         compile_towers=compile,

@@ -19,17 +19,21 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters.contrastive import PIXELS, count_parameters, stated_name, trimmed
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 from ttmbench.model_adapters.pairmodel import TrainablePairModel, full_precision, save_parts
-from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights, on_device
+from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, on_device
 from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+__all__ = ["MatchingModel", "load", "locate"]
 
 
 def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -39,8 +43,9 @@ def load(
     """Loads a model with a matching head from the hub or a folder.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; weights and scores are fp32 in any case.
@@ -56,21 +61,22 @@ def load(
     """
     import transformers
 
-    origin = Origin(pretrained, revision, offline, trust_remote_code)
-    family = load_config(origin).model_type
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    family = load_config(found).model_type
     if family not in FAMILIES:
         raise UsageError(
             f"{pretrained} is of type '{family}', whose matching head is not known; known: {', '.join(FAMILIES)}"
         )
     kind, adapter = FAMILIES[family]
     model = load_weights(
-        getattr(transformers, kind), origin, attn_implementation=attn_implementation, unused=("image_codebook.",)
+        getattr(transformers, kind), found, attn_implementation=attn_implementation, unused=("image_codebook.",)
     )
     return adapter(
         model,
-        load_part(transformers.AutoTokenizer, origin),
-        load_part(transformers.AutoImageProcessor, origin),
+        load_part(transformers.AutoTokenizer, found),
+        load_part(transformers.AutoImageProcessor, found),
         name=pretrained,
+        files=found.files,
         device=device,
         dtype=dtype,
     )
@@ -79,8 +85,19 @@ def load(
 class MatchingModel(TrainablePairModel):
     """A matching head as an adapter; subclasses know one architecture."""
 
-    def __init__(self, model: Any, tokenizer: Any, image_processor: Any, *, name: str, device: str, dtype: str) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        image_processor: Any,
+        *,
+        name: str,
+        device: str,
+        dtype: str,
+        files: ModelFiles | None = None,
+    ) -> None:
         super().__init__(model, device=device, dtype=dtype)
+        self.files = files
         self.tokenizer, self.image_processor, self.name = tokenizer, image_processor, name
         self._scale, _ = pixel_scale(image_processor)
         self._parts = stated_parts(model, self.device, image_processor=image_processor, tokenizer=tokenizer)

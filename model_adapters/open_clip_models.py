@@ -19,7 +19,6 @@ from open_clip.transform import Compose, Normalize, PreprocessCfg, ToTensor, ima
 from safetensors.torch import save_file
 from torch.func import functional_call
 
-from ttmbench.errors import DataError
 from ttmbench.model_adapters import open_clip_sources as sources
 from ttmbench.model_adapters.contrastive import (
     ContrastiveModel,
@@ -30,8 +29,10 @@ from ttmbench.model_adapters.contrastive import (
     random_crop,
     stated_name,
 )
-from ttmbench.model_adapters.hub import gated, quiet_hub, why_out_of_reach
+from ttmbench.model_adapters.hub import quiet_hub
+from ttmbench.model_adapters.pretrained import check_weights
 from ttmbench.model_adapters.stated import digest_of, tokenizer_digest
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,6 +42,8 @@ def load(
     *,
     model: str,
     pretrained: str | None = None,
+    revision: str | None = None,
+    weights: str = "auto",
     device: str = "auto",
     dtype: str = "fp32",
     compile: bool = False,
@@ -50,8 +53,10 @@ def load(
 
     Args:
         model: name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``.
-        pretrained: with the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file. Only safetensors are
-            read.
+        pretrained: with the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file: safetensors, or a
+            checkpoint that open_clip's training wrote (``epoch_32.pt``).
+        revision: commit, tag or branch of the hub repository that a tag or ``hf-hub:`` names.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
         compile: run both towers through ``torch.compile``.
@@ -65,14 +70,35 @@ def load(
         UsageError: unknown model, tag or argument, or no weights named.
     """
     check_dtype(dtype)
-    with quiet_hub(offline=offline), _quiet_root():
-        source = sources.find(model, pretrained, offline=offline)
-        tokenizer = _tokenizer(source, offline)
-        built = sources.build(source)
+    with _quiet_root():
+        source = sources.find(model, pretrained, _request(revision, weights, offline))
+        with quiet_hub(offline=True):
+            tokenizer, built = sources.tokenizer_of(source), sources.build(source)
     stated = {"model": _stated_model(source.model), "pretrained": stated_name(pretrained) if pretrained else None}
     return OpenClipModel(
-        built, tokenizer, source.config, stated=stated, device=device, dtype=dtype, compile_towers=compile
+        built,
+        tokenizer,
+        source.config,
+        stated=stated,
+        files=source.files,
+        device=device,
+        dtype=dtype,
+        compile_towers=compile,
     )
+
+
+def locate(
+    *,
+    model: str,
+    pretrained: str | None = None,
+    revision: str | None = None,
+    weights: str = "auto",
+    offline: bool = False,
+) -> list[ModelFiles]:
+    """The files that a model is loaded from, fetched unless ``offline``; arguments and errors as for `load`."""
+    with _quiet_root():
+        files = sources.find(model, pretrained, _request(revision, weights, offline)).files
+    return [files, *files.beside]
 
 
 class OpenClipModel(ContrastiveModel):
@@ -87,12 +113,13 @@ class OpenClipModel(ContrastiveModel):
         stated: Mapping[str, Any],
         device: str,
         dtype: str,
+        files: ModelFiles | None = None,
         compile_towers: bool = False,
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
         self.tokenizer = tokenizer
         self.config = config
-        self.stated = stated
+        self.stated, self.files = stated, files
         self.compiled = compile_towers
         self._parts = {
             "config_sha256": digest_of(config["model_cfg"]),
@@ -255,17 +282,8 @@ def _stated_model(model: str) -> str:
     return model
 
 
-def _tokenizer(source: sources.Source, offline: bool) -> Any:
-    name = source.config["model_cfg"]["text_cfg"].get("hf_tokenizer_name")
-    options = {"local_files_only": offline} if name else {}
-    try:
-        return open_clip.get_tokenizer(source.model, **options)
-    except Exception as error:
-        where = source.model if source.model.startswith(sources.FOLDER) else str(name)
-        raise DataError(
-            gated(where, error)
-            or f"the tokenizer of {source.model} cannot be loaded from {where} ({why_out_of_reach(error)})"
-        ) from error
+def _request(revision: str | None, weights: str, offline: bool) -> sources.Request:
+    return sources.Request(revision, check_weights(weights) == "safetensors", offline)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf
+from ttmbench.types import ModelFiles
 
 FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 
@@ -35,9 +36,18 @@ def load(
         UsageError: no such training seed.
         DataError: the weights are damaged.
     """
+    folder = str(_folder(training_seed))
+    return hf.load(
+        pretrained=folder, attn_implementation=attn_implementation, device=device, dtype=dtype, compile=compile
+    )
+
+
+def locate(*, training_seed: int = 0) -> list[ModelFiles]:
+    """The folder of weights that ships with the package; UsageError if there is no such training seed."""
+    return hf.locate(pretrained=str(_folder(training_seed)), offline=True)
+
+
+def _folder(training_seed: int) -> Path:
     if training_seed not in FOLDERS:
         raise UsageError(f"training_seed must be one of {sorted(FOLDERS)}, got {training_seed}")
-    folder = Path(str(files("ttmbench.model_adapters"))) / "assets" / FOLDERS[training_seed]
-    return hf.load(
-        pretrained=str(folder), attn_implementation=attn_implementation, device=device, dtype=dtype, compile=compile
-    )
+    return Path(str(files("ttmbench.model_adapters"))) / "assets" / FOLDERS[training_seed]

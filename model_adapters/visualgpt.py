@@ -8,13 +8,16 @@ from ttmbench.model_adapters.captioners import Blip2Captioner, BlipCaptioner, Ch
 from ttmbench.model_adapters.captioning import CaptionModel, Debiasing
 from ttmbench.model_adapters.contrastive import check_dtype, pick_device
 from ttmbench.model_adapters.image_text import load_image_text
-from ttmbench.model_adapters.pretrained import Origin, load_config, load_part, load_weights
+from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, weights_and_dtype
+
+__all__ = ["load", "locate"]
 
 
 def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     alpha: float = 0.0,
     prior: str = "noise",
     noise_images: int = 3,
@@ -23,7 +26,7 @@ def load(
     noise_seed: int = 0,
     prompt: str = "",
     end_token: bool = False,
-    weights: str = "fp32",
+    weights_dtype: str | None = None,
     split_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
@@ -34,8 +37,9 @@ def load(
     """Loads a generative model from the hub or a folder: BLIP, BLIP-2, or one with a chat template.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         alpha: how much of log P(t) a run takes off, from 0 to 1 (Eq. 7).
         prior: where P(t) comes from: ``noise``, or ``test_images``, the mean over the task's images.
         noise_images: how many noise images.
@@ -44,7 +48,7 @@ def load(
         noise_seed: draws the noise.
         prompt: text before the caption; of a chat model, the user's turn beside the picture.
         end_token: also score the token that ends the caption.
-        weights: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
+        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut pictures into tiles or not, where a chat model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -63,8 +67,9 @@ def load(
 
     check_dtype(dtype)
     debiasing = Debiasing(alpha, prior, noise_images, noise_mean, noise_std, noise_seed).check()
-    origin = Origin(pretrained, revision, offline, trust_remote_code)
-    family = load_config(origin).model_type
+    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    family = load_config(found).model_type
     options = {
         "name": pretrained,
         "prompt": prompt,
@@ -72,6 +77,7 @@ def load(
         "debiasing": debiasing,
         "device": device,
         "dtype": dtype,
+        "files": found.files,
     }
     known = {
         "blip": (transformers.BlipForConditionalGeneration, BlipCaptioner),
@@ -79,13 +85,13 @@ def load(
     }
     if family in known:
         kind, adapter = known[family]
-        model = load_weights(kind, origin, weights=weights, attn_implementation=attn_implementation)
-        tokenizer = load_part(transformers.AutoTokenizer, origin)
-        return adapter(model, tokenizer, load_part(transformers.AutoImageProcessor, origin), **options)
+        model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
+        tokenizer = load_part(transformers.AutoTokenizer, found)
+        return adapter(model, tokenizer, load_part(transformers.AutoImageProcessor, found), **options)
     chat = load_image_text(
-        origin,
+        found,
         device=torch.device(pick_device(device)),
-        weights=weights,
+        weights_dtype=weights_dtype,
         attn_implementation=attn_implementation,
         split_images=split_images,
     )

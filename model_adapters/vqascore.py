@@ -15,13 +15,14 @@ from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, p
 from ttmbench.model_adapters.image_text import ImageTextModel, Picture, Seen, load_image_text
 from ttmbench.model_adapters.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters.pairmodel import TrainablePairModel, save_parts
-from ttmbench.model_adapters.pretrained import Origin
+from ttmbench.model_adapters.pretrained import find, locate, weights_and_dtype
 from ttmbench.model_adapters.stated import stated_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATE = 'Does this figure show "{caption}"? Please answer yes or no.'
+__all__ = ["SCORES", "TEMPLATE", "VQAScore", "load", "locate"]
 SCORES = ("log_odds", "probability")
 
 
@@ -29,11 +30,12 @@ def load(
     *,
     pretrained: str,
     revision: str | None = None,
+    weights: str = "auto",
     score: str = "log_odds",
     template: str = TEMPLATE,
     lora: int | None = None,
     lora_targets: str = TARGETS,
-    weights: str = "fp32",
+    weights_dtype: str | None = None,
     split_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
@@ -44,13 +46,14 @@ def load(
     """Loads a model that can be asked about a picture, from the hub or a folder.
 
     Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote. Only safetensors are read.
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         score: ``log_odds``, log P(yes) - log P(no), or ``probability``, P(yes).
         template: the question; ``{caption}`` stands for the caption.
         lora: train factors of this rank instead of all weights.
         lora_targets: regular expression for the names of the layers that get factors.
-        weights: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
+        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut pictures into tiles or not, where the model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -70,11 +73,12 @@ def load(
         raise UsageError(f"score '{score}' is unknown; known: {', '.join(SCORES)}")
     if "{caption}" not in template:
         raise UsageError(f"template {template!r} has no {{caption}}")
-    origin = Origin(pretrained, revision, offline, trust_remote_code)
+    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
     chat = load_image_text(
-        origin,
+        found,
         device=torch.device(pick_device(device)),
-        weights=weights,
+        weights_dtype=weights_dtype,
         attn_implementation=attn_implementation,
         split_images=split_images,
     )
@@ -108,6 +112,7 @@ class VQAScore(TrainablePairModel):
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self.n_parameters = count_parameters(self.model.parameters())
         self.lora = lora
+        self.files = chat.files
         self._parts = stated_parts(self.model, self.device, processor=chat.processor)
         if lora is not None:
             add_lora(self.model, *lora)
@@ -166,7 +171,7 @@ class VQAScore(TrainablePairModel):
         """
         self.check_trainable()
         if self.lora is None and self.model.dtype != torch.float32:
-            raise UsageError("weights in half precision are too coarse to train; use weights=fp32 or lora=16")
+            raise UsageError("weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16")
         self.model.train()
         with self.autocast():
             seen = self.chat.see(images)

@@ -7,7 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from ttmbench.cli import main
 from ttmbench.doctor import look_at_model, look_at_task, usable
@@ -79,10 +81,10 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
     ("words", "code", "said"),
     [
         (["--tasks", "shapes_place,shapes_color"], 0, "drawn on this machine"),
-        (["--models", "tiny-clip"], 0, "part of ttmbench"),
+        (["--models", "tiny-clip"], 0, "assets/tiny_clip"),
         (["--tasks", "shapes_*", "--models", "tiny-clip,tiny-clip-seed1"], 0, "present"),
         (["--tasks", "mmvp_vlm"], 4, "ttmbench download mmvp_vlm"),
-        (["--tasks", "shapes_place", "--models", "siglip-b16"], 4, "google/siglip-base-patch16-224 is not in"),
+        (["--tasks", "shapes_place", "--models", "siglip-b16"], 4, "model google/siglip-base-patch16-224 is not in"),
         (["--models", "hf"], 4, "unknown"),
     ],
 )
@@ -183,12 +185,17 @@ def test_a_users_own_task(tmp_path, folder_task):
 
 def test_a_model_in_the_cache(tmp_path):
     assert look_at_model(adapter(pretrained="me/model")).state == "missing"
-    cached(tmp_path, "me/model", "model.safetensors")
+    folder = cached(tmp_path, "me/model", "model.safetensors")
     found = look_at_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "only in part (no configuration)" in found.detail
+    assert found.state == "missing" and "only in part: it lacks config.json" in found.detail
+    assert found.mend == "ttmbench download --model mine"
     cached(tmp_path, "me/model", "config.json")
     found = look_at_model(adapter(pretrained="me/model"))
-    assert found.state == "present" and found.detail == f"me/model in {tmp_path / 'hub'}"
+    assert found.state == "present" and found.detail == f"me/model at {SHA[:8]} in {folder}"
+    assert look_at_model(adapter(pretrained="me/model", revision="f" * 40)).state == "missing"
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert look_at_model(adapter(pretrained="me/model")).state == "present"
+    assert look_at_model(adapter(pretrained="me/model", weights="safetensors")).state == "missing"
 
 
 def test_weights_in_several_files(tmp_path):
@@ -196,14 +203,16 @@ def test_weights_in_several_files(tmp_path):
     weights = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights), encoding="utf-8")
     found = look_at_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "(b.safetensors)" in found.detail and "--model mine" in found.mend
+    assert found.state == "missing" and "it lacks b.safetensors" in found.detail and "--model mine" in found.mend
     cached(tmp_path, "me/model", "b.safetensors")
     assert look_at_model(adapter(pretrained="me/model")).state == "present"
 
 
 def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
     assert look_at_model(adapter(pretrained=str(tiny_hf_clip))).state == "present"
-    assert look_at_model(adapter(pretrained="nothing")).state == "unknown"
+    assert look_at_model(adapter(pretrained="nothing")).state == "missing"
+    assert look_at_model(adapter(pretrained=str(tmp_path))).state == "missing"
+    assert look_at_model(adapter()).state == "unknown"
     assert look_at_model(AdapterSpec("acme", "acme.model:load")).state == "unknown"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("no_such_package",))).state == "missing"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
@@ -213,15 +222,24 @@ def test_models_of_open_clip(tmp_path):
     def one(**arguments: object) -> str:
         return look_at_model(AdapterSpec("mine", OPEN_CLIP, model_args=arguments)).state
 
-    assert one(model=f"local-dir:{tmp_path}") == "present" and one(model="local-dir:nowhere") == "missing"
+    assert one(model=f"local-dir:{tmp_path}") == "missing" and one(model="local-dir:nowhere") == "missing"
     assert one(model="hf-hub:me/model") == "missing" and one() == "unknown"
-    cached(tmp_path, "me/model", "open_clip_config.json", "open_clip_model.safetensors")
+    cached(tmp_path, "me/model", "open_clip_config.json")
+    assert one(model="hf-hub:me/model") == "missing"
+    folder = cached(tmp_path, "me/model", "open_clip_config.json")
+    config = {"model_cfg": {"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert one(model="hf-hub:me/model") == "missing"
+    save_file({"visual.proj": torch.zeros(1)}, folder / "open_clip_model.safetensors")
     assert one(model="hf-hub:me/model") == "present"
     assert one(model="ViT-B-32", pretrained="laion2b_s34b_b79k") == "missing"
     assert one(model="ViT-B-32", pretrained="no_such_tag") == "unknown"
 
 
 def test_a_registered_model_in_the_cache(tmp_path, capsys):
-    cached(tmp_path, "openai/clip-vit-base-patch32", "model.safetensors", "config.json")
+    folder = cached(tmp_path, "openai/clip-vit-base-patch32", "model.safetensors", "config.json")
     code, out, _ = run(capsys, "doctor", "--models", "clip-b32", "--tasks", "shapes_place")
-    assert code == 0 and "openai/clip-vit-base-patch32 in" in out
+    assert code == 4 and "at revision c237dc49" in out, "what is there is not the commit that the name pins"
+    folder.rename(folder.with_name(build_registry().adapter("clip-b32").model_args["revision"]))
+    code, out, _ = run(capsys, "doctor", "--models", "clip-b32", "--tasks", "shapes_place")
+    assert code == 0 and "openai/clip-vit-base-patch32 at c237dc49 in" in out

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.models import model_info, remark_on_files
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
@@ -99,8 +104,6 @@ def test_bf16_scores_are_fp32_and_near(folder):
 
 
 def test_damaged_weights_are_one_clear_error(tmp_path, tiny_hf_clip):
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(tiny_hf_clip, folder)
     weights = folder / "model.safetensors"
@@ -111,10 +114,6 @@ def test_damaged_weights_are_one_clear_error(tmp_path, tiny_hf_clip):
 
 
 def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
-    import shutil
-
-    from safetensors.torch import load_file, save_file
-
     folder = tmp_path / "partial"
     shutil.copytree(tiny_hf_clip, folder)
     tensors = load_file(folder / "model.safetensors")
@@ -125,21 +124,80 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 
 
 def test_a_model_that_is_nowhere_is_one_clear_error():
-    with pytest.raises(DataError, match="neither a folder here"):
+    with pytest.raises(DataError, match="is no folder here, and is not in"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
+    with pytest.raises(DataError, match="no name of a repository"):
+        hf.load(pretrained="./no/such/folder", device="cpu")
 
 
-def test_pickled_weights_are_refused(tmp_path, tiny_hf_clip):
-    import shutil
+class Program:
+    """Leaves a file behind if it is unpickled."""
 
-    from safetensors.torch import load_file
+    def __init__(self, trace):
+        self.trace = trace
 
+    def __reduce__(self):
+        return (open, (str(self.trace), "w"))
+
+
+@pytest.fixture
+def pickled(tmp_path, tiny_hf_clip):
+    """The tiny CLIP as old repositories hold it: ``pytorch_model.bin``, with buffers that nothing needs any more."""
     folder = tmp_path / "pickled"
     shutil.copytree(tiny_hf_clip, folder)
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    tensors = load_file(folder / "model.safetensors")
+    old = {"text_model.embeddings.position_ids": torch.arange(8)[None]}
+    torch.save({**tensors, **old}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(DataError):
-        hf.load(pretrained=str(folder), device="cpu")
+    return folder
+
+
+def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
+    adapter, safe = hf.load(pretrained=str(pickled), device="cpu"), hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    assert adapter.weights_sha256 == safe.weights_sha256
+    said = model_info(adapter)["source"]
+    assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
+    assert model_info(safe)["source"]["format"] == "safetensors"
+    assert "tensors alone are read" in remark_on_files(adapter) and remark_on_files(safe) is None
+    with pytest.raises(DataError, match=r"pytorch_model\.bin and not as safetensors"):
+        hf.load(pretrained=str(pickled), device="cpu", weights="safetensors")
+    with pytest.raises(UsageError, match="weights=pickle is unknown"):
+        hf.load(pretrained=str(pickled), device="cpu", weights="pickle")
+
+
+def test_a_pickle_in_shards(pickled, tiny_hf_clip):
+    tensors = torch.load(pickled / "pytorch_model.bin", weights_only=True)
+    names = sorted(tensors)
+    halves = {"pytorch_model-00001-of-00002.bin": names[::2], "pytorch_model-00002-of-00002.bin": names[1::2]}
+    for file, some in halves.items():
+        torch.save({name: tensors[name] for name in some}, pickled / file)
+    where = {name: file for file, some in halves.items() for name in some}
+    index = pickled / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}), encoding="utf-8")
+    (pickled / "pytorch_model.bin").unlink()
+    adapter = hf.load(pretrained=str(pickled), device="cpu")
+    assert adapter.weights_sha256 == hf.load(pretrained=str(tiny_hf_clip), device="cpu").weights_sha256
+    (pickled / "pytorch_model-00002-of-00002.bin").unlink()
+    with pytest.raises(DataError, match=r"lacks pytorch_model-00002-of-00002\.bin; copy it again"):
+        hf.load(pretrained=str(pickled), device="cpu")
+    for broken in ("[]", "{", '{"weight_map": 3}', '{"weight_map": {"x": "../../pytorch_model.bin"}}'):
+        index.write_text(broken, encoding="utf-8")
+        with pytest.raises(DataError):
+            hf.load(pretrained=str(pickled), device="cpu")
+
+
+def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
+    trace = tmp_path / "trace"
+    torch.save({"logit_scale": Program(trace)}, pickled / "pytorch_model.bin")
+    with pytest.raises(DataError, match="cannot be loaded") as caught:
+        hf.load(pretrained=str(pickled), device="cpu")
+    assert not trace.exists() and "\n" not in str(caught.value)
+
+
+def test_a_model_of_open_clip_is_told_from_one_of_transformers(tmp_path):
+    (tmp_path / "open_clip_pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(DataError, match="--model open_clip --model_args model=local-dir:"):
+        hf.load(pretrained=str(tmp_path), device="cpu")
 
 
 def test_unknown_dtype_and_training_seed():

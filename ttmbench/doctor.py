@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from ttmbench.data.loading import data_folder
 from ttmbench.data.places import Place
-from ttmbench.errors import TtmbenchError
-from ttmbench.model_weights import Weights, weights_of
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.models import locate_files
 from ttmbench.registry import Registry
 from ttmbench.store.folder import store_folder
 from ttmbench.taskfile import TaskFile
@@ -88,7 +88,7 @@ def look_at_model(spec: AdapterSpec) -> Finding:
         spec: the model.
 
     Returns:
-        What was found; ``unknown`` for an adapter that does not name its weights by ``model_args``.
+        What was found; ``unknown`` for a name that fixes no weights, and for an adapter that does not tell.
     """
     absent = [need for need in spec.needs if not _installed(need)]
     if absent:
@@ -96,17 +96,25 @@ def look_at_model(spec: AdapterSpec) -> Finding:
             "model", spec.name, "missing", f"{absent[0]} is not installed", f"pip install {' '.join(spec.needs)}"
         )
     try:
-        weights = weights_of(spec)
+        files = locate_files(spec, {}, offline=True)
+    except DataError as error:
+        return _absent(spec, str(error))
     except Exception as error:  # a library that cannot tell is no reason to tell nothing
         return Finding("model", spec.name, "unknown", f"{type(error).__name__}: {error}")
-    return _told(spec, weights)
+    if files is None:
+        return Finding("model", spec.name, "unknown", "its arguments name no weights")
+    shown = [f"{one.name}{f' at {one.commit[:8]}' if one.commit else ''} in {one.folder}" for one in files]
+    return Finding("model", spec.name, "present", ", ".join(shown))
 
 
-def _told(spec: AdapterSpec, weights: Weights) -> Finding:
-    if weights.state != "missing":
-        return Finding("model", spec.name, weights.state, weights.detail)
-    load = f"ttmbench --model {spec.name} --tasks shapes_place --limit 1"
-    return Finding("model", spec.name, "missing", weights.detail, f"`{load}` with network fetches it")
+def _absent(spec: AdapterSpec, why: str) -> Finding:
+    """A model that cannot be loaded offline; ``why`` says what to do as well, which is said here for its name."""
+    command = f"ttmbench download --model {spec.name}"
+    why = why.partition(";")[0].replace("is no folder here, and ", "")
+    if spec.card is None or not spec.card.gated or token_is_set():
+        return Finding("model", spec.name, "missing", why, command)
+    page = f"https://huggingface.co/{spec.model_args.get('pretrained')}"
+    return Finding("model", spec.name, "gated", why, f"accept the terms at {page}, set HF_TOKEN, then `{command}`")
 
 
 def surroundings(data_dir: Path | None) -> dict[str, Any]:

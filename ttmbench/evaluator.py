@@ -17,7 +17,7 @@ from ttmbench.blame import blaming
 from ttmbench.comparison import stored_values
 from ttmbench.determinism import conditions, deterministic, naming_what_cannot
 from ttmbench.errors import DataError, TtmbenchError, UsageError, during, stage_of
-from ttmbench.models import make_adapter
+from ttmbench.models import make_adapter, remark_on_files
 from ttmbench.opening import data_fingerprint
 from ttmbench.progress import track
 from ttmbench.record import RunRecord, write_artifacts
@@ -187,6 +187,9 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
+            remark = remark_on_files(adapter)
+            if remark is not None:
+                complain(remark)
             shared = Shared(
                 self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter, config.deterministic)
             )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from ttmbench.blame import blaming, said
 from ttmbench.errors import UsageError
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PairTrainable, PreparedPairScorer, Trainable
 from ttmbench.registry import Registry, load_target
+from ttmbench.types import AdapterSpec, ModelFiles
+
+WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
 
 
 def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
@@ -31,7 +35,7 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
     """
     spec = registry.adapter(name)
     factory = load_target(spec.target, spec.needs)
-    arguments = {**spec.model_args, **model_args}
+    arguments = arguments_of(spec, model_args)
     with blaming(_whose(registry, name)):
         parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -66,6 +70,53 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
             "(answer, choice_style)"
         )
     return adapter
+
+
+def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model is built with: what its name fixes, and over it what the user says.
+
+    A revision belongs to the weights that it was pinned for, so other weights leave it behind.
+
+    >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
+    >>> arguments_of(spec, {"pretrained": "./mine"})
+    {'pretrained': './mine'}
+    """
+    fixed = dict(spec.model_args)
+    if any(model_args.get(name, fixed.get(name)) != fixed.get(name) for name in WEIGHTS_ARE_NAMED_BY):
+        fixed.pop("revision", None)
+    return {**fixed, **model_args}
+
+
+def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool) -> list[ModelFiles] | None:
+    """The files that a model's weights are read from, fetched unless ``offline``.
+
+    A kind of model tells them by a function ``locate`` beside its ``load``, which takes those of its arguments that
+    name weights, and ``offline``.
+
+    Args:
+        spec: the model.
+        model_args: the user's arguments.
+        offline: do not touch the network.
+
+    Returns:
+        The files; None if the kind of model does not tell, or if no weights are named.
+
+    Raises:
+        DataError: weights are out of reach, or there only in part.
+        UsageError: a wrong argument.
+    """
+    module, _, _ = spec.target.partition(":")
+    load_target(spec.target, spec.needs)
+    locate = getattr(import_module(module), "locate", None)
+    if locate is None:
+        return None
+    parameters = inspect.signature(locate).parameters
+    arguments = {**arguments_of(spec, model_args), "offline": offline}
+    needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    if any(name not in arguments for name in needed):
+        return None
+    found: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
+    return found
 
 
 def _whose(registry: Registry, name: str) -> str:
@@ -103,4 +154,17 @@ def model_info(adapter: Any) -> dict[str, Any]:
         stated = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
         shown = dict(stated) if isinstance(stated, Mapping) else {"fingerprint": str(stated)}
         json.dumps(shown, allow_nan=False)
-    return {"capabilities": capabilities(adapter), "fingerprint": shown}
+    info: dict[str, Any] = {"capabilities": capabilities(adapter), "fingerprint": shown}
+    files = getattr(adapter, "files", None)
+    return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
+
+
+def remark_on_files(adapter: Any) -> str | None:
+    """One line for weights that are in a format that could hold more than tensors; None for others."""
+    files = getattr(adapter, "files", None)
+    if not isinstance(files, ModelFiles) or not files.are_pickles:
+        return None
+    return (
+        f"the weights of {files.name} are a pickle ({files.weights[0]}), of which tensors alone are read and nothing "
+        "is run (torch.load, weights_only=True); --model_args weights=safetensors refuses such files"
+    )

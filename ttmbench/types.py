@@ -156,6 +156,25 @@ class IterationRecord:
 
 
 @dataclass(frozen=True)
+class ModelCard:
+    """What a person wants to know of a named model before it is fetched.
+
+    Attributes:
+        weights: name of the file that is read.
+        bytes: its size, where it is known.
+        license: of the weights, as their page declares it; None where it declares none.
+        gated: whether terms have to be accepted on the hub first.
+        extra: what to install beside the package, as ``pip install`` takes it.
+    """
+
+    weights: str
+    bytes: int | None = None
+    license: str | None = None
+    gated: bool = False
+    extra: str | None = None
+
+
+@dataclass(frozen=True)
 class AdapterSpec:
     """A model adapter by name.
 
@@ -168,6 +187,7 @@ class AdapterSpec:
         aliases: other names.
         model_args: arguments that this name fixes; ``--model_args`` may override them.
         ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
+        card: what a person wants to know before the weights are fetched.
     """
 
     name: str
@@ -177,6 +197,42 @@ class AdapterSpec:
     aliases: tuple[str, ...] = ()
     model_args: Mapping[str, Any] = field(default_factory=dict)
     ttm_defaults: Mapping[str, Any] = field(default_factory=dict)
+    card: ModelCard | None = None
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files that a model's weights are read from.
+
+    Attributes:
+        name: hub id, folder or file, as it was asked for.
+        folder: where they lie on this machine.
+        weights: names below the folder.
+        commit: of the hub repository; None for files of the user's own.
+        beside: what else is read from a repository or folder of its own: a tokenizer, say.
+    """
+
+    name: str
+    folder: Path
+    weights: tuple[str, ...]
+    commit: str | None = None
+    beside: tuple[ModelFiles, ...] = ()
+
+    @property
+    def are_pickles(self) -> bool:
+        """Whether weights are in a format that holds a program beside the tensors."""
+        return any(not name.endswith((".safetensors", ".safetensors.index.json", ".npz")) for name in self.weights)
+
+    def provenance(self) -> dict[str, Any]:
+        """What results say of them: repository or last part of the path, commit, files and format."""
+        own = Path(self.name)
+        return {
+            "name": own.resolve().name if own.exists() else self.name,
+            "commit": self.commit,
+            "files": list(self.weights),
+            **({"format": "pickle" if self.are_pickles else "safetensors"} if self.weights else {}),
+            **({"beside": [other.provenance() for other in self.beside]} if self.beside else {}),
+        }
 
 
 @dataclass(frozen=True)

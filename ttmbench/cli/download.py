@@ -1,4 +1,4 @@
-"""``ttmbench download``: fetches and checks everything that a later run with ``--offline`` needs."""
+"""``ttmbench download``: fetches and checks everything that a later run with ``--offline`` needs: data and weights."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from pathlib import Path
 
 from ttmbench.data.loading import data_folder
 from ttmbench.download.fetching import Downloads, Line, plans, preview
+from ttmbench.download.model import fetch_model, preview_model
 from ttmbench.download.web import Web
 from ttmbench.errors import DataError, UsageError
 from ttmbench.registry import build_registry
-from ttmbench.runconfig import split_names
+from ttmbench.runconfig import parse_pairs, split_names
 from ttmbench.terminal import complain, say
 
 WIDTH = 40
 
 
 def download(options: argparse.Namespace) -> int:
-    """Fetches what the tasks need, one line a file; 4 if anything is missing at the end."""
+    """Fetches what a model and tasks need, one line a file; 4 if anything is missing at the end."""
     registry = build_registry(options.include_path or [])
-    tasks = registry.select_tasks([name for given in options.tasks for name in split_names(given)])
+    names = [name for given in [*options.names, *(options.tasks or [])] for name in split_names(given)]
+    if not names and options.model is None:
+        raise UsageError("nothing is named: `ttmbench download TASKS`, or --model NAME, or both")
+    model = None if options.model is None else registry.adapter(options.model)
+    tasks = registry.select_tasks(names)
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--data_dir {folder} is no folder")
     if options.data_dir and not options.dry_run:
         _make(folder)
+    model_args = parse_pairs(options.model_args or "")
+    if options.trust_remote_code:
+        model_args["trust_remote_code"] = True
     planned = plans(registry, tasks, folder, options.alternative)
     web = Web()
     if options.dry_run:
@@ -34,10 +42,13 @@ def download(options: argparse.Namespace) -> int:
                 if line not in shown:
                     _say(line)
                 shown.add(line)
+        if model is not None:
+            _say(preview_model(model, model_args))
         return 0
     downloads = Downloads(registry, folder, web, _say)
     try:
-        missing = [plan.name for plan in planned if not downloads.fetch(plan)]
+        missing = [] if model is None or fetch_model(model, model_args, _say) else [f"model {model.name}"]
+        missing += [plan.name for plan in planned if not downloads.fetch(plan)]
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on where it stopped")
         return 130

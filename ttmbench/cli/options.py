@@ -97,7 +97,9 @@ def build_parser() -> argparse.ArgumentParser:
     _ls(commands.add_parser("ls", help="list tasks, models, tags, metrics, schedules or plugins", **_plain()))
     _show(commands.add_parser("show", help="everything about one task or model", **_plain()))
     _validate(commands.add_parser("validate", help="check task files and their data", **_plain()))
-    _download(commands.add_parser("download", help="fetch everything that tasks need for --offline", **_plain()))
+    _download(
+        commands.add_parser("download", help="fetch everything that tasks and models need for --offline", **_plain())
+    )
     _cache(commands.add_parser("cache", help="what earlier runs kept: list, verify, prune, path", **_plain()))
     _doctor(commands.add_parser("doctor", help="what of tasks and models is on this machine", **_plain()))
     _new(commands.add_parser("new", help="start a task of your own from a small example", **_plain()))
@@ -328,7 +330,11 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _download(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tasks", nargs="+", metavar="TASKS", help="names, tags, globs or YAML files")
+    parser.add_argument("names", nargs="*", metavar="TASKS", help="names, tags, globs or YAML files")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=_names, help="the same, separated by commas")
+    parser.add_argument("--model", "-M", metavar="NAME", help="also fetch this model's weights and tokenizer")
+    parser.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
+    parser.add_argument("--trust_remote_code", action="store_true", help="also fetch code that the repository ships")
     parser.add_argument("--data_dir", metavar="DIR", help=_DATA_DIR)
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     parser.add_argument("--alternative", metavar="N", type=_count, help="fetch from the N-th place of each task alone")

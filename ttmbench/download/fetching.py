@@ -26,7 +26,7 @@ Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missin
 
 @dataclass(frozen=True)
 class Line:
-    """What became of a file, a dataset or a task."""
+    """What became of a file, a dataset, a model or a task."""
 
     name: str
     status: Status

@@ -1,0 +1,208 @@
+"""The models that have a name: where each comes from, at which commit, and what a person wants to know beforehand.
+
+A row here is a name; a kind of model is a module beside this one with `load`. Commits are pinned where they are known,
+and to one that holds safetensors where there is one. Sizes are of the files that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ttmbench.types import AdapterSpec, ModelCard
+
+_HERE = "ttmbench.model_adapters"
+_APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
+_SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_OPEN_CLIP, _OPENAI = ("open_clip_torch",), ("ttmbench[api]",)
+_TINY = {"lr": 5e-4, "epochs": 5}
+_GB = 1_000_000_000
+
+
+def adapters() -> list[AdapterSpec]:
+    """Every name, as the registry takes it."""
+    return [*_built_in(), *_kinds(), *_contrastive(), *_open_clip(), *_matching(), *_generative(), *_served()]
+
+
+def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
+    return AdapterSpec(name, f"{_HERE}.{kind}:load", summary, **more)
+
+
+def _built_in() -> Iterator[AdapterSpec]:
+    yield _spec(
+        "tiny-clip",
+        "tiny_clip",
+        "built-in CLIP trained on rendered scenes; needs no download",
+        model_args={"training_seed": 0},
+        ttm_defaults=_TINY,
+    )
+    yield _spec(
+        "tiny-clip-seed1",
+        "tiny_clip",
+        "tiny-clip trained with another seed",
+        model_args={"training_seed": 1},
+        ttm_defaults=_TINY,
+    )
+
+
+def _kinds() -> Iterator[AdapterSpec]:
+    """Kinds of models: the user says which one."""
+    yield _spec("hf", "hf", "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>")
+    yield _spec(
+        "open_clip",
+        "open_clip_models",
+        "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
+        needs=_OPEN_CLIP,
+    )
+    yield _spec(
+        "embeddings",
+        "embeddings",
+        "stored features with trainable residual heads: --model_args path=FILE",
+        ttm_defaults={"lr": 3e-4},
+    )
+    yield _spec("vqascore", "vqascore", "P(yes) of any model with a chat template: --model_args pretrained=<hub id>")
+    yield _spec("visualgpt", "visualgpt", "P(caption|image) of a generative model: --model_args pretrained=<hub id>")
+    yield _spec(
+        "choice",
+        "chat_choice",
+        "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
+    )
+    yield _spec("blind", "blind", "P(caption) without the image: --model_args pretrained=<hub id>")
+
+
+def _contrastive() -> Iterator[AdapterSpec]:
+    """The models of the TTM paper that share transformers' dual-encoder API."""
+    yield _spec(
+        "siglip-b16",
+        "hf",
+        "SigLIP base, patch 16, 224 px",
+        model_args=_pin("google/siglip-base-patch16-224", "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"),
+        card=ModelCard(_SAFETENSORS, int(0.81 * _GB), _APACHE),
+    )
+    yield _spec(
+        "siglip-l16",
+        "hf",
+        "SigLIP large, patch 16, 256 px",
+        model_args=_pin("google/siglip-large-patch16-256", "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"),
+        card=ModelCard(_SAFETENSORS, int(2.6 * _GB), _APACHE),
+    )
+    yield _spec(
+        "clip-b16",
+        "hf",
+        "CLIP base, patch 16, 224 px",
+        # main has no safetensors; this commit, proposed to it as refs/pr/17, has
+        model_args=_pin("openai/clip-vit-base-patch16", "5ef227a78de3f75873f373246dac80def63b0003"),
+        card=ModelCard(_SAFETENSORS, int(0.6 * _GB)),
+    )
+    yield _spec(
+        "clip-b32",
+        "hf",
+        "CLIP base, patch 32, 224 px",
+        # main has no safetensors; this commit, proposed to it, has
+        model_args=_pin("openai/clip-vit-base-patch32", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
+        card=ModelCard(_SAFETENSORS, 605_157_884),
+    )
+
+
+def _open_clip() -> Iterator[AdapterSpec]:
+    tags = {
+        "vit-b32": (
+            ("CLIP base, patch 32, 224 px, trained on LAION-2B", "ViT-B-32", "laion2b_s34b_b79k"),
+            "1a25a446712ba5ee05982a381eed697ef9b435cf",
+            ModelCard("open_clip_model.safetensors", 605_143_316, _MIT),
+        ),
+        "vit-b16": (
+            ("CLIP base, patch 16, 224 px, trained on DataComp-XL", "ViT-B-16", "datacomp_xl_s13b_b90k"),
+            "05fa70d888b3dcddcaeb5906c71e35e736bc8d42",  # refs/pr/2; main has no safetensors
+            ModelCard("open_clip_pytorch_model.safetensors", int(0.6 * _GB), _MIT),
+        ),
+        "vit-l14": (
+            ("CLIP large, patch 14, 224 px, trained on DataComp-XL", "ViT-L-14", "datacomp_xl_s13b_b90k"),
+            "84c9828e63dc9a9351d1fe637c346d4c1c4db341",
+            ModelCard("open_clip_pytorch_model.bin", int(1.7 * _GB), _MIT),
+        ),
+        "siglip-b16": (
+            ("SigLIP base, patch 16, 224 px", "ViT-B-16-SigLIP", "webli"),
+            "41f575766f40e752fdd1383e9565b7f02388c1c4",
+            ModelCard("open_clip_model.safetensors, else open_clip_pytorch_model.bin", int(0.81 * _GB), _APACHE),
+        ),
+        "siglip2-b16": (
+            ("SigLIP 2 base, patch 16, 224 px", "ViT-B-16-SigLIP2", "webli"),
+            "eee10eff6dd8cabae2d7f379d4e8cfcd352030aa",
+            ModelCard("open_clip_model.safetensors", 1_500_786_832, _APACHE),
+        ),
+    }
+    for name, ((summary, model, tag), commit, card) in tags.items():
+        arguments = {"model": model, "pretrained": tag, "revision": commit}
+        yield _spec(f"open_clip-{name}", "open_clip_models", summary, needs=_OPEN_CLIP, model_args=arguments, card=card)
+
+
+def _matching() -> Iterator[AdapterSpec]:
+    """Models in which image and caption meet before the last layer, and their contrastive halves."""
+    for name, title, arguments, card in (
+        (
+            "blip",
+            "BLIP base",
+            _pin("Salesforce/blip-itm-base-coco", "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"),
+            ModelCard(_PICKLE, 895_139_697, _BSD),
+        ),
+        (
+            "blip2",
+            "BLIP-2, first stage",
+            _pin("Salesforce/blip2-itm-vit-g", "520bf73fd0ef6ccce791cd3f06908040aef2d8cc"),
+            ModelCard(f"{_SAFETENSORS}, or its shards", int(4.7 * _GB), _MIT),
+        ),
+        (
+            "flava",
+            "FLAVA",
+            {"pretrained": "facebook/flava-full"},  # no commit of it is known
+            ModelCard(f"{_SAFETENSORS}, else {_PICKLE}", int(1.43 * _GB), _BSD),
+        ),
+    ):
+        yield _spec(f"{name}-itc", "itc", f"{title}: contrastive half", model_args=arguments, card=card)
+        yield _spec(f"{name}-itm", "itm", f"{title}: matching head", model_args=arguments, card=card)
+
+
+def _generative() -> Iterator[AdapterSpec]:
+    yield _spec(
+        "vqascore-smolvlm-256m",
+        "vqascore",
+        "SmolVLM 256M, asked whether the image shows the caption",
+        model_args=_pin("HuggingFaceTB/SmolVLM-256M-Instruct", "7e3e67edbbed1bf9888184d9df282b700a323964"),
+        card=ModelCard(_SAFETENSORS, 513_028_808, _APACHE),
+    )
+    yield _spec(
+        "visualgpt-blip",
+        "visualgpt",
+        "BLIP base, captioner: P(caption|image)",
+        # main has no safetensors; this commit, proposed to it, has
+        model_args=_pin("Salesforce/blip-image-captioning-base", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
+        card=ModelCard(_SAFETENSORS, 989_820_849, _BSD),
+    )
+    yield _spec(
+        "visualgpt-blip2",
+        "visualgpt",
+        "BLIP-2 with OPT 2.7B: P(caption|image)",
+        model_args=_pin("Salesforce/blip2-opt-2.7b", "59a1ef6c1e5117b3f65523d1c6066825bcf315e3"),
+        card=ModelCard("two shards of model.safetensors", 14_978_207_136, _MIT),
+    )
+
+
+def _served() -> Iterator[AdapterSpec]:
+    yield _spec(
+        "openai",
+        "openai_api",
+        "any model behind an OpenAI-compatible server: --model_args model=<name>[,base_url=...][,scorer=choice]",
+        needs=_OPENAI,
+    )
+    yield _spec(
+        "gpt-4.1",
+        "openai_api",
+        "GPT-4.1 of 2025-04-14, VQAScore from log-probabilities; prices as OpenAI listed them at its release",
+        needs=_OPENAI,
+        model_args={"model": "gpt-4.1-2025-04-14", "price_in": 2.0, "price_out": 8.0},
+    )
+
+
+def _pin(pretrained: str, commit: str) -> Mapping[str, str]:
+    return {"pretrained": pretrained, "revision": commit}
