@@ -101,7 +101,7 @@ def not_cached(name: str, revision: str | None) -> DataError:
 
     at = f" at revision {revision}" if revision else ""
     return DataError(
-        f"model {name} is no folder here, and is not in {constants.HF_HUB_CACHE}{at}; run once with a network and "
+        f"model {name} is neither a folder here nor in {constants.HF_HUB_CACHE}{at}; run once with a network and "
         "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no hub"
     )
 

@@ -124,7 +124,7 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 
 
 def test_a_model_that_is_nowhere_is_one_clear_error():
-    with pytest.raises(DataError, match="is no folder here, and is not in"):
+    with pytest.raises(DataError, match="is neither a folder here nor in"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
     with pytest.raises(DataError, match="no name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")
