@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import numpy as np
@@ -23,16 +22,13 @@ from ttmbench.types import Group, ImageRef
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
-NO_NUMBERS = pytest.mark.skipif(
-    importlib.util.find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
-)
 KINDS = [
     "llava",
     "llava_onevision",
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
-    pytest.param("smolvlm", marks=NO_NUMBERS),
+    "smolvlm",
     "idefics3",
     "internvl",
     "paligemma",
