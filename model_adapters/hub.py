@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ttmbench.errors import DataError
+from ttmbench.model_adapters.requirements import what_to_install
 
 T = TypeVar("T")
 PASSING = (429, 500, 502, 503, 504)  # what a server answers when the same question may be answered a moment later
@@ -122,6 +123,9 @@ def out_of_reach(name: str, revision: str | None, error: Exception) -> DataError
 def not_loaded(name: str, error: Exception) -> DataError:
     """The error to raise for files that are here and cannot be loaded."""
     what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
+    command = what_to_install(error)
+    if command is not None:
+        return DataError(f"{what} needs packages that are not installed: `{command}`")
     return DataError(f"{what} cannot be loaded ({described(error)})")
 
 

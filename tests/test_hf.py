@@ -194,6 +194,17 @@ def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
     assert not trace.exists() and "\n" not in str(caught.value)
 
 
+def test_a_missing_package_is_a_command_to_type(tiny_siglip, monkeypatch):
+    from transformers import AutoTokenizer
+
+    def lacking(*_, **__):
+        raise ImportError("SiglipTokenizer requires the protobuf library but it was not found in your environment.")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lacking)
+    with pytest.raises(DataError, match=r"needs packages that are not installed: `pip install '?protobuf"):
+        hf.load(pretrained=str(tiny_siglip), device="cpu")
+
+
 def test_a_model_of_open_clip_is_told_from_one_of_transformers(tmp_path):
     (tmp_path / "open_clip_pytorch_model.bin").write_bytes(b"")
     with pytest.raises(DataError, match="--model open_clip --model_args model=local-dir:"):
