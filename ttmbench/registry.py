@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -307,7 +308,7 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
-        install = f"; pip install {' '.join(needs)}" if needs else ""
+        install = f"; pip install {shlex.join(needs)}" if needs else ""
         raise UsageError(f"{target} cannot be imported: {error}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
