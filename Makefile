@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow wheel format
+.PHONY: check lint types test slow wheel oldest format
 
 check: lint types test
 
@@ -21,6 +21,10 @@ slow:
 
 wheel:
 	$(PYTHON) scripts/check_wheel.py
+
+# In an environment of its own with every dependency at its lower bound; minutes, and gigabytes of packages.
+oldest:
+	$(PYTHON) scripts/oldest.py
 
 format:
 	$(PYTHON) -m ruff format .

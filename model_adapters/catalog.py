@@ -16,6 +16,7 @@ _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _OPEN_CLIP, _OPENAI = ("open_clip_torch",), ("ttmbench[api]",)
 _TINY = {"lr": 5e-4, "epochs": 5}
+_TINY_BYTES = 983_932
 _GB = 1_000_000_000
 
 
@@ -35,6 +36,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "built-in CLIP trained on rendered scenes; needs no download",
         model_args={"training_seed": 0},
         ttm_defaults=_TINY,
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE),
     )
     yield _spec(
         "tiny-clip-seed1",
@@ -42,6 +44,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "tiny-clip trained with another seed",
         model_args={"training_seed": 1},
         ttm_defaults=_TINY,
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE),
     )
 
 
@@ -184,7 +187,7 @@ def _generative() -> Iterator[AdapterSpec]:
         "visualgpt",
         "BLIP-2 with OPT 2.7B: P(caption|image)",
         model_args=_pin("Salesforce/blip2-opt-2.7b", "59a1ef6c1e5117b3f65523d1c6066825bcf315e3"),
-        card=ModelCard("two shards of model.safetensors", 14_978_207_136, _MIT),
+        card=ModelCard("model.safetensors in two shards", 14_978_207_136, _MIT),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ttmbench.errors import DataError
+from ttmbench.model_adapters.requirements import what_to_install
 
 T = TypeVar("T")
 PASSING = (429, 500, 502, 503, 504)  # what a server answers when the same question may be answered a moment later
@@ -101,7 +102,7 @@ def not_cached(name: str, revision: str | None) -> DataError:
 
     at = f" at revision {revision}" if revision else ""
     return DataError(
-        f"model {name} is no folder here, and is not in {constants.HF_HUB_CACHE}{at}; run once with a network and "
+        f"model {name} is neither a folder here nor in {constants.HF_HUB_CACHE}{at}; run once with a network and "
         "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no hub"
     )
 
@@ -122,6 +123,9 @@ def out_of_reach(name: str, revision: str | None, error: Exception) -> DataError
 def not_loaded(name: str, error: Exception) -> DataError:
     """The error to raise for files that are here and cannot be loaded."""
     what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
+    command = what_to_install(error)
+    if command is not None:
+        return DataError(f"{what} needs packages that are not installed: `{command}`")
     return DataError(f"{what} cannot be loaded ({described(error)})")
 
 

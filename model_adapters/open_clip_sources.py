@@ -23,6 +23,7 @@ from safetensors import safe_open
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.hub import described
 from ttmbench.model_adapters.repository import Repository, find_repository, is_small
+from ttmbench.model_adapters.requirements import what_to_install
 from ttmbench.types import ModelFiles
 
 CONFIG = "open_clip_config.json"
@@ -134,9 +135,9 @@ def tokenizer_of(source: Source) -> Any:
         mode = text.get("tokenizer_mode")
         return HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
     except Exception as error:
-        raise DataError(
-            f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({described(error)})"
-        ) from error
+        command = what_to_install(error)
+        why = described(error) if command is None else f"it needs `{command}`"
+        raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> None:

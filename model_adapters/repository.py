@@ -98,7 +98,8 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
     if Path(name).is_dir():
         return Repository(name, None, None, _files_in(Path(name)), Path(name))
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

@@ -144,6 +144,7 @@ def test_what_writes_no_text_is_refused(tmp_path):
     folder = tmp_path / "bert"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    (folder / "model.safetensors").write_bytes(b"is not read")
     with pytest.raises(UsageError, match="writes no text"):
         blind.load(pretrained=str(folder))
     with pytest.raises(DataError, match="neither a folder here"):

@@ -124,7 +124,7 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 
 
 def test_a_model_that_is_nowhere_is_one_clear_error():
-    with pytest.raises(DataError, match="is no folder here, and is not in"):
+    with pytest.raises(DataError, match="is neither a folder here nor in"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
     with pytest.raises(DataError, match="no name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")
@@ -192,6 +192,17 @@ def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         hf.load(pretrained=str(pickled), device="cpu")
     assert not trace.exists() and "\n" not in str(caught.value)
+
+
+def test_a_missing_package_is_a_command_to_type(tiny_siglip, monkeypatch):
+    from transformers import AutoTokenizer
+
+    def lacking(*_, **__):
+        raise ImportError("SiglipTokenizer requires the protobuf library but it was not found in your environment.")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lacking)
+    with pytest.raises(DataError, match=r"needs packages that are not installed: `pip install '?protobuf"):
+        hf.load(pretrained=str(tiny_siglip), device="cpu")
 
 
 def test_a_model_of_open_clip_is_told_from_one_of_transformers(tmp_path):

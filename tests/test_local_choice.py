@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import re
 import shutil
@@ -22,16 +21,13 @@ from ttmbench.registry import build_registry
 from ttmbench.results import schema
 from ttmbench.testing import check_adapter
 
-NO_NUMBERS = pytest.mark.skipif(
-    importlib.util.find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
-)
 KINDS = [
     "llava",
     "llava_onevision",
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
-    pytest.param("smolvlm", marks=NO_NUMBERS),
+    "smolvlm",
     "idefics3",
     "internvl",
 ]

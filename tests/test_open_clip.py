@@ -588,7 +588,7 @@ def test_a_folder_without_its_tokenizer_is_refused(folders, tmp_path):
 
 def test_weights_out_of_reach_are_one_clear_error(library):
     for arguments in ({"model": "tiny-clip-32", "pretrained": "absent_s1"}, {"model": "hf-hub:tiny/absent"}):
-        assert "is not in" in refused(DataError, "model tiny/absent is no folder here", **arguments, offline=True)
+        refused(DataError, "model tiny/absent is neither a folder here nor in ", **arguments, offline=True)
         assert "the hub cannot be reached" in refused(DataError, "model tiny/absent is neither", **arguments)
     refused(DataError, "not on the hub", model="tiny-clip-32", pretrained="url_s1")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import numpy as np
@@ -20,19 +19,18 @@ from ttmbench.testing import check_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
-NO_NUMBERS = pytest.mark.skipif(
-    importlib.util.find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
-)
 MAKERS = {
     "blip": ("blip", {"captioner": True}),
     "blip2-opt": ("blip2", {"captioner": True, "language": "opt"}),
     "blip2-t5": ("blip2", {"captioner": True, "language": "t5"}),
-    **{kind: ("chat", {"kind": kind}) for kind in ("llava", "llava_onevision", "qwen2_vl", "idefics3", "paligemma")},
-    "smolvlm": ("chat", {"kind": "smolvlm"}),
+    **{
+        kind: ("chat", {"kind": kind})
+        for kind in ("llava", "llava_onevision", "qwen2_vl", "idefics3", "paligemma", "smolvlm")
+    },
 }
 
 
-@pytest.fixture(params=[*(name for name in MAKERS if name != "smolvlm"), pytest.param("smolvlm", marks=NO_NUMBERS)])
+@pytest.fixture(params=list(MAKERS))
 def name(request):
     return request.param
 

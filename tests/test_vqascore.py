@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import numpy as np
@@ -23,16 +22,13 @@ from ttmbench.types import Group, ImageRef
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
-NO_NUMBERS = pytest.mark.skipif(
-    importlib.util.find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
-)
 KINDS = [
     "llava",
     "llava_onevision",
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
-    pytest.param("smolvlm", marks=NO_NUMBERS),
+    "smolvlm",
     "idefics3",
     "internvl",
     "paligemma",
@@ -95,8 +91,8 @@ def test_scores_of_a_run_equal_the_models_own(folder, score):
     found = run.scores["shapes_color"]["none"][0].groups
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-4, rtol=0)
-    if score == "log_odds":
-        assert np.ptp(found, axis=1).max() > 1e-2 and np.ptp(found, axis=2).max() > 1e-2, "both sides matter"
+    if score == "log_odds":  # by far more than the tolerance; how much depends on how a version draws random weights
+        assert np.ptp(found, axis=1).max() > 2e-3 and np.ptp(found, axis=2).max() > 2e-3, "both sides matter"
 
 
 def test_pictures_of_several_sizes_and_captions_of_several_lengths_in_one_batch(folder):

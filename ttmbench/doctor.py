@@ -110,7 +110,7 @@ def look_at_model(spec: AdapterSpec) -> Finding:
 def _absent(spec: AdapterSpec, why: str) -> Finding:
     """A model that cannot be loaded offline; ``why`` says what to do as well, which is said here for its name."""
     command = f"ttmbench download --model {spec.name}"
-    why = why.partition(";")[0].replace("is no folder here, and ", "")
+    why = why.partition(";")[0].replace("is neither a folder here nor in", "is not in")
     if spec.card is None or not spec.card.gated or token_is_set():
         return Finding("model", spec.name, "missing", why, command)
     page = f"https://huggingface.co/{spec.model_args.get('pretrained')}"

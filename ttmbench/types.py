@@ -164,14 +164,24 @@ class ModelCard:
         bytes: its size, where it is known.
         license: of the weights, as their page declares it; None where it declares none.
         gated: whether terms have to be accepted on the hub first.
-        extra: what to install beside the package, as ``pip install`` takes it.
     """
 
     weights: str
     bytes: int | None = None
     license: str | None = None
     gated: bool = False
-    extra: str | None = None
+
+    @property
+    def size(self) -> str:
+        """The size as far as it is known, to two digits.
+
+        >>> ModelCard("model.safetensors", 605_157_884).size, ModelCard("x", 983_932).size, ModelCard("x").size
+        ('0.61 GB', '0.98 MB', 'unknown')
+        """
+        if self.bytes is None:
+            return "unknown"
+        unit, step = ("GB", 1e9) if self.bytes >= 1e8 else ("MB", 1e6)
+        return f"{self.bytes / step:.2g} {unit}"
 
 
 @dataclass(frozen=True)

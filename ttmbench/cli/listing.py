@@ -41,7 +41,8 @@ def show(options: argparse.Namespace) -> int:
         return 0
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]
-        say(json.dumps({**vars(adapter), "plugin": plugin}, indent=2, default=list))
+        card = None if adapter.card is None else vars(adapter.card)
+        say(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
         return 0
     from difflib import get_close_matches
 
@@ -74,7 +75,16 @@ def _tasks(registry: Registry) -> list[dict[str, Any]]:
 def _models(registry: Registry) -> list[dict[str, Any]]:
     specs = sorted({spec.name: (spec, plugin) for spec, plugin in registry.adapters.values()}.items())
     return [
-        {"model": name, "aliases": list(spec.aliases), "plugin": plugin, "summary": spec.summary}
+        {
+            "model": name,
+            "aliases": list(spec.aliases),
+            "plugin": plugin,
+            "size": None if spec.card is None else spec.card.size,
+            "license": None if spec.card is None else spec.card.license or "none declared",
+            "gated": spec.card is not None and spec.card.gated,
+            "extra": [need for need in spec.needs if need.startswith("ttmbench[")],
+            "summary": spec.summary,
+        }
         for name, (spec, plugin) in specs
     ]
 

@@ -49,13 +49,10 @@ def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> Line:
         files = None
     if files:
         return Line(spec.name, "present", ", ".join(_said(one) for one in files), is_task=True)
-    size = (
-        spec.card.bytes
-        if spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
-        else None
-    )
+    as_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
+    size = f"about {spec.card.size}" if spec.card is not None and as_named else "size unknown"
     revision = f" at {arguments['revision']}" if arguments.get("revision") else ""
-    return Line(spec.name, "would fetch", f"{amount(size)}, from {name}{revision}", is_task=True)
+    return Line(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
 
 
 def _said(files: ModelFiles) -> str:

@@ -1,0 +1,108 @@
+"""What to install when a library says that a package is missing.
+
+transformers and open_clip import most packages only where a model needs them, so the first word of a missing one is an
+error while a tokenizer or processor is loaded, each worded in another way. Here it becomes one command to type.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
+
+# Packages whose name for pip is another one than that of their module or of their title in messages.
+_PIP_NAMES = {
+    "cv2": "opencv-python",
+    "google": "protobuf",
+    "open_clip": "open_clip_torch",
+    "opencv": "opencv-python",
+    "pil": "pillow",
+    "pyav": "av",
+    "pytorch": "torch",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
+}
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_PATTERNS = (
+    # transformers.utils.requires_backends, once for each missing package
+    rf"requires the (?P<one>{_NAME}) library,? but it was not found",
+    rf"requires (?P<one>{_NAME}) >= [\d.]+, but \S+ was not found",
+    # a video processor; image processors
+    rf"requires `(?P<one>{_NAME})` to be installed",
+    rf"Missing optional dependencies: (?P<many>{_NAME}(?:, {_NAME})*)",
+    rf"Package `(?P<one>{_NAME})` is required",
+    # most libraries, in many wordings, between backticks or at the end of a line
+    rf"pip install (?P<command>(?:(?:-U|--upgrade|{_NAME}(?:\[[a-z0-9,_-]+\])?)(?: |(?=[`.,;'\n]|$)))+)",
+)
+# What transformers says of a SentencePiece file where either of the first two is missing: it then takes it for another.
+_READS_AS_TIKTOKEN = "required to read a `tiktoken` file"
+_SENTENCEPIECE = ("sentencepiece", "protobuf", "tiktoken")
+
+
+def what_to_install(error: BaseException) -> str | None:
+    """The command that installs what an error of a library calls missing.
+
+    A package that we require comes with our bound of its version, one of an extra as that extra.
+
+    Args:
+        error: what the library raised; errors that it was raised from are looked at too.
+
+    Returns:
+        For example ``pip install 'sentencepiece>=0.2'`` or ``pip install 'ttmbench[lora]'``; None if the error is
+        about something else.
+
+    >>> what_to_install(ModuleNotFoundError("No module named 'peft'", name="peft"))
+    "pip install 'ttmbench[lora]'"
+    >>> what_to_install(OSError("no such file")) is None
+    True
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        names = list(dict.fromkeys(_missing(seen)))
+        if names:
+            return " ".join(["pip install", *dict.fromkeys(shlex.quote(_requirement(name)) for name in names)])
+        seen = seen.__cause__
+    return None
+
+
+def _missing(error: BaseException) -> Iterator[str]:
+    """What one error calls missing, by name or title, and the words of a command that it tells to type."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        if "." not in error.name or error.name.startswith("google."):  # else the package is there, in another version
+            yield error.name.split(".")[0]
+        return
+    said = str(error)
+    if _READS_AS_TIKTOKEN in said:
+        yield from _SENTENCEPIECE
+        return
+    for pattern in _PATTERNS:
+        for match in re.finditer(pattern, said):
+            found = match.groupdict()
+            if "command" in found:
+                yield from found["command"].split()
+            else:
+                yield from (found.get("one") or found["many"]).split(", ")
+
+
+def _requirement(name: str) -> str:
+    """A package as we require it: with our bound, as the extra that brings it, or as it is."""
+    name = _PIP_NAMES.get(name.lower(), name)
+    try:
+        ours = requires("ttmbench") or []
+    except PackageNotFoundError:  # a checkout that is not installed
+        ours = []
+    for one in ours:
+        requirement, _, marker = one.partition(";")
+        if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) != _plain(name):
+            continue
+        extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)
+        if extra is None:
+            return requirement.strip().replace(" ", "")
+        if extra[1] not in ("dev", "test"):
+            return f"ttmbench[{extra[1]}]"
+    return name
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
