@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +91,25 @@ COPIES = _copies()
 
 def write_copies(root: Path, names: Iterable[str] | None = None) -> None:
     """Writes these copies, or all; a copy that is there stays as it is."""
-    for name in COPIES if names is None else names:
-        if not any((root / kind / name).exists() for kind in ("models", "datasets")):
-            COPIES[name](root)
+    with _quietly():
+        for name in COPIES if names is None else names:
+            if not any((root / kind / name).exists() for kind in ("models", "datasets")):
+                COPIES[name](root)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The libraries that write copies show bars, and advise about what is old in them."""
+    import datasets
+
+    from ttmbench.model_adapters.hub import quiet_hub
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), quiet_hub():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from support.commands import Done
 from support.hub_datasets import SUGARCREPE
+from support.hub_repos import find_repository
+from support.hub_server import HubServer
+
+from ttmbench.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"
 LLAVA, QWEN = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen3-VL-2B-Instruct"
@@ -36,6 +41,7 @@ KINDS = (  # models without a name: kind, its arguments
     *(("open_clip", f"model=hf-hub:{repo}") for repo, _ in TAGS.values()),
     ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16'][0]},revision=refs/pr/2"),
 )
+WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
 UNTRAINED = ("choice",)
 PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_left_right", "whatsup_b_front_behind")}
 TASKS = (
@@ -77,7 +83,7 @@ def runs(models: list[tuple[str, str]], folder: Path, *, offline: bool = False) 
 
 
 def check_done(done: list[Done]) -> None:
-    """All commands succeeded, and none said more than one line of its own about pickles."""
+    """All commands succeeded, and none showed a warning of a library's."""
     failed = [f"ttmbench {' '.join(one.argv)}\n{one.code}: {one.err}" for one in done if one.code != 0]
     assert not failed, "\n\n".join(failed)
     for one in done:
@@ -96,3 +102,45 @@ def check_same(online: list[Run], offline: list[Run]) -> None:
         scores = first["results"]["colorswap"]
         if one.model not in UNTRAINED:
             assert "group_match,ttm" in scores, (one, scores)
+
+
+def check_validated(done: Done, tasks: Sequence[str]) -> None:
+    """Every group and every picture of these tasks is there: counts are real, some pictures CMYK, grey, transparent."""
+    assert done.code == 0, done.out
+    for task in tasks:
+        (line,) = [line for line in done.out.splitlines() if line.startswith(f"{task}: ")]
+        assert "all images decode" in line, line
+
+
+def copy_of(name: str, arguments: str = "") -> str:
+    """The repository of the hub that a named model, a model of a kind, or a task comes from."""
+    if arguments:
+        _, _, repo = arguments.partition("=")
+        repo = repo.removeprefix("hf-hub:").partition(",")[0]
+        return {"gpt2": "openai-community/gpt2"}.get(repo, repo)
+    registry = build_registry()
+    if name in registry.adapters:
+        return registry.adapter(name).model_args["pretrained"]
+    source = registry.task(name).spec.source
+    last = source["of"][-1] if "of" in source else source
+    return str(last["path"])
+
+
+def commit_of(root: Path, repo: str) -> str:
+    """The commit that main of a dataset is at."""
+    repository = find_repository(root, "datasets", repo)
+    assert repository is not None, repo
+    return repository.refs["main"]
+
+
+def weights_of(hub: HubServer) -> list[str]:
+    """``commit/file`` of all weights that were sent."""
+    return ["/".join(name.split("/")[3:]) for name in hub.fetched("models/") if name.endswith(WEIGHTS)]
+
+
+def write_tags(home: Path) -> None:
+    """A file of winoground's that does not come from the hub, in the data folder."""
+    folder = home / "data" / "winoground"
+    folder.mkdir(parents=True)
+    tags: dict[str, list[str]] = {str(number): [] for number in range(400)}
+    (folder / "new_tag_assignments.json").write_text(json.dumps(tags), encoding="utf-8")
