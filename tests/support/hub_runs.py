@@ -12,7 +12,6 @@ from support.commands import Done
 from support.hub_datasets import SUGARCREPE
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
-
 from ttmbench.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"
