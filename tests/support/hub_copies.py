@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from support import hub_datasets, hub_models, hub_models_chat, hub_models_fused, hub_models_open_clip
 from support.hub_datasets import made_up_commit
@@ -13,7 +16,7 @@ _CLIP_32, _CLIP_16 = "openai/clip-vit-base-patch32", "openai/clip-vit-base-patch
 _CLIP_L = "openai/clip-vit-large-patch14"
 
 
-def _copies() -> dict[str, Callable[[Path], None]]:
+def _copies() -> dict[str, Callable[..., None]]:
     clip, siglip = hub_models.clip, hub_models.siglip
     main_32, safe_32 = "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268", "c237dc49a33fc61debc9276459120b7eac67e7ef"
     main_16, safe_16 = "57c216476eefef5ab752ec549e440a49ae4ae5f3", "5ef227a78de3f75873f373246dac80def63b0003"
@@ -28,7 +31,7 @@ def _copies() -> dict[str, Callable[[Path], None]]:
         ("google/siglip2-base-patch16-224", partial(siglip, main=siglip_2, side=224, version=2)),
     ]
     models += [*_fused_and_chat(), *_open_clip()]
-    found: dict[str, Callable[[Path], None]] = {repo: partial(_of_model, write, repo) for repo, write in models}
+    found: dict[str, Callable[..., None]] = {repo: partial(_of_model, write, repo) for repo, write in models}
     subsets = {f"HuggingFaceM4/SugarCrepe_{one}": one for one in hub_datasets.SUGARCREPE}
     return {
         **found,
@@ -80,15 +83,40 @@ def _open_clip() -> list[tuple[str, Callable[..., None]]]:
     ]
 
 
-def _of_model(write: Callable[..., None], repo: str, root: Path) -> None:
-    write(root, repo)
+def _of_model(write: Callable[..., None], repo: str, root: Path, **how: Any) -> None:
+    write(root, repo, **how)
 
 
 COPIES = _copies()
 
 
-def write_copies(root: Path, names: Iterable[str] | None = None) -> None:
-    """Writes these copies, or all; a copy that is there stays as it is."""
-    for name in COPIES if names is None else names:
-        if not any((root / kind / name).exists() for kind in ("models", "datasets")):
-            COPIES[name](root)
+def write_copies(root: Path, names: Iterable[str] | None = None, **how: Any) -> None:
+    """Writes these copies, or all; a copy that is there stays as it is.
+
+    Args:
+        root: of the stand-in hub.
+        names: repositories.
+        how: for all of them; ``architecture=NAME`` makes open_clip's as large as its model of that name.
+    """
+    with _quietly():
+        for name in COPIES if names is None else names:
+            if not any((root / kind / name).exists() for kind in ("models", "datasets")):
+                COPIES[name](root, **how)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The libraries that write copies show bars, and advise about what is old in them."""
+    import datasets
+
+    from ttmbench.model_adapters.hub import quiet_hub
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), quiet_hub():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

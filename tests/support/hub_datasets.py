@@ -35,8 +35,8 @@ def picture(seed: int, mode: str = "RGB", side: int = 16) -> bytes:
 
 def words(index: int) -> tuple[str, str]:
     """Two captions of the same words."""
-    first, second = COLORS[index % 8], COLORS[(index // 8 + index + 1) % 8]
-    one, other = THINGS[index % 10], THINGS[(index // 10 + index + 3) % 10]
+    first, second = COLORS[index % 8], COLORS[(index + 1 + index // 8 % 7) % 8]
+    one, other = THINGS[index % 10], THINGS[(index + 1 + index // 10 % 9) % 10]
     return f"a {first} {one} and a {second} {other}", f"a {second} {one} and a {first} {other}"
 
 

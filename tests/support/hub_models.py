@@ -38,9 +38,7 @@ def saved_tensors(model: Any) -> dict[str, Any]:
 
     from safetensors.torch import load_file
 
-    from ttmbench.model_adapters.hub import quiet_hub
-
-    with TemporaryDirectory() as folder, quiet_hub():
+    with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return load_file(Path(folder) / "model.safetensors")
 

@@ -1,0 +1,150 @@
+"""Copies of the named repositories behind a server that speaks the hub's protocol: the ordinary command runs them.
+
+All names and all tasks, one process a command and in a fresh environment, are in ``test_real_repositories_installed``.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commands import run_commands
+from support.hub_copies import COPIES, write_copies
+from support.hub_runs import (
+    CLIP,
+    NAMED,
+    RAW,
+    SIGLIP_OF_TIMM,
+    TAGS,
+    TASKS,
+    check_done,
+    check_same,
+    check_validated,
+    commit_of,
+    copy_of,
+    runs,
+    weights_of,
+    write_tags,
+)
+from support.hub_server import STRANGER, TOKEN, HubServer
+
+from ttmbench.registry import build_registry
+
+MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
+MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
+SOME_TASKS = ("colorswap", "winoground", "mmvp_vlm", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two")
+# transformers would ask for these to have weights converted behind one's back.
+CONVERSION = ("/discussions", "/commits/", "/refs?")
+
+
+@pytest.fixture(scope="session")
+def repositories(tmp_path_factory):
+    return tmp_path_factory.mktemp("hub")
+
+
+@pytest.fixture
+def hub(repositories):
+    with HubServer(repositories) as running:
+        yield running
+
+
+def test_every_name_and_every_dataset_has_a_copy():
+    registry = build_registry()
+    named = {name for name, (spec, _) in registry.adapters.items() if spec.card and not name.startswith("tiny-")}
+    assert named == {*NAMED, *TAGS}
+    for name in NAMED:
+        arguments = registry.adapter(name).model_args
+        assert arguments["pretrained"] in COPIES
+    assert {repo for repo, _ in TAGS.values()} <= set(COPIES)
+    for name, task in registry.all_tasks().items():
+        source = json.dumps(dict(task.spec.source))
+        if any(f'"{repo}"' in source for repo in COPIES) and name not in ("colorswap_train", "winoground_global"):
+            assert name in TASKS
+    assert all(copy_of(task) in COPIES for task in TASKS)
+
+
+def test_models_run_and_run_again_without_the_hub(hub, tmp_path):
+    write_copies(hub.root, [copy_of(model, given) for model, given in MODELS] + ["stanfordnlp/colorswap"])
+    online, offline = (runs(MODELS, tmp_path, offline=offline) for offline in (False, True))
+    refused = f"--model blip-itm --model_args weights=safetensors {RAW}"
+    done = run_commands([run.command for run in online] + [refused], hub.environment(tmp_path, TOKEN), tmp_path)
+    check_done(done[:-1])
+    assert done[-1].code == 4 and "pytorch_model.bin and not as safetensors" in done[-1].err
+    assert weights_of(hub) == [
+        "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed/model.safetensors",
+        "c237dc49a33fc61debc9276459120b7eac67e7ef/model.safetensors",
+        "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c/pytorch_model.bin",
+        "7e3e67edbbed1bf9888184d9df282b700a323964/model.safetensors",
+        "41f575766f40e752fdd1383e9565b7f02388c1c4/open_clip_pytorch_model.bin",
+        "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268/pytorch_model.bin",
+    ], "one set of weights a model"
+    assert [one.err.count("are a pickle") for one in done[:-1]] == [0, 0, 1, 0, 1, 1]
+    assert not [one.path for one in hub.log if any(part in one.path for part in CONVERSION)]
+    assert not any(one.token for one in hub.log if one.path.startswith("/storage")), "a token leaves for another host"
+    unpinned = online[-1].document["model_info"]["source"]
+    assert unpinned["commit"] == "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268"
+    assert unpinned["files"] == ["pytorch_model.bin"]
+
+    asked = len(hub.log)
+    nowhere = {**hub.environment(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    check_done(run_commands([run.command for run in offline], nowhere, tmp_path))
+    assert len(hub.log) == asked
+    check_same(online, offline)
+
+
+def test_download_brings_what_an_offline_run_of_tasks_needs(hub, tmp_path):
+    write_copies(hub.root, {copy_of(name) for name in ("siglip-b16", *SOME_TASKS)})
+    write_tags(tmp_path)
+    names, output = ",".join(SOME_TASKS), tmp_path / "r.json"
+    environment = hub.environment(tmp_path, TOKEN)
+    fetch = f"download --model siglip-b16 --tasks {names} --alternative 2"
+    (done,) = run_commands([fetch], environment, tmp_path)
+    check_done([done])
+    assert done.out.count(" ready ") == len(SOME_TASKS) + 1
+
+    asked = len(hub.log)
+    run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
+    validated, ran = run_commands([f"validate {names} --offline", run], environment, tmp_path)
+    check_validated(validated, SOME_TASKS)
+    check_done([ran])
+    assert len(hub.log) == asked
+    read = {task: data["revision"] for task, data in json.loads(output.read_text(encoding="utf-8"))["datasets"].items()}
+    assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
+
+
+def test_only_the_split_that_is_read_is_fetched(hub, tmp_path):
+    write_copies(hub.root, {copy_of(task) for task in ("colorswap", "whatsup_b", "winoground")})
+    write_tags(tmp_path)
+    environment = hub.environment(tmp_path, TOKEN)
+    check_done(run_commands(["download colorswap whatsup_b winoground --alternative 2"], environment, tmp_path))
+    sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/")}
+    tables = {name.partition("/")[2].removesuffix("-00000-of-00001.parquet") for name in sent if name != "README.md"}
+    assert tables == {"test", "Controlled_Images_B"}
+
+
+@pytest.mark.parametrize("token", [None, STRANGER, "hf_nobody"])
+def test_a_gated_dataset_says_what_to_do(hub, tmp_path, token):
+    write_copies(hub.root, ["stanfordnlp/colorswap"])
+    (done,) = run_commands(["download colorswap"], hub.environment(tmp_path, token), tmp_path)
+    said = done.out + done.err
+    assert done.code == 4 and "Traceback" not in said and not hub.fetched()
+    if token == "hf_nobody":
+        assert "HF_TOKEN" in said or "Invalid credentials" in said or "token" in said
+    else:
+        assert "accept its terms at https://huggingface.co/datasets/stanfordnlp/colorswap and set HF_TOKEN" in said
+
+
+def test_a_hub_that_falters_is_asked_again(hub, tmp_path):
+    write_copies(hub.root, [CLIP, "MMVP/MMVP_VLM"])
+    hub.misbehave("/api/models/openai/clip-vit-base-patch32", 429)
+    hub.misbehave("/api/datasets/MMVP/MMVP_VLM/tree", 500)
+    hub.misbehave("Questions.csv", 503)
+    hub.misbehave("resolve/", 500, times=3, every=40)
+    hub.misbehave("model.safetensors", 429)
+    hub.misbehave("/storage/", after=4_000_000)
+    commands = ["download --model clip-b32 --tasks mmvp_vlm"]
+    check_done(run_commands(commands, hub.environment(tmp_path), tmp_path, timeout=300))
+    assert not [fault for fault in hub.faults if fault.times], "a fault that did not come about proves nothing"
+    (weights,) = (tmp_path / "hf").rglob("snapshots/*/model.safetensors")
+    original = hub.root / "models" / CLIP / weights.parent.name / "model.safetensors"
+    assert weights.read_bytes() == original.read_bytes()
