@@ -16,7 +16,7 @@ from ttmbench.data.rowfiles import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.pictures import open_picture
-from ttmbench.types import ImageRef, SourceRequest
+from ttmbench.types import Exif, ImageRef, SourceRequest
 
 
 class FileOptions(BaseModel):
@@ -28,6 +28,7 @@ class FileOptions(BaseModel):
         strip: left off the beginning of image names.
         fields: names of the cells, where rows are JSON lists.
         rows_per_group: consecutive rows that make one group.
+        exif: whether images are turned upright by their EXIF data.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,6 +37,7 @@ class FileOptions(BaseModel):
     strip: str = ""
     fields: tuple[str, ...] = ()
     rows_per_group: int = Field(1, ge=1)
+    exif: Exif = "apply"
 
 
 class AnnotationsOptions(FileOptions):
@@ -103,11 +105,11 @@ def read_files(
             if not path.is_file():
                 raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint}")
             present.add(name)
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes, options.exif)
 
     rows = read_rows(file, options.fields, name=str(file))
     groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))
-    return Loaded(groups, {"file": options.file, "sha256": digest(file)})
+    return Loaded(groups, {"file": options.file, "sha256": digest(file), "exif": options.exif})
 
 
 def digest(file: Path) -> str:

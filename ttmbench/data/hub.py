@@ -19,7 +19,7 @@ from ttmbench.data.loading import Loaded, OutOfReachError, read_options
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.pictures import open_picture
-from ttmbench.types import Group, ImageRef, SourceRequest
+from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,6 +37,7 @@ class HuggingfaceOptions(BaseModel):
         name: configuration of the dataset.
         data_files: as in ``datasets.load_dataset``; a mapping of the split to its files fetches no other split.
         drop_captions: true caption of a group to leave out -> why.
+        exif: whether images are turned upright by their EXIF data, as the library ``datasets`` does.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -46,6 +47,7 @@ class HuggingfaceOptions(BaseModel):
     name: str | None = None
     data_files: str | list[str] | dict[str, str | list[str]] | None = None
     drop_captions: dict[str, str] = {}
+    exif: Exif = "apply"
 
 
 class HubFilesOptions(FileOptions):
@@ -90,14 +92,14 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
         place = f"{where}: '{one.column}' of group {one.group_id}"
         raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
-        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()))
+        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(pictures)
     rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
     groups = groups_from_rows(rows, replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
     kept = list(islice(_kept(groups, options.drop_captions, dropped), request.limit))
-    return Loaded(kept, {"dropped": dropped} if dropped else {})
+    return Loaded(kept, {"exif": options.exif, **({"dropped": dropped} if dropped else {})})
 
 
 def read_hub_files(request: SourceRequest) -> Loaded:
