@@ -113,7 +113,7 @@ ALLOWED = {
     "store.entryfile": set(),
     "store.identity": {"protocols", "secrets", "taskfile"},
     "store.pixels": {"types", "errors", "store.entryfile", "store.folder", "store.identity"},
-    "store.pictures": {"types", "protocols", "store.entryfile", "store.folder"},
+    "store.pictures": {"types", "protocols", "store.entryfile", "store.folder", "store.pixels"},
     "store.scores": {
         *("types", "debiasing", "protocols", "taskfile", "terminal", "store.entryfile", "store.folder"),
         *("store.identity", "store.pixels", "store.pictures"),
