@@ -131,7 +131,9 @@ def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
     assert not done and said[0].status == "failed"
     registry = build_registry()
     places, _ = registry.places(registry.task(str(path)), tmp_path)
-    assert places[0].missing() == {f"dataset me/colors at revision {SHA}": "it is not in the cache"}
+    assert places[0].missing() == {
+        f"dataset me/colors at revision {SHA}": "incomplete: data/test-00001-of-00002.parquet is not in the cache"
+    }
 
 
 def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):
