@@ -66,6 +66,10 @@ class Registry:
         """Every registered task by name, sorted; UsageError naming file and key if one is wrong."""
         return {name: self.task(name) for name in sorted(self.task_files)}
 
+    def is_named(self, word: str) -> bool:
+        """Whether a word names one task or task file; if not, it is a tag or a glob."""
+        return word in self.task_files or word.endswith(ENDINGS)
+
     def select_tasks(self, patterns: Sequence[str]) -> dict[str, TaskFile]:
         """Tasks by name, tag, glob or file, each once, in the order asked for.
 
@@ -80,7 +84,7 @@ class Registry:
         """
         chosen: dict[str, TaskFile] = {}
         for pattern in patterns:
-            if pattern in self.task_files or pattern.endswith(ENDINGS):
+            if self.is_named(pattern):
                 task = self.task(pattern)
                 chosen.setdefault(task.spec.task, task)
                 continue
