@@ -22,12 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
 from ttmbench import schedules
-from ttmbench.inputs import take
+from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
-from ttmbench.preparing import prepare
-from ttmbench.stage import Stage
-from ttmbench.ttm import adapt
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.scoring.inputs import take
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
 
 

@@ -28,12 +28,12 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from ttmbench import fingerprint
+from ttmbench._util.images import open_picture
 from ttmbench.cli import main
-from ttmbench.download.unpack import unpack
+from ttmbench.data.download.archive import unpack
 from ttmbench.errors import TtmbenchError
-from ttmbench.pictures import open_picture
-from ttmbench.results import schema
+from ttmbench.results.files import schema
+from ttmbench.scoring import fingerprint
 from ttmbench.types import ImageRef
 
 GROUPS = 6
@@ -519,11 +519,11 @@ def make_config(rng: random.Random) -> bytes:
 
 
 def put_ids(folder: Path, content: bytes) -> Outcome:
-    """``--samples``: read by `ttmbench.evaluator.read_samples`, then chosen by `ttmbench.opening.load_data`."""
-    from ttmbench.evaluator import read_samples
-    from ttmbench.opening import load_data
-    from ttmbench.registry import build_registry
-    from ttmbench.runconfig import make_run_config
+    """``--samples``: read by `evaluator.run.read_samples`, then chosen by `evaluator.score_task.load_data`."""
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.run import read_samples
+    from ttmbench.evaluator.score_task import load_data
+    from ttmbench.plugins.registry import build_registry
 
     file = folder / "ids.json"
     file.write_bytes(content)
@@ -728,7 +728,7 @@ def zip_changed(content: bytes, rng: random.Random) -> bytes:
 
 
 def put_archive(folder: Path, content: bytes) -> Outcome:
-    """`ttmbench.download.unpack.unpack`, which `ttmbench download` calls; every file against the standard library's."""
+    """`data.download.archive.unpack`, which `ttmbench download` calls; every file against the standard library's."""
     archive, target = folder / "x.archive", folder / "out"
     archive.write_bytes(content)
     outcome, done = function(lambda: unpack(archive, target))

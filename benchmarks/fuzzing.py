@@ -175,7 +175,7 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
     Returns:
         The counts of the table, the slowest file's seconds, and what was found.
     """
-    from ttmbench import environment
+    from ttmbench.results import environment
 
     tally: Counter[str] = Counter(dict.fromkeys(COLUMNS, 0))
     faults: list[str] = []

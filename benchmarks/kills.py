@@ -160,7 +160,7 @@ def main(options: argparse.Namespace) -> int:
     """Runs the trials; 0 if nothing was lost."""
     import torch
 
-    import ttmbench.evaluator  # noqa: F401 - forked children need not import it again
+    import ttmbench.evaluator.run  # noqa: F401 - forked children need not import it again
 
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.scenes import make_groups, render
+from ttmbench.data.rendered.scenes import make_groups, render
 from ttmbench.types import Group, ImageRef
 
 SIDE = 512

@@ -23,12 +23,12 @@ import yaml
 from material import make_clip
 
 import ttmbench
-from ttmbench.models import can_adapt, learns_from_pairs
+from ttmbench.data.rendered.scenes import make_groups, render
+from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs
+from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
-from ttmbench.registry import build_registry
-from ttmbench.scenes import make_groups, render
-from ttmbench.scorefile import read_scores
-from ttmbench.summary import RAW, TTM, summarise
+from ttmbench.results.scores_file import read_scores
+from ttmbench.results.summary import RAW, TTM, summarise
 from ttmbench.types import GroupShape, Scores
 
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
@@ -389,7 +389,8 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
         import tiny_vlms
     finally:
         sys.path.remove(str(TESTS))
-    from ttmbench.model_adapters import hf, itm, open_clip_models, visualgpt, vqascore
+    from ttmbench.model_adapters import hf, itm, visualgpt, vqascore
+    from ttmbench.model_adapters import open_clip as open_clip_models
 
     def written(maker: str, name: str, **options: Any) -> str:
         (folder / name).mkdir()

@@ -209,7 +209,7 @@ class Trials:
     def not_finite(self) -> Row:
         """A learning rate that blows the model up: raw numbers and good iterations stay."""
         folder = self._scratch / "nan"
-        code = "import ttmbench.finetune as f; real = f.cosine_within_iteration; calls = []\n"
+        code = "import ttmbench.ttm.finetune as f; real = f.cosine_within_iteration; calls = []\n"
         code += (
             "f.cosine_within_iteration = lambda *a: (calls.append(1), real(*a) * (1e30 if len(calls) > 3 else 1))[1]"
         )
@@ -226,7 +226,7 @@ class Trials:
     def out_of_memory(self) -> Row:
         """The process may take little more memory than it has when scoring begins; how little is found by trying."""
         code = (
-            "import resource, ttmbench.opening as o; real = o.Stage.score\n"
+            "import resource, ttmbench.evaluator.score_task as o; real = o.Stage.score\n"
             "def score(self, *rest):\n"
             "    size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
             "    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM * 2**20, -1))\n"

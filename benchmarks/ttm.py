@@ -24,13 +24,13 @@ from straightforward import Clock, Iteration, Settings, Straightforward
 from transformers.utils import logging
 
 from ttmbench import schedules
-from ttmbench.inblocks import Blocks
+from ttmbench.config import TTMConfig
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
-from ttmbench.preparing import prepare
-from ttmbench.stage import Stage
-from ttmbench.ttm import Step, adapt
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.scoring.blocks import Blocks
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.algorithm import Step, adapt
 from ttmbench.types import Group, ScheduleSpec, Scores
 
 STAGES = ("prepare", "score", "match", "train")

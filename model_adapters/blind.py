@@ -13,11 +13,18 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
-from ttmbench.model_adapters.captioning import CaptionModel
-from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
-from ttmbench.model_adapters.pairmodel import full_precision
-from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, weights_and_dtype
-from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
+from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.pair_model import full_precision
+from ttmbench.model_adapters._shared.pretrained import (
+    find,
+    load_config,
+    load_part,
+    load_weights,
+    locate,
+    weights_and_dtype,
+)
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

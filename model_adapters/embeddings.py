@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ttmbench.arrays import LARGEST, read_arrays, too_large
+from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters.contrastive import ContrastiveModel, count_parameters, unit
+from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, count_parameters, unit
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

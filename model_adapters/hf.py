@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters.contrastive import (
+from ttmbench.model_adapters._shared.contrastive import (
     PIXELS,
     ContrastiveModel,
     PixelScale,
@@ -24,9 +24,9 @@ from ttmbench.model_adapters.contrastive import (
     stated_name,
     trimmed,
 )
-from ttmbench.model_adapters.hub import quiet_hub
-from ttmbench.model_adapters.pretrained import find, load_part, load_weights, locate
-from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.hub import quiet_hub
+from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.model_adapters.hf import TransformersModel
-from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate
 
 __all__ = ["load", "locate"]
 TEMPERATURE = 0.07

@@ -16,11 +16,11 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters.contrastive import PIXELS, count_parameters, stated_name, trimmed
+from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters, stated_name, trimmed
+from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
+from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
-from ttmbench.model_adapters.pairmodel import TrainablePairModel, full_precision, save_parts
-from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, on_device
-from ttmbench.model_adapters.stated import stated_parts
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

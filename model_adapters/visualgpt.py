@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from ttmbench.model_adapters.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
-from ttmbench.model_adapters.captioning import CaptionModel, Debiasing
-from ttmbench.model_adapters.contrastive import check_dtype, pick_device
-from ttmbench.model_adapters.image_text import load_image_text
-from ttmbench.model_adapters.pretrained import find, load_config, load_part, load_weights, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
+from ttmbench.model_adapters._shared.captioning import CaptionModel, Debiasing
+from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
+from ttmbench.model_adapters._shared.image_text import load_image_text
+from ttmbench.model_adapters._shared.pretrained import (
+    find,
+    load_config,
+    load_part,
+    load_weights,
+    locate,
+    weights_and_dtype,
+)
 
 __all__ = ["load", "locate"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters.answers import answer_tokens, log_answers
-from ttmbench.model_adapters.contrastive import check_dtype, count_parameters, pick_device, stated_name
-from ttmbench.model_adapters.image_text import ImageTextModel, Picture, Seen, load_image_text
-from ttmbench.model_adapters.lora import TARGETS, add_lora, merged_state
-from ttmbench.model_adapters.pairmodel import TrainablePairModel, save_parts
-from ttmbench.model_adapters.pretrained import find, locate, weights_and_dtype
-from ttmbench.model_adapters.stated import stated_parts
+from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
+from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.image_text import ImageTextModel, Picture, Seen, load_image_text
+from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
+from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
 
 if TYPE_CHECKING:
     from PIL.Image import Image

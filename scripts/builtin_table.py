@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from ttmbench.export.numbers import Number, Run, newest, numbers_of
-from ttmbench.summary import RAW, SIMPLE_MATCH, TTM
+from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
+from ttmbench.results.summary import RAW, SIMPLE_MATCH, TTM
 
 METHODS = {SIMPLE_MATCH: "overfitted", TTM: "ttm"}
 HEAD = """\

@@ -20,7 +20,7 @@ TRAINED = ("hf", "open_clip_models", "itc", "itm", "vqascore", "tiny_clip")
 
 def table() -> str:
     """The Markdown table, one line a name that has weights."""
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}

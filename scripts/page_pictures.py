@@ -23,7 +23,7 @@ from PIL import Image
 from screenshot import load_pictures, open_browser, open_page, why_not
 
 from ttmbench.cli import main as ttmbench
-from ttmbench.resultfile import read_document, walk_documents
+from ttmbench.results.reader import read_document, walk_documents
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from ttmbench.scenes import KINDS, STYLES, Scene, SceneGroup, make_groups, render
+from ttmbench.data.rendered.scenes import KINDS, STYLES, Scene, SceneGroup, make_groups, render
 
 SEED = 1000
 N_GROUPS = 6

@@ -31,10 +31,10 @@ import builtin_table
 import matplotlib as mpl
 import reference_pictures as pictures
 
-from ttmbench.export.numbers import Run
-from ttmbench.plots import STYLE
-from ttmbench.resultfile import read_document
-from ttmbench.table import print_results
+from ttmbench.report.export.numbers import Run
+from ttmbench.report.plots import STYLE
+from ttmbench.report.terminal import print_results
+from ttmbench.results.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "reference"

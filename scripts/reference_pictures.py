@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ttmbench.plots import GREY, LINES, MARKERS, STYLE
 from ttmbench.report.curves import Chart, Line, panels_of
 from ttmbench.report.figures import draw_chart
-from ttmbench.table import headline
+from ttmbench.report.plots import GREY, LINES, MARKERS, STYLE
+from ttmbench.report.terminal import headline
 
 # Name in the legend, which of the two headline metrics, filter.
 COLUMNS = (

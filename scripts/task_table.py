@@ -23,7 +23,7 @@ HEAD = [
 
 def table() -> str:
     """The Markdown table, one line a task."""
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.nn.functional import cross_entropy
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
 
-from ttmbench.drawing import SIZE
-from ttmbench.scenes import (
+from ttmbench.data.rendered.drawing import SIZE
+from ttmbench.data.rendered.scenes import (
     COLORS,
     PLACES,
     RELATIONS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench.results import schema
+from ttmbench.results.files import schema
 
 BY_TASK = ("tracks", "ci", "chance", "ties", "configs", "higher_is_better", "datasets")
 

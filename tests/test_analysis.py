@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttmbench import analysis, plots
 from ttmbench.cli import main
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.registry import build_registry
-from ttmbench.testtime import Adaptation
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.plugins.registry import build_registry
+from ttmbench.report import plots
+from ttmbench.ttm import analysis
+from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 
 REGISTRY = build_registry()
@@ -122,10 +123,10 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path):
 
 def test_the_model_is_left_as_it_was():
     """Analyses of several runs start each from the same weights: the same seed twice gives the same curve."""
-    from ttmbench.evaluator import make_adapter, task_settings
-    from ttmbench.opening import open_task
-    from ttmbench.runconfig import RunConfig
-    from ttmbench.taskrun import adaptation
+    from ttmbench.config import RunConfig
+    from ttmbench.evaluator.run import make_adapter, task_settings
+    from ttmbench.evaluator.score_task import open_task
+    from ttmbench.evaluator.task import adaptation
 
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})
     task = REGISTRY.task("shapes_color")

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import ttmbench
-from ttmbench.atonce import AtOnce, attempt, is_out_of_memory
 from ttmbench.errors import TtmbenchError
-from ttmbench.finetune import contrastive_in_parts
-from ttmbench.inputs import n_rows
-from ttmbench.inputs import take as rows_of
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.preparing import prepare
 from ttmbench.protocols import TrainableInParts
+from ttmbench.scoring.batch_size import AtOnce, attempt, is_out_of_memory
+from ttmbench.scoring.inputs import n_rows
+from ttmbench.scoring.inputs import take as rows_of
+from ttmbench.scoring.prepare import prepare
+from ttmbench.ttm.finetune import contrastive_in_parts
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 
@@ -122,7 +122,7 @@ def test_the_gradient_in_parts_is_the_gradient(kind, at_once, tiny_siglip):
         else hf.load(pretrained=str(tiny_siglip), device="cpu")
     )
     assert isinstance(model, TrainableInParts) and model.trains_in_parts
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     groups = build_registry().load(build_registry().task("shapes_color"), 6, True, None).groups
     prepared, _ = prepare(model, groups, 8)

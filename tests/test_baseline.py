@@ -9,9 +9,9 @@ import pytest
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.comparison import compare_runs, read_run
 from ttmbench.errors import AssertionNotMet, DataError, UsageError
-from ttmbench.results import file_digest, schema
+from ttmbench.results.comparison import compare_runs, read_run
+from ttmbench.results.files import file_digest, schema
 
 QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}
@@ -95,7 +95,7 @@ def no_model(*_):
 
 
 def test_a_wrong_baseline_is_found_before_the_model_is_loaded(earlier, tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
     with pytest.raises(DataError, match="cannot be read"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", baseline=str(tmp_path / "no.json"), **QUICK)
     with pytest.raises(UsageError, match="none of this run's tasks"):
@@ -112,7 +112,7 @@ def test_a_finished_run_is_compared_without_running_anything(earlier, tmp_path, 
     settings = {"output_path": str(tmp_path / "x.json"), "log_samples": True, **QUICK}
     first = ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_color", **settings)
     assert "baseline" not in first.document
-    monkeypatch.setattr("ttmbench.evaluator.run_task", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.run.run_task", no_model)
     again = ttmbench.simple_evaluate(
         "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
     )

@@ -10,7 +10,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import blind, visualgpt
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 QUICK = {"limit": 8, "bootstrap_iters": 0, "device": "cpu"}

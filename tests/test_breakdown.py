@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ttmbench
-from ttmbench.breakdown import aggregates, breakdowns, mean_of_tasks
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.breakdown import aggregates, breakdowns, mean_of_tasks
 from ttmbench.types import Group, Scores
 
 METRICS = [build_registry().metric(name) for name in ("group_match", "image_score", "global_assignment_accuracy")]

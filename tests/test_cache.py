@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import ttmbench
-from ttmbench.atonce import AtOnce
+from ttmbench.cache.entry import read_entry
+from ttmbench.cache.scores import ScoreStore
 from ttmbench.cli import main
-from ttmbench.inblocks import load, save, spans
-from ttmbench.inputs import distinct_images
 from ttmbench.model_adapters import hf
-from ttmbench.preparing import prepare
-from ttmbench.store.entryfile import read_entry
-from ttmbench.store.scores import ScoreStore
+from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.blocks import load, save, spans
+from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
 QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
@@ -165,7 +165,7 @@ def test_nothing_but_the_stores_own_files_is_touched(filled, capsys, tmp_path):
 
 
 def test_text_of_a_header_cannot_act_on_the_terminal(tmp_path, capsys):
-    from ttmbench.store.entryfile import Entry, write_entry
+    from ttmbench.cache.entry import Entry, write_entry
 
     key, data = "a" * 64, "b" * 64
     about = {"kind": "scores", "key": key, "data_sha256": data, "task": "\x1b[31m[bold]x", "model_name": "[link=y]z"}
@@ -188,7 +188,7 @@ def test_temporary_files_of_killed_runs_go(filled, capsys):
 
 
 def opened(monkeypatch) -> list[str]:
-    from ttmbench import fingerprint
+    from ttmbench.scoring import fingerprint
 
     names: list[str] = []
     real = fingerprint.open_upright
@@ -226,7 +226,7 @@ def test_a_hit_opens_no_picture_and_still_sees_a_change(tmp_path, folder_task, m
 
 
 def test_another_decoder_decodes_again(tmp_path, folder_task, monkeypatch):
-    from ttmbench.store import pixels
+    from ttmbench.cache import pixels
 
     store, task = tmp_path / "store", f"{folder_task()}/mine.yaml"
     run(store, task)
@@ -249,14 +249,14 @@ def test_a_damaged_table_of_digests_is_made_again(tmp_path, folder_task, capsys)
 
 
 def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     store, folder = tmp_path / "store", folder_task()
     run(store, f"{folder}/mine.yaml")
     groups = build_registry([]).load(build_registry([]).task(f"{folder}/mine.yaml"), 4, True, None).groups
     (folder / "pictures" / "2_1.png").unlink()
     pixels = ScoreStore(store).pixels("mine")
-    from ttmbench.fingerprint import Fingerprint
+    from ttmbench.scoring.fingerprint import Fingerprint
 
     with pytest.raises(ttmbench.errors.DataError, match=r"image 2_1\.png of group g2 cannot be read"):
         Fingerprint(groups, pixels).take_in_the_rest()
@@ -267,7 +267,7 @@ def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
 
 @pytest.fixture
 def groups(folder_task) -> list[Group]:
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     registry = build_registry([])
     return registry.load(registry.task(f"{folder_task()}/mine.yaml"), None, True, None).groups
@@ -324,7 +324,7 @@ def test_prepared_pictures_stay_under_their_limit(tmp_path, folder_task, monkeyp
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", str(5 * each))
     run(store, task, limit=1, ttm=True, ttm_args={"iterations": 1, "epochs": 1})  # uses two, writes none
     assert len(sorted((store / "pictures").rglob("*.safetensors"))) == 12
-    from ttmbench.store.pictures import make_room
+    from ttmbench.cache.images import make_room
 
     used = [path for path in files if path.stat().st_mtime > 2e9 or path.stat().st_mtime > 1e9 + 1]
     make_room(store, 5 * each)

@@ -11,17 +11,17 @@ import pytest
 from PIL import Image
 
 import ttmbench
-from ttmbench.choice.answers import image_prompt, read_caption_choice, read_image_choice, text_prompt
-from ttmbench.choice.choices import Choices, choice_chance, choice_values
-from ttmbench.choice.choosing import ask_choices
+from ttmbench._util.images import side_by_side
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.model_adapters.openai_api import load
-from ttmbench.pictures import side_by_side
+from ttmbench.model_adapters.openai import load
+from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceStyle
-from ttmbench.registry import build_registry
-from ttmbench.results import schema
+from ttmbench.results.files import schema
+from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
+from ttmbench.scoring.forced_choice.ask import ask_choices
+from ttmbench.scoring.forced_choice.prompts import image_prompt, read_caption_choice, read_image_choice, text_prompt
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]
@@ -296,8 +296,8 @@ def test_more_captions_than_letters_are_refused():
 
 
 def test_scores_are_not_asked_of_a_model_that_chooses():
-    from ttmbench.opening import open_task
-    from ttmbench.runconfig import RunConfig
+    from ttmbench.config import RunConfig
+    from ttmbench.evaluator.score_task import open_task
 
     registry = build_registry()
     config = RunConfig(model="x", tasks=["shapes_color"])

@@ -194,7 +194,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):
-    from ttmbench import evaluator
+    from ttmbench.evaluator import run as evaluator
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

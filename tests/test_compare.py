@@ -11,8 +11,8 @@ from documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.comparison import compare_runs, pairs_within, read_run
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.comparison import compare_runs, pairs_within, read_run
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):

@@ -14,9 +14,9 @@ import torch
 from safetensors.numpy import load_file
 
 import ttmbench
-from ttmbench.atonce import AtOnce
-from ttmbench.determinism import WORKSPACE, deterministic, naming_what_cannot
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.determinism import WORKSPACE, deterministic, naming_what_cannot
+from ttmbench.scoring.batch_size import AtOnce
 
 SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}

@@ -12,12 +12,12 @@ import yaml
 from safetensors.torch import save_file
 
 from ttmbench.cli import main
-from ttmbench.doctor import look_at_model, look_at_task, usable
-from ttmbench.registry import build_registry
+from ttmbench.cli.findings import look_at_model, look_at_task, usable
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
 HF = "ttmbench.model_adapters.hf:load"
-OPEN_CLIP = "ttmbench.model_adapters.open_clip_models:load"
+OPEN_CLIP = "ttmbench.model_adapters.open_clip:load"
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -225,9 +225,9 @@ def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
             raise PackageNotFoundError(name)
         return version(name)
 
-    model = AdapterSpec("served", "ttmbench.model_adapters.openai_api:load", needs=("ttmbench[api]",))
+    model = AdapterSpec("served", "ttmbench.model_adapters.openai:load", needs=("ttmbench[api]",))
     assert look_at_model(model).state != "missing"
-    monkeypatch.setattr("ttmbench.doctor.version", absent)
+    monkeypatch.setattr("ttmbench.cli.findings.version", absent)
     found = look_at_model(model)
     assert found.state == "missing" and found.mend == "pip install 'ttmbench[api]'"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"

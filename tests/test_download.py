@@ -17,14 +17,14 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
+from ttmbench.data.download import http as download_web
+from ttmbench.data.download.fetch import Downloads, plans
+from ttmbench.data.download.files import DataFile
+from ttmbench.data.download.http import Web
 from ttmbench.data.loading import OutOfReachError
-from ttmbench.data.origins import Origin
-from ttmbench.download import web as download_web
-from ttmbench.download.fetching import Downloads, plans
-from ttmbench.download.files import DataFile
-from ttmbench.download.web import Web
+from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, UsageError
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import SourceSpec
 
 COLORS = ("red", "green", "blue", "yellow")
@@ -285,7 +285,7 @@ def test_ctrl_c_keeps_the_part_and_the_next_command_goes_on(site, tmp_path, data
 
 
 def test_ctrl_c_while_unpacking_keeps_the_archive(site, tmp_path, data, capsys, monkeypatch):
-    from ttmbench.download import files as download_files
+    from ttmbench.data.download import files as download_files
 
     path = task_file(tmp_path, annotations(site))
     real = download_files.unpack
@@ -349,7 +349,7 @@ def test_two_tasks_that_want_one_path_from_two_places(site, tmp_path, data, caps
 
 
 def test_the_data_folder_itself_may_not_be_writable(site, tmp_path, data, capsys, monkeypatch):
-    from ttmbench.download import record as download_record
+    from ttmbench.data.download import manifest as download_record
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -452,7 +452,7 @@ def test_every_published_task_says_where_each_of_its_files_comes_from(data):
 def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
     from types import ModuleType
 
-    from ttmbench.data.sources import read_rendered
+    from ttmbench.data.sources.folder import read_rendered
     from ttmbench.hookspecs import hookimpl
 
     asked = []
@@ -477,9 +477,9 @@ def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
 def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
     from types import ModuleType
 
-    from ttmbench.data.places import Place
-    from ttmbench.data.sources import read_rendered
-    from ttmbench.doctor import look_at_task
+    from ttmbench.cli.findings import look_at_task
+    from ttmbench.data.availability import Place
+    from ttmbench.data.sources.folder import read_rendered
     from ttmbench.hookspecs import hookimpl
 
     class Stone:
@@ -551,7 +551,7 @@ def test_two_processes_at_once_fetch_a_file_once(site, tmp_path, data):
 def test_records_of_many_at_once_are_all_kept(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    from ttmbench.download import record as download_record
+    from ttmbench.data.download import manifest as download_record
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda index: download_record.write(tmp_path, f"f{index:02d}", {"bytes": index}), range(24)))

@@ -11,10 +11,10 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
-from ttmbench.download.fetching import Downloads, plans
-from ttmbench.download.web import Web
+from ttmbench.data.download.fetch import Downloads, plans
+from ttmbench.data.download.http import Web
 from ttmbench.errors import DataError
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ttmbench.data.download import drive as download_drive
+from ttmbench.data.download import http as download_web
+from ttmbench.data.download.http import Web
 from ttmbench.data.loading import OutOfReachError
-from ttmbench.data.origins import Origin
-from ttmbench.download import drive as download_drive
-from ttmbench.download import web as download_web
-from ttmbench.download.web import Web
+from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError
 
 BODY = bytes(range(256)) * 40

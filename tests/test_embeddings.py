@@ -69,7 +69,7 @@ def test_scores_are_scaled_cosines_of_features_of_any_norm(tmp_path):
 
 
 def test_the_same_scores_as_the_score_command(file):
-    from ttmbench.rescoring import score_file
+    from ttmbench.evaluator.stored_scores import score_file
 
     stored = score_file(file, "winoground", logit_scale=100.0, bootstrap_iters=0)["results"]["winoground"]
     numbers = evaluate(file).results["winoground"]

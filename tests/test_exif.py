@@ -11,12 +11,12 @@ import yaml
 from PIL import Image
 
 import ttmbench
+from ttmbench.cache.scores import ScoreStore
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
-from ttmbench.fingerprint import Fingerprint, open_upright
-from ttmbench.registry import build_registry
-from ttmbench.report.pictures import thumbnail
-from ttmbench.store.scores import ScoreStore
-from ttmbench.taskfile import TaskFile
+from ttmbench.plugins.registry import build_registry
+from ttmbench.report.thumbnails import thumbnail
+from ttmbench.scoring.fingerprint import Fingerprint, open_upright
 from ttmbench.types import Group, ImageRef
 
 
@@ -55,7 +55,7 @@ def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_tas
 def test_both_readings_of_a_file_are_kept_apart(tmp_path):
     """One store, one file, one model: digests of pixels and prepared pictures are those of the reading."""
     from ttmbench.model_adapters import tiny_clip
-    from ttmbench.preparing import prepare
+    from ttmbench.scoring.prepare import prepare
 
     file = tmp_path / "x.jpg"
     turned(file)

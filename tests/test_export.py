@@ -15,10 +15,10 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.export import hub
-from ttmbench.export.lm_eval import file_name, lm_eval_document
-from ttmbench.export.numbers import Run, newest, numbers_of, read_runs
-from ttmbench.export.tables import to_csv, to_latex
+from ttmbench.report.export import hub
+from ttmbench.report.export.lm_eval import file_name, lm_eval_document
+from ttmbench.report.export.numbers import Run, newest, numbers_of, read_runs
+from ttmbench.report.export.tables import to_csv, to_latex
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference" / "first.json"
 EVIL = '=HYPERLINK("x")|<b>\\input{x}_%&\n: ["'

@@ -14,15 +14,16 @@ import torch
 import ttmbench
 from ttmbench import schedules
 from ttmbench.cli import main
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.finetune import restore, snapshot
 from ttmbench.metrics import group_match, group_score
-from ttmbench.model_adapters import itm, lora, vqascore
-from ttmbench.preparing import prepare
-from ttmbench.registry import build_registry
-from ttmbench.stage import Stage
-from ttmbench.ttm import Choice, _Blind, adapt, overfit
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.model_adapters import itm, vqascore
+from ttmbench.model_adapters._shared import lora
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.algorithm import Choice, _Blind, adapt, overfit
+from ttmbench.ttm.finetune import restore, snapshot
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.adapters import model_info, remark_on_files
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.models import model_info, remark_on_files
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]

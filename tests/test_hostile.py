@@ -20,21 +20,22 @@ import pytest
 from documents import whole_document
 from PIL import Image
 
-from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, limits
-from ttmbench.arrays import read_arrays
-from ttmbench.blame import blaming, said
+from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from ttmbench._util import limits
+from ttmbench._util.arrays import read_arrays
+from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.foreign import blaming, said
+from ttmbench._util.images import BadPicture, as_rgb, open_picture
+from ttmbench._util.redact import redact, redact_values, scrub
+from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
 from ttmbench.cli import main
-from ttmbench.download.unpack import unpack
+from ttmbench.data.download.archive import unpack
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator import read_samples, simple_evaluate
-from ttmbench.leaderboard_files import to_latex, to_markdown
+from ttmbench.evaluator.run import read_samples, simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.pictures import BadPicture, as_rgb, open_picture
-from ttmbench.plaintext import csv_cell, latex, markdown, one_line, plain
-from ttmbench.results import safe_name
-from ttmbench.scorefile import read_scores
-from ttmbench.secrets import redact, redact_values, scrub
-from ttmbench.textfile import Unreadable, parse_json, parse_yaml, read_json, read_yaml
+from ttmbench.report.leaderboard_formats import to_latex, to_markdown
+from ttmbench.results.files import safe_name
+from ttmbench.results.scores_file import read_scores
 from ttmbench.types import GroupShape
 
 SQUARE = GroupShape(2, 2)
@@ -595,7 +596,7 @@ def installed(monkeypatch, thing) -> None:
     """Makes a plugin look like an installed one: an object, or what its import does."""
     load = thing if callable(thing) else lambda: thing
     point = SimpleNamespace(name="evil", value="evil:plugin", dist=None, load=load)
-    monkeypatch.setattr("ttmbench.plugins.entry_points", lambda group: [point])
+    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
 
 
 BAD = [ValueError("two\nlines \x1b[2J"), SystemExit(0), MemoryError(), RecursionError("deep"), OSError("x" * 10**6)]

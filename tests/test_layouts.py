@@ -13,9 +13,9 @@ from PIL import Image
 from ttmbench.cli import main
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.shards import files_of_split, missing_shards
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError
-from ttmbench.registry import build_registry
-from ttmbench.taskfile import TaskFile
+from ttmbench.plugins.registry import build_registry
 
 pytestmark = pytest.mark.filterwarnings("default")
 SHA = "0123456789abcdef0123456789abcdef01234567"

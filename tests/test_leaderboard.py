@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import ttmbench
-from ttmbench import leaderboard_files as formats
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.leaderboard import as_document, merge, read_published
-from ttmbench.results import schema
+from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.leaderboard import as_document, merge, read_published
+from ttmbench.results.files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
 

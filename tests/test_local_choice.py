@@ -12,13 +12,13 @@ import jsonschema
 import pytest
 from PIL import Image
 
+from ttmbench._util.images import LazyPictures
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters import chat_choice
-from ttmbench.pictures import LazyPictures
+from ttmbench.model_adapters import choice as chat_choice
+from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceQuestion
-from ttmbench.registry import build_registry
-from ttmbench.results import schema
+from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
 
 KINDS = [

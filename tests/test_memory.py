@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttmbench import fingerprint
-from ttmbench.plainpairs import score_with_pairs
-from ttmbench.preparing import prepare
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring import fingerprint
+from ttmbench.scoring.pairs import score_with_pairs
+from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
 BATCH = 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ttmbench import chance, metrics
-from ttmbench.builtin_plugin import ttmbench_register_metrics
+from ttmbench.plugins.builtin import ttmbench_register_metrics
 
 GROUP_METRICS = [spec for spec in ttmbench_register_metrics() if spec.scope == "group"]
 SHAPES = [(1, 2), (1, 4), (2, 2), (2, 3), (3, 3), (2, 4), (4, 4)]
@@ -183,7 +183,7 @@ def test_chance_of_global_assignment_by_simulation():
 
 
 def test_real_scores_give_the_published_numbers(real_scores):
-    from ttmbench.scorefile import read_scores
+    from ttmbench.results.scores_file import read_scores
     from ttmbench.types import GroupShape
 
     expected = {

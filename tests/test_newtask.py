@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 
 
 def run(capsys, *words: object) -> tuple[int, str, str]:

@@ -16,7 +16,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters import open_clip_models, open_clip_sources
+from ttmbench.model_adapters import open_clip as open_clip_models
+from ttmbench.model_adapters._shared import open_clip_weights as open_clip_sources
 from ttmbench.testing import check_adapter
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
@@ -434,7 +435,7 @@ def test_a_folder_may_call_its_safetensors_otherwise(folders, tmp_path, name):
 
 
 def test_registered_names_are_known_to_open_clip():
-    from ttmbench.registry import build_registry
+    from ttmbench.plugins.registry import build_registry
 
     specs = [spec for spec, _ in build_registry().adapters.values() if "open_clip_models" in spec.target]
     named = {spec.name: dict(spec.model_args) for spec in specs if spec.model_args}
@@ -448,10 +449,10 @@ def test_registered_names_are_known_to_open_clip():
 def test_a_missing_library_is_named_with_what_to_install(monkeypatch):
     import sys
 
-    from ttmbench.registry import build_registry, load_target
+    from ttmbench.plugins.registry import build_registry, load_target
 
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    monkeypatch.delitem(sys.modules, "ttmbench.model_adapters.open_clip_models")
+    monkeypatch.delitem(sys.modules, "ttmbench.model_adapters.open_clip")
     spec = build_registry().adapter("open_clip")
     with pytest.raises(UsageError, match="pip install open_clip_torch"):
         load_target(spec.target, spec.needs)

@@ -19,12 +19,12 @@ from PIL import Image
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.yes_no import read_yes_no
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices
 from ttmbench.model_adapters.api.pictures import PictureStyle
-from ttmbench.model_adapters.openai_api import load
-from ttmbench.model_adapters.yes_no import read_yes_no
-from ttmbench.results import schema
+from ttmbench.model_adapters.openai import load
+from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
 
 SECRET = "sk-veryveryverysecret0123456789"

@@ -13,7 +13,7 @@ from ttmbench.cli import main
 from ttmbench.report.gather import gather
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.page import Content, to_html
-from ttmbench.report.pictures import Pictures
+from ttmbench.report.thumbnails import Pictures
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters import itc, itm
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 QUICK = {"limit": 6, "bootstrap_iters": 0, "device": "cpu"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.registry import build_registry
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.config import TTMConfig
+from ttmbench.plugins.registry import build_registry
 
 TASKS = Path(__file__).resolve().parents[1] / "tasks"
 

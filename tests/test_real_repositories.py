@@ -28,7 +28,7 @@ from support.hub_runs import (
 )
 from support.hub_server import STRANGER, TOKEN, HubServer
 
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
 MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]

@@ -18,18 +18,18 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.pages.rendering import json_block, render
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.report.curves import Chart, Line
 from ttmbench.report.figures import save_figures
 from ttmbench.report.gather import gather
 from ttmbench.report.groups import read_groups
+from ttmbench.report.groups_from_scores import groups_from_scores
+from ttmbench.report.html.render import json_block, render
 from ttmbench.report.making import make_report
 from ttmbench.report.numbers import numbers_of
-from ttmbench.report.pictures import PictureOptions, copies_allowed, pictures_for
-from ttmbench.report.scoregroups import groups_from_scores
 from ttmbench.report.svg import limits, line_chart, ticks
-from ttmbench.results import schema
+from ttmbench.report.thumbnails import PictureOptions, copies_allowed, pictures_for
+from ttmbench.results.files import schema
 
 NAMES = PictureOptions(images="none")
 

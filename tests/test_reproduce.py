@@ -16,10 +16,10 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.cli.options import build_parser, normalise
 from ttmbench.errors import UsageError
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.rows import compare, select
-from ttmbench.reproduce.running import plan
+from ttmbench.reproduce.run import plan
 from ttmbench.reproduce.tables import load_table, published_files, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmbench.model_adapters.requirements import what_to_install
+from ttmbench.model_adapters._shared.requirements import what_to_install
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ttmbench.errors import DataError
-from ttmbench.export.numbers import Run, numbers_of
-from ttmbench.leaderboard import merge
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
+from ttmbench.report.export.numbers import Run, numbers_of
+from ttmbench.report.leaderboard import merge
 from ttmbench.reproduce.rows import compare
 from ttmbench.reproduce.tables import load_table
-from ttmbench.resultfile import checked, read_document, walk_documents
-from ttmbench.results import schema
+from ttmbench.results.files import schema
+from ttmbench.results.reader import checked, read_document, walk_documents
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference" / "first.json"
 

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import ttmbench
-from ttmbench import checkpoint as checkpoints
-from ttmbench import resume
-from ttmbench.checkpoint import SeedCheckpoint, TaskCheckpoint
 from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator import resume
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results import schema
-from ttmbench.runconfig import make_run_config
+from ttmbench.results.files import schema
+from ttmbench.ttm import checkpoint as checkpoints
+from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
@@ -93,7 +93,7 @@ def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch):
     def no_task(*_):
         raise AssertionError("a task was run")
 
-    monkeypatch.setattr("ttmbench.evaluator.run_task", no_task)
+    monkeypatch.setattr("ttmbench.evaluator.run.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
     assert numbers(again.document) == numbers(first.document) and again.path == first.path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
@@ -183,14 +183,14 @@ def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monke
         def no_adapter(*_):
             raise error
 
-        patched.setattr("ttmbench.evaluator.make_adapter", no_adapter)
+        patched.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
         evaluate(path)
     assert path.read_text(encoding="utf-8") == before
     assert evaluate(path)["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"}
 
 
 def test_a_failure_names_its_stage(tmp_path, monkeypatch):
-    from ttmbench import opening
+    from ttmbench.evaluator import score_task as opening
 
     def out_of_reach(*_):
         raise DataError("no data")
@@ -219,7 +219,7 @@ def evaluate_folder(folder, path, **more):
 
 def run_tasks(monkeypatch) -> list[str]:
     """Names of the tasks that are run from now on."""
-    from ttmbench import evaluator
+    from ttmbench.evaluator import run as evaluator
 
     real, names = evaluator.run_task, []
 
@@ -327,7 +327,7 @@ def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypat
 
 
 def failing(monkeypatch, task: str) -> None:
-    from ttmbench import evaluator
+    from ttmbench.evaluator import run as evaluator
 
     real = evaluator.run_task
 
@@ -383,7 +383,7 @@ def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monke
 
 
 def test_a_place_that_cannot_be_written_fails_before_the_model_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.make_adapter", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", lambda *_: pytest.fail("the model was loaded"))
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be written to"):
         evaluate(tmp_path / "file" / "x")
@@ -407,7 +407,7 @@ def test_a_clock_that_goes_back_overwrites_nothing(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return cls(2026, 1, 31, 12, 0, 0, 0)
 
-    monkeypatch.setattr("ttmbench.evaluator.datetime", Stopped)
+    monkeypatch.setattr("ttmbench.evaluator.run.datetime", Stopped)
     first, second = (evaluate(tmp_path, tasks="shapes_color", limit=limit) for limit in (10, 11))
     assert first.path != second.path and first.path.exists()
 

@@ -11,9 +11,9 @@ import pytest
 
 import ttmbench
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.stored_scores import score_file
 from ttmbench.hookspecs import hookimpl
-from ttmbench.rescoring import score_file
-from ttmbench.results import schema
+from ttmbench.results.files import schema
 
 QUICK = {"limit": 16, "ttm_args": {"iterations": 2, "epochs": 1}, "device": "cpu", "bootstrap_iters": 50}
 TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds"}
@@ -269,8 +269,8 @@ def test_samples_option_picks_groups(tmp_path, folder_task):
 
 
 def test_paper_preset_takes_the_tasks_row_and_four_seeds():
-    from ttmbench.evaluator import plan
-    from ttmbench.runconfig import make_run_config
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.run import plan
 
     steps = plan(make_run_config({"model": "siglip-b16", "tasks": ["winoground"], "ttm": True, "ttm_preset": "paper"}))
     settings = steps["tasks"]["winoground"]["ttm"]
@@ -281,8 +281,8 @@ def test_paper_preset_takes_the_tasks_row_and_four_seeds():
 
 
 def test_precedence_of_ttm_settings():
-    from ttmbench.evaluator import plan
-    from ttmbench.runconfig import make_run_config
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.run import plan
 
     def settings(**more):
         config = make_run_config({"model": "tiny-clip", "tasks": ["winoground"], "ttm": True, **more})
@@ -362,7 +362,7 @@ def test_a_scorer_of_the_wrong_length_is_an_error():
 
 
 def test_files_that_cannot_be_written_are_a_failure_in_the_document(tmp_path, monkeypatch):
-    from ttmbench import evaluator
+    from ttmbench.evaluator import run as evaluator
 
     def full(*_):
         raise UsageError("samples cannot be written: disk full")
@@ -377,7 +377,7 @@ def test_files_that_cannot_be_written_are_a_failure_in_the_document(tmp_path, mo
 
 
 def test_nothing_is_left_half_written(tmp_path):
-    from ttmbench.results import write_atomically
+    from ttmbench.results.files import write_atomically
 
     target = tmp_path / "x.json"
     target.write_text("old", encoding="utf-8")

@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from ttmbench.drawing import SHAPES, SIZE, UNIT, Thing
-from ttmbench.scenes import (
+from ttmbench.data.rendered.drawing import SHAPES, SIZE, UNIT, Thing
+from ttmbench.data.rendered.scenes import (
     COLORS,
     KINDS,
     OPPOSITE,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ttmbench import schedules
-from ttmbench.ttmconfig import batch_units
+from ttmbench.ttm.trainer import batch_units
 
 ALL = [schedules.linear, schedules.cosine, schedules.constant, schedules.ascending]
 

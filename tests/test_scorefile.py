@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ttmbench.errors import DataError
-from ttmbench.scorefile import read_scores, save_scores
+from ttmbench.results.scores_file import read_scores, save_scores
 from ttmbench.types import GroupShape, Scores
 
 SQUARE = GroupShape(2, 2)

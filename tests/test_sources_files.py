@@ -14,8 +14,8 @@ from PIL import Image
 import ttmbench
 from ttmbench.data.loading import OutOfReachError, data_folder
 from ttmbench.errors import DataError, UsageError
-from ttmbench.fingerprint import open_upright
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.fingerprint import open_upright
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SUGARCREPE = {  # rows, distinct images
@@ -412,7 +412,7 @@ def test_sugarcrepe_without_data_names_both_places(tmp_path):
 def test_the_real_tags_of_winoground(tmp_path):
     """Diwan et al.'s file through the code that adds its tags."""
     from ttmbench.data.loading import Loaded
-    from ttmbench.data.tagfiles import add_tags
+    from ttmbench.data.tags import add_tags
     from ttmbench.types import Group
 
     origin = SHARED / "annotations" / "winoground_tags.json"

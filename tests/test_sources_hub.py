@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from ttmbench.data.loading import OutOfReachError
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
-from ttmbench.fingerprint import open_upright
-from ttmbench.registry import build_registry
-from ttmbench.taskfile import TaskFile
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.fingerprint import open_upright
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -12,10 +12,10 @@ import yaml
 from PIL import Image
 
 from ttmbench.data.loading import OutOfReachError
-from ttmbench.data.whatsup import told_by_captions
+from ttmbench.data.sources.whatsup import told_by_captions
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
-from ttmbench.registry import build_registry
-from ttmbench.taskfile import TaskFile
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Group, ImageRef
 
 SETS = {

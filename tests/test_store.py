@@ -18,11 +18,12 @@ import torch
 from PIL import Image
 
 import ttmbench
+from ttmbench.cache import entry as entryfile
+from ttmbench.cache import key as identity
+from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
+from ttmbench.cache.location import parse_size, store_folder
 from ttmbench.model_adapters import hf
-from ttmbench.results import schema
-from ttmbench.store import entryfile, identity
-from ttmbench.store.entryfile import DamagedError, Entry, read_entry, write_entry
-from ttmbench.store.folder import parse_size, store_folder
+from ttmbench.results.files import schema
 
 QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
 
@@ -285,10 +286,10 @@ def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
 
 
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
-    from ttmbench.opening import open_task
-    from ttmbench.registry import build_registry
-    from ttmbench.runconfig import make_run_config
-    from ttmbench.store.scores import ScoreStore
+    from ttmbench.cache.scores import ScoreStore
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.score_task import open_task
+    from ttmbench.plugins.registry import build_registry
 
     store = str(tmp_path / "store")
     settings = {"model_args": {"pretrained": str(tiny_vlm("blip", captioner=True))}, "use_cache": store, "limit": 3}
@@ -418,8 +419,8 @@ def test_secrets_are_in_no_file(tmp_path):
 
 def test_a_fingerprint_may_hold_anything(tmp_path):
     """Names that are no text, arrays whose text leaves numbers out, sets in any order."""
-    from ttmbench.registry import build_registry
-    from ttmbench.store.identity import model_statement, score_identity
+    from ttmbench.cache.key import model_statement, score_identity
+    from ttmbench.plugins.registry import build_registry
 
     spec = build_registry([]).task("shapes_color").spec
 

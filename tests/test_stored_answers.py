@@ -8,11 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from ttmbench.choice.answers import read_caption_choice, read_image_choice
-from ttmbench.choice.files import is_answers, read_answers
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results import schema
+from ttmbench.results.files import schema
+from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
+from ttmbench.scoring.forced_choice.stored_answers import is_answers, read_answers
 from ttmbench.types import GroupShape
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "real-scores"

@@ -8,11 +8,11 @@ from types import ModuleType
 
 import pytest
 
+from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.plugins import load_plugins
-from ttmbench.registry import build_registry
-from ttmbench.taskfile import TaskFile, load_task
+from ttmbench.plugins.manager import load_plugins
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec, SourceSpec
 
 TASKS = Path(__file__).resolve().parents[1] / "tasks"
@@ -202,7 +202,7 @@ def test_an_event_hook_that_raises_warns_and_ends_nothing():
 def test_a_plugin_that_cannot_be_imported_is_listed_and_named_when_needed(monkeypatch):
     from importlib.metadata import EntryPoint
 
-    from ttmbench import plugins
+    from ttmbench.plugins import manager as plugins
 
     point = EntryPoint("acme", "ttmbench_no_such_module.plugin", "ttmbench")
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
@@ -259,7 +259,7 @@ def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
 
 
 def test_a_broken_image_names_file_and_group(folder_task):
-    from ttmbench.fingerprint import open_upright
+    from ttmbench.scoring.fingerprint import open_upright
 
     folder = folder_task()
     (folder / "pictures" / "2_1.png").write_bytes(b"no picture")
@@ -302,7 +302,7 @@ def test_a_source_may_tell_more_of_what_it_did(tmp_path):
         groups = list(read_rendered(request))
         return Loaded(groups, {"drawn": len(groups), "data_dir": str(request.data_dir)})
 
-    from ttmbench.data.sources import read_rendered
+    from ttmbench.data.sources.folder import read_rendered
 
     module.read = read
 
@@ -326,7 +326,7 @@ def test_a_source_may_not_give_groups_of_another_shape():
     class Wrong:
         @hookimpl
         def ttmbench_register_sources(self):
-            return [SourceSpec("wrong", "ttmbench.data.sources:read_rendered")]
+            return [SourceSpec("wrong", "ttmbench.data.sources.folder:read_rendered")]
 
     registry = build_registry(extra=[("wrong", Wrong())])
     spec = registry.task("shapes_color").spec

@@ -11,14 +11,14 @@ import torch
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.inputs import subset
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.preparing import prepare
-from ttmbench.results import schema
-from ttmbench.supervision import oracle, placebo, shuffle
-from ttmbench.ttm import Choice, Proposal
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.results.files import schema
+from ttmbench.scoring.inputs import subset
+from ttmbench.scoring.prepare import prepare
+from ttmbench.ttm.algorithm import Choice, Proposal
+from ttmbench.ttm.supervision import oracle, placebo, shuffle
 
 QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}
@@ -156,7 +156,7 @@ def test_the_audit_is_on_record(full):
 
 
 def test_the_table_names_what_reads_labels(full, capsys):
-    from ttmbench.table import print_results
+    from ttmbench.report.terminal import print_results
 
     print_results(full.document, width=120)
     out = capsys.readouterr().out
@@ -196,10 +196,10 @@ def test_a_holdout_that_leaves_nothing_is_refused():
 
 
 def test_a_subset_keeps_every_score():
-    registry = ttmbench.registry.build_registry()
+    registry = ttmbench.plugins.registry.build_registry()
     groups = registry.load_groups(registry.task("shapes_color"), limit=10)
     model = tiny_clip.load(device="cpu")
-    from ttmbench.stage import Stage
+    from ttmbench.scoring.prepared_task import Stage
 
     whole, _ = prepare(model, groups, 8, enlarge=1.1)
     part = subset(whole, np.array([2, 7, 3]))

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import ttmbench
-from ttmbench.checkpoint import SeedCheckpoint
 from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.runconfig import make_run_config
-from ttmbench.trackers import choosing
-from ttmbench.trackers.numbers import COLUMNS, result_rows
-from ttmbench.trackers.tracking import Tracking
+from ttmbench.plugins.trackers import select as choosing
+from ttmbench.plugins.trackers.series import COLUMNS, result_rows
+from ttmbench.plugins.trackers.tracker import Tracking
+from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1}
@@ -260,7 +260,7 @@ def test_a_failed_run_is_closed_with_its_document(tmp_path, monkeypatch):
     def no_model(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ttmbench.evaluator.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
     fake = Fake()
     with pytest.raises(KeyboardInterrupt):
         run_with(fake)
@@ -279,7 +279,7 @@ def test_plugins_are_told_of_a_run_that_fails(monkeypatch):
     def no_model(*_):
         raise UsageError("no")
 
-    monkeypatch.setattr("ttmbench.evaluator.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
     with pytest.raises(UsageError):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=[("mine", Listener())], **QUICK)
     assert told == [("failed", "UsageError", None)]
@@ -355,7 +355,7 @@ def test_a_missing_library_names_its_extra_before_a_model_is_loaded(tracker, mon
     def no_model(*_):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ttmbench.evaluator.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
     for name in [name for name in sys.modules if name.split(".")[0] == tracker]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, tracker, None)

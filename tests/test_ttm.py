@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from ttmbench import schedules
+from ttmbench._util.progress import bar
+from ttmbench.config import TTMConfig
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
-from ttmbench.finetune import TrainingPairs, restore, snapshot
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.preparing import prepare
-from ttmbench.progress import bar
-from ttmbench.registry import build_registry
-from ttmbench.stage import Stage
-from ttmbench.taskfile import TaskFile
-from ttmbench.ttm import PseudoLabels, adapt, overfit, select
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.algorithm import PseudoLabels, adapt, overfit, select
+from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -213,11 +213,11 @@ def test_ties_and_equal_scores_under_the_share_rule():
 @pytest.mark.parametrize("given", [None, 50, 100, 7, 500])
 def test_a_batch_that_was_asked_for_is_used_as_given(model, given, monkeypatch):
     """102 groups, or 204 pairs: the default of 50 becomes 51; a 50 that was asked for, and anything else, stays."""
-    import ttmbench.trainer
-    from ttmbench.trainer import Trainer
+    import ttmbench.ttm.trainer
+    from ttmbench.ttm.trainer import Trainer
 
     seen = []
-    monkeypatch.setattr(ttmbench.trainer, "finetune", lambda *_, batch, **__: seen.append(batch) or (0.0,))
+    monkeypatch.setattr(ttmbench.ttm.trainer, "finetune", lambda *_, batch, **__: seen.append(batch) or (0.0,))
     groups = load("shapes_color", 20)
     stage, _ = stage_of(model, groups)
     for units, is_global in ((102, False), (204, True)):
@@ -249,7 +249,7 @@ def test_a_run_refuses_such_a_share_before_the_model_is_loaded():
 
 def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
     """7 groups in batches of 5: the mean is over groups, 5/7 and 2/7, not one half each."""
-    from ttmbench.finetune import finetune, make_optimizer
+    from ttmbench.ttm.finetune import finetune, make_optimizer
 
     groups = load("shapes_color", 7)
     prepared, _ = prepare(model, groups, 32)

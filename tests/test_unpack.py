@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ttmbench.download import unpack as module
-from ttmbench.download.unpack import Limits, unpack
+from ttmbench.data.download import archive as module
+from ttmbench.data.download.archive import Limits, unpack
 from ttmbench.errors import DataError
 
 FILES = {"pictures/a.jpg": b"a" * 100, "pictures/deep/b.jpg": b"b" * 50}

@@ -14,7 +14,7 @@ from ttmbench import metrics
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import visualgpt
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -293,7 +293,7 @@ def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, tmp_path):
 
 
 def test_the_sweep_runs_the_model_once(blip, tmp_path, monkeypatch):
-    from ttmbench.model_adapters.captioners import BlipCaptioner
+    from ttmbench.model_adapters._shared.captioners import BlipCaptioner
 
     scored = []
     own = BlipCaptioner.score_prepared

@@ -13,10 +13,10 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters.answers import answer_tokens
-from ttmbench.pairscoring import score_in_memory
-from ttmbench.preparing import prepare
-from ttmbench.registry import build_registry
+from ttmbench.model_adapters._shared.answers import answer_tokens
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_pairs import score_in_memory
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
 

@@ -20,7 +20,7 @@ def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    from ttmbench.scenes import COLORS, SHAPES
+    from ttmbench.data.rendered.scenes import COLORS, SHAPES
 
     fixed = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
     words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]"]))
@@ -115,7 +115,7 @@ def word_tokenizer(eos: str, pad: str, length: int):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    from ttmbench.scenes import COLORS, SHAPES
+    from ttmbench.data.rendered.scenes import COLORS, SHAPES
 
     words = [*"a the and of on at left right top bottom above below photo dogs cat two".split(), *COLORS, *SHAPES]
     vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}

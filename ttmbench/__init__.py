@@ -8,11 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ttmbench._version import __version__
+
 if TYPE_CHECKING:
     from ttmbench import chance, matching, metrics, schedules, stats, testing
+    from ttmbench.config import TTMConfig
     from ttmbench.evaluator import EvalResults, simple_evaluate
     from ttmbench.hookspecs import hookimpl
-    from ttmbench.ttmconfig import TTMConfig
     from ttmbench.types import (
         AdapterSpec,
         Group,
@@ -23,13 +25,11 @@ if TYPE_CHECKING:
         SourceSpec,
     )
 
-__version__ = "0.1.0"
-
 _HOME = {
     "EvalResults": "ttmbench.evaluator",
     "simple_evaluate": "ttmbench.evaluator",
     "hookimpl": "ttmbench.hookspecs",
-    "TTMConfig": "ttmbench.ttmconfig",
+    "TTMConfig": "ttmbench.config",
     "AdapterSpec": "ttmbench.types",
     "Group": "ttmbench.types",
     "ImageRef": "ttmbench.types",

@@ -261,7 +261,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True)
 class ChoiceStyle:
-    """How a model is to be asked; see `ttmbench.choice.choosing`.
+    """How a model is to be asked; see `ttmbench.scoring.forced_choice.ask`.
 
     Attributes:
         order: of the options: drawn at random, or both ways round, where only two right answers count.

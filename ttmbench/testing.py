@@ -9,12 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.finetune import TrainingPairs as _TrainingPairs
-from ttmbench.finetune import finetune, make_optimizer, restore, snapshot
-from ttmbench.inputs import Prepared as _Prepared
-from ttmbench.inputs import Rows, concatenate, n_rows, take
-from ttmbench.pairscoring import score_in_memory
-from ttmbench.preparing import prepare
+from ttmbench.config import TTMConfig
 from ttmbench.protocols import (
     Adapter,
     ChoiceQuestion,
@@ -25,8 +20,13 @@ from ttmbench.protocols import (
     PreparedPairScorer,
     Trainable,
 )
-from ttmbench.scoring import encode, score_all_pairs, score_groups
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.scoring.dual_encoder import encode, score_all_pairs, score_groups
+from ttmbench.scoring.inputs import Prepared as _Prepared
+from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_pairs import score_in_memory
+from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
+from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
 from ttmbench.types import Group, ImageRef
 
 TOLERANCE = 1e-4

@@ -283,8 +283,8 @@ class SourceSpec:
         kind: what task files name.
         target: ``"module:callable"``: a request -> groups.
         summary: one line.
-        needs: ``"module:callable"``: a request -> the places that have the data (`ttmbench.data.places.Place`), in
-            the order in which the reader tries them, for ``ttmbench download`` and ``doctor``. Without it a download
+        needs: ``"module:callable"``: a request -> the places that have the data (`data.availability.Place`), in the
+            order in which the reader tries them, for ``ttmbench download`` and ``doctor``. Without it a download
             reads the task once, with the network.
     """
 

@@ -12,7 +12,7 @@ from support.commands import Done
 from support.hub_datasets import SUGARCREPE
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
-from ttmbench.registry import build_registry
+from ttmbench.plugins.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"
 LLAVA, QWEN = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen3-VL-2B-Instruct"

@@ -8,11 +8,11 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench.blame import said
+from ttmbench._util.console import complain
+from ttmbench._util.escape import one_line
+from ttmbench._util.foreign import said
+from ttmbench._util.redact import redact
 from ttmbench.errors import TtmbenchError
-from ttmbench.plaintext import one_line
-from ttmbench.secrets import redact
-from ttmbench.terminal import complain
 
 COMMANDS = (
     "run",
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _without(arguments: Sequence[str], message: str) -> str:
     """A message without the secrets that were given on the command line."""
-    from ttmbench.runconfig import parse_pairs
-    from ttmbench.secrets import GONE, secrets_of
+    from ttmbench._util.redact import GONE, secrets_of
+    from ttmbench.config import parse_pairs
 
     for word in arguments:
         if "=" in word:

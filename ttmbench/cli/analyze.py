@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ttmbench._util.console import say
 from ttmbench.cli.run import settings_of
+from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
-from ttmbench.runconfig import make_run_config
-from ttmbench.terminal import say
 
 DEFAULT_OUTPUT = "analysis"
 
@@ -23,8 +23,8 @@ def analyze(options: argparse.Namespace) -> int:
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError("analyze writes a JSON file and pictures of each task, so --output_path is a folder")
-    from ttmbench.analysis import ALPHA, ANALYSES
-    from ttmbench.analyzing import analyze_tasks
+    from ttmbench.evaluator.analyze import analyze_tasks
+    from ttmbench.ttm.analysis import ALPHA, ANALYSES
 
     if options.analysis not in (*ANALYSES, ALPHA):
         raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join((*ANALYSES, ALPHA))}")

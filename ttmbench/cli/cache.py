@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ttmbench.download.files import amount
+from ttmbench._util.console import complain, say
+from ttmbench._util.progress import track
+from ttmbench.cache.location import parse_size, store_folder
+from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
+from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
-from ttmbench.progress import track
-from ttmbench.store.folder import parse_size, store_folder
-from ttmbench.store.upkeep import DAY, KINDS, Damage, Item, find_damage, list_items, prune
-from ttmbench.terminal import complain, say
 
 MIN_WIDTH = 140
 EXIT_DAMAGED = 1

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.console import complain, say
+from ttmbench.cli.findings import Finding, look_at_model, look_at_task, surroundings, usable
+from ttmbench.config import split_names
+from ttmbench.data.download.files import amount
 from ttmbench.data.loading import data_folder
-from ttmbench.doctor import Finding, look_at_model, look_at_task, surroundings, usable
-from ttmbench.download.files import amount
-from ttmbench.registry import build_registry
-from ttmbench.runconfig import split_names
-from ttmbench.terminal import complain, say
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
 EXIT_MISSING = 4

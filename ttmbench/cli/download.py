@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ttmbench._util.console import complain, say
+from ttmbench.config import parse_pairs, split_names
+from ttmbench.data.download.fetch import Downloads, Line, plans, preview
+from ttmbench.data.download.http import Web
+from ttmbench.data.download.model import fetch_model, preview_model
 from ttmbench.data.loading import data_folder
-from ttmbench.download.fetching import Downloads, Line, plans, preview
-from ttmbench.download.model import fetch_model, preview_model
-from ttmbench.download.web import Web
 from ttmbench.errors import DataError, UsageError
-from ttmbench.registry import build_registry
-from ttmbench.runconfig import parse_pairs, split_names
-from ttmbench.terminal import complain, say
+from ttmbench.plugins.registry import build_registry
 
 WIDTH = 40
 

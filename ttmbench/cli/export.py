@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ttmbench._util.console import complain, say
 from ttmbench.errors import UsageError
-from ttmbench.export.numbers import Run, read_runs
-from ttmbench.results import safe_name, to_json, write_atomically
-from ttmbench.terminal import complain, say
+from ttmbench.report.export.numbers import Run, read_runs
+from ttmbench.results.files import safe_name, to_json, write_atomically
 
 FORMATS = ("lm-eval", "model-index", "evaluation-results", "csv", "latex")
 
@@ -49,16 +49,16 @@ def _texts(
 ) -> tuple[Mapping[Path | None, str], Mapping[str, str]]:
     """File, or None for the terminal -> what it holds; and what was left out: task -> why."""
     if to == "csv":
-        from ttmbench.export.tables import to_csv
+        from ttmbench.report.export.tables import to_csv
 
         return {target: to_csv(runs)}, {}
     if to == "latex":
-        from ttmbench.export.tables import to_latex
+        from ttmbench.report.export.tables import to_latex
 
         return {target: to_latex(runs)}, {}
     if to == "lm-eval":
         return {_lm_eval_file(runs, target): _lm_eval_text(runs)}, {}
-    from ttmbench.export import hub
+    from ttmbench.report.export import hub
 
     if to == "model-index":
         data, left_out = hub.model_card_data(runs, source_url)
@@ -72,7 +72,7 @@ def _texts(
 
 
 def _lm_eval_text(runs: Sequence[Run]) -> str:
-    from ttmbench.export.lm_eval import lm_eval_document
+    from ttmbench.report.export.lm_eval import lm_eval_document
 
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run: export each results document alone")
@@ -80,6 +80,6 @@ def _lm_eval_text(runs: Sequence[Run]) -> str:
 
 
 def _lm_eval_file(runs: Sequence[Run], target: Path | None) -> Path | None:
-    from ttmbench.export.lm_eval import file_name
+    from ttmbench.report.export.lm_eval import file_name
 
     return target if target is None or target.suffix == ".json" else target / file_name(runs[0])

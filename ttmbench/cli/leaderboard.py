@@ -6,12 +6,12 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ttmbench import leaderboard_files as formats
+from ttmbench._util.console import say
 from ttmbench.errors import UsageError
-from ttmbench.leaderboard import as_document, merge
+from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_files
-from ttmbench.results import to_json, write_atomically
-from ttmbench.terminal import say
+from ttmbench.results.files import to_json, write_atomically
 
 
 def leaderboard(options: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
+from ttmbench._util.console import say
 from ttmbench.errors import UsageError
-from ttmbench.registry import Registry, build_registry
-from ttmbench.results import schema as results_schema
-from ttmbench.terminal import say
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.files import schema as results_schema
 
 
 def ls(options: argparse.Namespace) -> int:

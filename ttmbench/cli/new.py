@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench.newtask import new_task
-from ttmbench.terminal import say
+from ttmbench._util.console import say
+from ttmbench.data.template import new_task
 
 
 def new(options: argparse.Namespace) -> int:

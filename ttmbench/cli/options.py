@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
-from ttmbench import __version__
+from ttmbench._util.escape import one_line
+from ttmbench._util.redact import redact
+from ttmbench._version import __version__
 from ttmbench.cli import COMMANDS
-from ttmbench.plaintext import one_line
-from ttmbench.secrets import redact
 
 EXAMPLES = """\
 examples:

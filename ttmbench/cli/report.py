@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ttmbench._util.console import complain, say
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
-from ttmbench.report.pictures import PictureOptions
-from ttmbench.results import write_atomically
-from ttmbench.terminal import complain, say
+from ttmbench.report.thumbnails import PictureOptions
+from ttmbench.results.files import write_atomically
 
 
 def report(options: argparse.Namespace) -> int:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttmbench.assertions import check_assertions
+from ttmbench._util.console import complain, say
+from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError
-from ttmbench.runconfig import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
-from ttmbench.terminal import complain, say
+from ttmbench.results.assertions import check_assertions
 
 _PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
 
@@ -21,10 +21,10 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
-    from ttmbench.baseline import check_baseline
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
-    from ttmbench.evaluator import run as evaluate
-    from ttmbench.table import print_results
+    from ttmbench.evaluator.baseline import check_baseline
+    from ttmbench.evaluator.run import run as evaluate
+    from ttmbench.report.terminal import print_results
 
     try:
         with terminated_like_interrupted():
@@ -66,7 +66,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dry_run(config: RunConfig) -> int:
-    from ttmbench.evaluator import plan
+    from ttmbench.evaluator.run import plan
 
     say(json.dumps(plan(config), indent=2))
     return 0

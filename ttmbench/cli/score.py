@@ -8,15 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench.assertions import check_assertions, parse_assertion
-from ttmbench.choice.files import is_answers
-from ttmbench.choice.rereading import score_answers
+from ttmbench._util.console import say
 from ttmbench.errors import UsageError
-from ttmbench.rescoring import score_file
-from ttmbench.results import open_run_files
-from ttmbench.resume import make_room
-from ttmbench.table import print_results
-from ttmbench.terminal import say
+from ttmbench.evaluator.resume import make_room
+from ttmbench.evaluator.stored_answers import score_answers
+from ttmbench.evaluator.stored_scores import score_file
+from ttmbench.report.terminal import print_results
+from ttmbench.results.assertions import check_assertions, parse_assertion
+from ttmbench.results.files import open_run_files
+from ttmbench.scoring.forced_choice.stored_answers import is_answers
 
 
 def score(options: argparse.Namespace) -> int:

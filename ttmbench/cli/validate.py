@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench.checks import look_at_groups
+from ttmbench._util.console import say
+from ttmbench.config import split_names
+from ttmbench.data.checks import look_at_groups
 from ttmbench.data.loading import data_folder, given_data_folder
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.fingerprint import open_upright
-from ttmbench.registry import Registry, build_registry
-from ttmbench.runconfig import split_names
-from ttmbench.taskfile import TaskFile
-from ttmbench.terminal import say
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import Group, ImageRef
 
 SHOWN = 3

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench.data.hub_cache import commit_of, list_files, reach, snapshot, where_it_is
+from ttmbench.data.hub_access import commit_of, list_files, reach, snapshot, where_it_is
 from ttmbench.data.layouts import Also
 from ttmbench.data.loading import OutOfReachError, below, inside
 from ttmbench.data.shards import files_of_split, missing_shards

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ttmbench._util.validation import describe
 from ttmbench.errors import DataError, UsageError
-from ttmbench.ttmconfig import describe
 from ttmbench.types import Group, SourceRequest
 
 if TYPE_CHECKING:
-    from ttmbench.data.places import Place
+    from ttmbench.data.availability import Place
 
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)

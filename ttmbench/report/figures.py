@@ -14,13 +14,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ttmbench.errors import UsageError
-from ttmbench.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.curves import Chart, Panel
 from ttmbench.report.gather import Run
 from ttmbench.report.numbers import METHODS
+from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
-from ttmbench.results import safe_name
+from ttmbench.results.files import safe_name
 
 COLUMNS, SIDE = 3, (2.9, 2.1)
 

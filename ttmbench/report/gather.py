@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.numbers import Number, TagTable, number, numbers_of, tag_tables_of
-from ttmbench.resultfile import read_document, task_of_artifact
-from ttmbench.textfile import Unreadable, read_json
+from ttmbench.results.reader import read_document, task_of_artifact
 
 _NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
-from ttmbench.jsonl import read_json_lines
 from ttmbench.report.gather import Run
 from ttmbench.report.numbers import HEADLINE, METHODS, number
-from ttmbench.summary import RAW, TTM
+from ttmbench.results.summary import RAW, TTM
 
 DIGITS = 5  # of scores and margins on the page
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from ttmbench.errors import DataError
 from ttmbench.report.gather import Gathered, gather
 from ttmbench.report.groups import GroupSet, read_groups
+from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.page import Content, made_now, to_html
-from ttmbench.report.pictures import PictureOptions, Pictures, pictures_for
-from ttmbench.report.scoregroups import groups_from_scores
+from ttmbench.report.thumbnails import PictureOptions, Pictures, pictures_for
 
 
 def make_report(place: Path, options: PictureOptions, title: str = "Report") -> tuple[str, Gathered, list[Pictures]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ttmbench.leaderboard import METHOD_OF_FILTER
-from ttmbench.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.report.leaderboard import METHOD_OF_FILTER
+from ttmbench.results.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
 
 HEADLINE = "group_match"
 SEED_RECORDS = {TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ttmbench.leaderboard_files import TITLES
-from ttmbench.pages.rendering import json_block, render
 from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, Run
 from ttmbench.report.groups import GroupSet
+from ttmbench.report.html.render import json_block, render
+from ttmbench.report.leaderboard_formats import TITLES
 from ttmbench.report.numbers import METHODS, Number, TagTable
-from ttmbench.report.pictures import Images, Pictures
 from ttmbench.report.svg import interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import tag_chart_of
-from ttmbench.summary import TRACK_ORDER
-from ttmbench.table import NOTHING
+from ttmbench.report.terminal import NOTHING
+from ttmbench.report.thumbnails import Images, Pictures
+from ttmbench.results.summary import TRACK_ORDER
 
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 STATUS = {

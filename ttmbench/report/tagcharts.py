@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttmbench.report.numbers import TagTable
-from ttmbench.summary import RAW, TTM
+from ttmbench.results.summary import RAW, TTM
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from ttmbench.errors import UsageError
-from ttmbench.registry import Registry
+from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import FILTER_OF_METHOD, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 from ttmbench.reproduce.agreement import Measured, Rule
-from ttmbench.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
-from ttmbench.ttmconfig import describe
+from ttmbench.results.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -157,7 +157,7 @@ class PublishedTable:
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
-    found = {path.name: path for path in files("ttmbench.published").iterdir() if path.name.endswith(".yaml")}
+    found = {path.name: path for path in files("ttmbench.reproduce.published").iterdir() if path.name.endswith(".yaml")}
     names = sorted(
         found, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
     )
@@ -178,7 +178,7 @@ def load_table(name: str) -> PublishedTable:
     """
     shipped = shipped_tables()
     if name in shipped:
-        return _load(name, shipped[name], files("ttmbench.published"))
+        return _load(name, shipped[name], files("ttmbench.reproduce.published"))
     if name.endswith(ENDINGS):
         path = Path(name)
         return _load(path.stem, path, path.parent)

@@ -1,0 +1,194 @@
+"""What generative scores have in common: the mean log-likelihood of a caption's tokens, and P(t) from noise images.
+
+VisualGPTScore is Eq. 12 of arXiv:2306.01879, here in logarithms; P(t) is the mean of it over images (Eq. 13), which may
+be Gaussian noise (section 4 and appendix B).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.contrastive import count_parameters, stated_name
+from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
+from ttmbench.types import ModelFiles
+
+PRIORS = ("noise", "test_images")
+AT_ONCE = 64  # captions per pass over a noise image
+
+
+@dataclass(frozen=True)
+class Debiasing:
+    """How a generative score is freed of P(t).
+
+    Attributes:
+        alpha: how much of log P(t) is taken off (Eq. 7).
+        prior: ``noise``, or ``test_images`` for the mean over the task's own images.
+        noise_images: how many noise images; the paper takes 3 for most tasks and 100 for Winoground.
+        noise_mean: of the noise, in pixels as the model gets them, after normalisation.
+        noise_std: the same.
+        noise_seed: draws it.
+    """
+
+    alpha: float = 0.0
+    prior: str = "noise"
+    noise_images: int = 3
+    noise_mean: float = 0.0
+    noise_std: float = 0.25
+    noise_seed: int = 0
+
+    def check(self) -> Debiasing:
+        """Itself; UsageError for a value that means nothing."""
+        if self.prior not in PRIORS:
+            raise UsageError(f"prior '{self.prior}' is unknown; known: {', '.join(PRIORS)}")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 1:
+            raise UsageError(
+                f"alpha={self.alpha}: it is a number from 0 to 1; `ttmbench analyze alpha` shows what each would give"
+            )
+        if self.noise_images < 1 or self.noise_std < 0:
+            raise UsageError("noise_images is at least 1 and noise_std at least 0")
+        return self
+
+
+class CaptionModel(PairModel):
+    """A model that writes captions, as an adapter; subclasses know one architecture."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        parts: Sequence[Any],
+        *,
+        name: str,
+        prompt: str,
+        end_token: bool,
+        debiasing: Debiasing,
+        device: str,
+        dtype: str,
+        files: ModelFiles | None = None,
+    ) -> None:
+        super().__init__(model, device=device, dtype=dtype)
+        self.files = files
+        self.parts, self.name, self.prompt, self.end_token = parts, name, prompt, end_token
+        named = (
+            {"processor": parts[0]}
+            if len(parts) == 1
+            else dict(zip(("tokenizer", "image_processor"), parts, strict=True))
+        )
+        self._stated_parts = stated_parts(model, self.device, **named)
+        self.debiasing = debiasing.check()
+        self.alpha, self.prior = float(debiasing.alpha), debiasing.prior
+        self._priors: dict[str, float] = {}
+        self._noise: list[Any] = []
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Digest of the weights, the prompt, and how P(t) is taken off."""
+        return {
+            "pretrained": stated_name(self.name),
+            "architecture": type(self.model).__name__,
+            "weights_sha256": self.weights_sha256,
+            "score": "mean log-likelihood of the caption's tokens",
+            "prompt": self.stated_prompt(),
+            "end_token": self.end_token,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "weights": str(self.model.dtype).removeprefix("torch."),
+            "n_parameters": count_parameters(self.model.parameters()),
+            **self._stated_parts,
+            **vars(self.debiasing),
+        }
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Weights and preprocessing, as ``from_pretrained`` loads them."""
+        save_parts(folder, self.model, *self.parts)
+
+    def prepare_captions(self, captions: Sequence[str]) -> list[str]:
+        """The captions: their tokens may depend on the picture's prompt."""
+        return list(captions)
+
+    def encode_images(self, prepared: Any) -> Any:
+        """What the vision encoder gives, one row per picture, on the device."""
+        self.model.eval()
+        with self.autocast():
+            return self._see(prepared)
+
+    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+        """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. No P(t) is taken off here."""
+        with self.autocast():
+            logits, targets, rows = self._next_tokens(images, captions)
+        tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+        total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)
+        scores: np.ndarray = (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
+        return scores
+
+    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
+        """Gives log P(t): the mean of P(t|i) over noise images (Eq. 13), once a caption; float32 [captions]."""
+        new = [caption for caption in dict.fromkeys(captions) if caption not in self._priors]
+        if new:
+            with torch.inference_mode():
+                found = np.stack([self._given(noise, new) for noise in self._noise_images()])
+            means = np.logaddexp.reduce(found, axis=0) - np.log(len(found))
+            self._priors.update(zip(new, means.tolist(), strict=True))
+        return np.array([self._priors[caption] for caption in captions], dtype=np.float32)
+
+    def stated_prompt(self) -> str:
+        """The text before the caption, for the record."""
+        return self.prompt
+
+    @abstractmethod
+    def _see(self, prepared: Any) -> Any:
+        """Prepared pictures -> what the decoder attends to."""
+
+    @abstractmethod
+    def _next_tokens(self, images: Any, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits of every caption token [tokens, vocabulary], the tokens, and which pair each belongs to."""
+
+    @abstractmethod
+    def _with_pixels(self, prepared: Any, draw: Any) -> Any:
+        """One prepared picture with other pixels; ``draw`` makes them from a shape."""
+
+    def _noise_images(self) -> list[Any]:
+        if not self._noise:
+            source = torch.Generator().manual_seed(self.debiasing.noise_seed)
+
+            def draw(shape: Sequence[int]) -> torch.Tensor:
+                noise = torch.randn(tuple(shape), generator=source)
+                return noise * self.debiasing.noise_std + self.debiasing.noise_mean
+
+            for _ in range(self.debiasing.noise_images):
+                blank = self.prepare_images([Image.new("RGB", (336, 336), (127, 127, 127))])
+                self._noise.append(self.encode_images(self._with_pixels(blank, draw)))
+        return self._noise
+
+    def _given(self, image: Any, captions: Sequence[str]) -> np.ndarray:
+        """Gives log P(t|i) of many captions for one encoded picture, float64 [captions]."""
+        parts = []
+        for start in range(0, len(captions), AT_ONCE):
+            some = list(captions[start : start + AT_ONCE])
+            parts.append(self.score_prepared(_repeated(image, len(some)), some))
+        return np.concatenate(parts).astype(np.float64)
+
+
+def kept(ids: torch.Tensor, scored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Which logits are asked for, of sequences whose next tokens are scored.
+
+    Args:
+        ids: tokens, int [pairs, tokens], padded on the right.
+        scored: whether a token is one whose probability counts, bool of the same shape; never the first.
+
+    Returns:
+        Mask over positions whose logits predict them, bool [pairs, tokens - 1]; the tokens; and the pair of each.
+    """
+    mask = scored[:, 1:]
+    return mask, ids[:, 1:][mask], mask.nonzero()[:, 0]
+
+
+def _repeated(row: Any, count: int) -> Any:
+    return row * count if isinstance(row, list) else row.expand(count, *row.shape[1:])

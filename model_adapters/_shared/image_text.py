@@ -1,0 +1,300 @@
+"""Generative models that see a picture in their prompt, through transformers' processors and chat templates.
+
+A picture is preprocessed once and goes through the vision encoder once a pass. Rows of a batch are padded on the right
+and masked: no token looks at what comes after it, so positions and answers are those of a row alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.pair_model import full_precision
+from ttmbench.model_adapters._shared.pretrained import Pretrained, load_part, load_weights
+from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Row = dict[str, torch.Tensor]
+"""Tokens of one prompt, each tensor [tokens]."""
+
+# Models without a chat template: what stands before a question, and what asks for a caption.
+PREFIXES = {"paligemma": ("answer en ", "caption en")}
+
+
+@dataclass(eq=False)
+class Picture:
+    """A picture as a processor takes it.
+
+    Attributes:
+        image: the picture; processors look at it even where its features are known.
+        answer: what the image processor said of it.
+        features: what the model takes, with one row for the picture.
+        rows: prompts that were tokenised for it.
+    """
+
+    image: Image
+    answer: Any
+    features: dict[str, torch.Tensor]
+    rows: dict[str, Row] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the vision encoder gives of one picture, as ``mm_encoder_outputs`` takes it, and the features beside it."""
+
+    output: Any
+    beside: dict[str, torch.Tensor]
+
+
+class ImageTextModel:
+    """An image-text-to-text model of transformers and its processor.
+
+    Args:
+        model: the model.
+        processor: of pictures and text.
+        device: where to compute.
+        encodes: whether pictures will be encoded apart from prompts (`see`); generation does without.
+        files: what the weights were read from.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        device: torch.device,
+        encodes: bool = True,
+        files: ModelFiles | None = None,
+    ) -> None:
+        self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
+        self.tokenizer = processor.tokenizer
+        self.kind: str = model.config.model_type
+        self._core = getattr(model, "model", model)
+        self._forward = set(inspect.signature(model.forward).parameters)
+        head = model.get_output_embeddings()
+        if isinstance(head, torch.nn.Linear):
+            full_precision(head)
+        if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
+            raise UsageError(
+                f"{type(model).__name__} does not take encoded pictures (get_image_features, mm_encoder_outputs) "
+                "in this version of transformers"
+            )
+        if not processor.chat_template and self.kind not in PREFIXES:
+            raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
+
+    def ask(self, question: str, images: int = 1) -> str:
+        """The prompt that shows the pictures and asks: the model's next token begins its answer."""
+        if not self.processor.chat_template:
+            return f"{self.processor.image_token * images}{PREFIXES[self.kind][0]}{question}"
+        return self._render(question, images=images)
+
+    def before_caption(self, instruction: str) -> str:
+        """The prompt that shows the picture, after which a caption may follow."""
+        if not self.processor.chat_template:
+            return f"{self.processor.image_token}{instruction or PREFIXES[self.kind][1]}"
+        return self._render(instruction)
+
+    def with_caption(self, instruction: str, caption: str) -> str | None:
+        """The same with the caption as the model's turn, left open; None where no template can say that."""
+        if not self.processor.chat_template:
+            return None
+        try:
+            return self._render(instruction, caption)
+        except UsageError:
+            return None
+
+    def prepare(self, images: Sequence[Image]) -> list[Picture]:
+        """Preprocesses each picture once."""
+        prepared = []
+        probe = self.ask("?")  # every template takes a picture with a question
+        for image in images:
+            with self._remembering(None) as memory:
+                inputs = self.process(probe, [image])
+            length = inputs["input_ids"].shape
+            features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
+            prepared.append(Picture(image, memory.answer, features))
+        return prepared
+
+    def row(self, picture: Picture, prompt: str) -> Row:
+        """A prompt's tokens for a picture, in which the picture has as many places as its features need."""
+        if prompt not in picture.rows:
+            with self._remembering(picture.answer):
+                inputs = self.process(prompt, [picture.image])
+            length = inputs["input_ids"].shape
+            picture.rows[prompt] = {
+                name: value[0]
+                for name, value in inputs.items()
+                if value.shape == length and name in self._forward and name != "labels"
+            }
+        return picture.rows[prompt]
+
+    def process(self, prompt: str, images: Sequence[Image]) -> Any:
+        """What the model's own processor makes of a prompt and the pictures that it shows."""
+        bos = self.tokenizer.bos_token
+        begun = {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}  # else it would stand twice
+        shown = list(images) if len(images) == 1 else [list(images)]  # a list in the list: all belong to one prompt
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
+            return self.processor(text=[prompt], images=shown, return_tensors="pt", **begun)
+
+    def see(self, pictures: Sequence[Picture]) -> list[Seen]:
+        """Vision encoder and projection of each picture; a picture that comes twice is encoded once."""
+        taken = set(inspect.signature(self._core.get_image_features).parameters)
+        known: dict[int, Seen] = {}
+        for picture in pictures:
+            if id(picture) in known:
+                continue
+            inputs = {name: self._place(value) for name, value in picture.features.items()}
+            output = self._core.get_image_features(
+                **{name: value for name, value in inputs.items() if name in taken}, return_dict=True
+            )
+            kept = {
+                name: getattr(output, name)
+                for name in ("pooler_output", "deepstack_features")
+                if getattr(output, name, None) is not None
+            }
+            beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
+            known[id(picture)] = Seen(type(output)(**kept), beside)
+        return [known[id(picture)] for picture in pictures]
+
+    def logits(self, seen: Sequence[Seen], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Next-token logits.
+
+        Args:
+            seen: encoded pictures.
+            rows: as many prompts.
+            keep: after which tokens of each prompt the next one is asked for, bool [tokens].
+
+        Returns:
+            float32 [all kept, vocabulary], row by row.
+        """
+        inputs = self._padded(rows)
+        mask = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device)
+        beside = {name: torch.cat([one.beside[name] for one in seen]) for name in seen[0].beside}
+        options: dict[str, Any] = {name: value for name, value in beside.items() if name in self._forward}
+        if "logits_to_keep" in self._forward:
+            options["logits_to_keep"] = mask
+        output = self.model(**inputs, **options, mm_encoder_outputs={"image": _together(seen)}, use_cache=False)
+        logits: torch.Tensor = output.logits if "logits_to_keep" in options else output.logits[mask]
+        return logits.float()
+
+    def _padded(self, rows: Sequence[Row]) -> Row:
+        pad = self.tokenizer.pad_token_id
+        return {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [row[name] for row in rows],
+                batch_first=True,
+                padding_value=(0 if pad is None else pad) if name == "input_ids" else 0,
+            ).to(self.device)
+            for name in rows[0]
+        }
+
+    def _place(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)
+
+    def _render(self, question: str, answer: str | None = None, images: int = 1) -> str:
+        content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
+        if question:
+            content.append({"type": "text", "text": question})
+        turns: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        if answer is not None:
+            turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+        last = {"add_generation_prompt": True} if answer is None else {"continue_final_message": True}
+        try:
+            prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last)
+        except Exception as error:  # templates are programs of their own, which may refuse in any way
+            raise UsageError(f"the chat template of {type(self.model).__name__} cannot say this: {error}") from error
+        return prompt
+
+    @contextmanager
+    def _remembering(self, answer: Any) -> Iterator[_Memory]:
+        own = self.processor.image_processor
+        memory = _Memory(own, answer)
+        self.processor.image_processor = memory
+        try:
+            yield memory
+        finally:
+            self.processor.image_processor = own
+
+
+class _Memory:
+    """An image processor that gives a known answer, or keeps the one it gives."""
+
+    def __init__(self, own: Any, answer: Any) -> None:
+        self.own, self.answer = own, answer
+
+    def __call__(self, images: Any, **options: Any) -> Any:
+        if self.answer is None:
+            self.answer = self.own(images, **options)
+        return copy(self.answer)  # processors take from it what the model does not want
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+
+def load_image_text(
+    found: Pretrained,
+    *,
+    device: torch.device,
+    weights_dtype: str,
+    attn_implementation: str | None,
+    split_images: bool | None,
+    encodes: bool = True,
+) -> ImageTextModel:
+    """Loads an image-text-to-text model.
+
+    Args:
+        found: where from.
+        device: where to.
+        weights_dtype: how tensors are kept in memory.
+        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        split_images: cut pictures into tiles or not, where the model can do both; None leaves its own way.
+        encodes: whether pictures will be encoded apart from prompts, which not every model can.
+
+    Returns:
+        Model and processor.
+
+    Raises:
+        DataError: weights out of reach or damaged.
+        UsageError: a model that cannot be asked about a picture, or that cannot split pictures.
+    """
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    processor = load_part(AutoProcessor, found)
+    if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
+        raise UsageError(f"{found.name} has no processor for pictures and text")
+    if split_images is not None:
+        names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
+        if not names:
+            raise UsageError(f"{found.name} does not split pictures; leave split_images out")
+        for name in names:
+            setattr(processor.image_processor, name, split_images)
+    model = load_weights(
+        AutoModelForImageTextToText, found, dtype=weights_dtype, attn_implementation=attn_implementation
+    )
+    return ImageTextModel(model, processor, device, encodes, files=found.files)
+
+
+def _together(seen: Sequence[Seen]) -> Any:
+    """Outputs of several pictures as if they had been encoded in one go."""
+    first = seen[0].output
+    joined: dict[str, Any] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}
+    if getattr(first, "deepstack_features", None) is not None:
+        layers = zip(*(one.output.deepstack_features for one in seen), strict=True)
+        joined["deepstack_features"] = [_joined(layer) for layer in layers]
+    return type(first)(**joined)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat(list(parts))
+    return [tensor for part in parts for tensor in part]

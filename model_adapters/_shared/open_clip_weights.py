@@ -1,0 +1,314 @@
+"""Where an open_clip model comes from: its configuration, one file of weights, and its tokenizer.
+
+A library name with a tag or a file, a hub repository and a folder all become the same thing, what open_clip keeps in an
+``open_clip_config.json``, so that there is one way to build a model and nothing is downloaded behind our back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.tokenizer import HFTokenizer
+from open_clip.transform import PreprocessCfg, merge_preprocess_dict
+from safetensors import safe_open
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters._shared.hub import described
+from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small
+from ttmbench.model_adapters._shared.requirements import what_to_install
+from ttmbench.types import ModelFiles
+
+CONFIG = "open_clip_config.json"
+WEIGHTS = "open_clip_model.safetensors"
+FOLDER, HUB = "local-dir:", "hf-hub:"
+_SAFE = ".safetensors"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_NAMES = (WEIGHTS, "open_clip_pytorch_model.safetensors", "model.safetensors")
+_PICKLE_NAMES = ("open_clip_pytorch_model.bin", "pytorch_model.bin")
+_FIRST_TENSORS = ("visual.", "module.", "image_encoder.")  # model.safetensors of many repositories is transformers' own
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for beside the model's name.
+
+    Attributes:
+        revision: commit, tag or branch of the repository with the weights.
+        safetensors_only: refuse pickles.
+        offline: use what is on this machine only.
+    """
+
+    revision: str | None = None
+    safetensors_only: bool = False
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a model is made from.
+
+    Attributes:
+        config: ``model_cfg`` and ``preprocess_cfg``, as in an ``open_clip_config.json``.
+        files: the weights; beside them what belongs to the text tower and lies in a repository of its own.
+        model: as it was asked for.
+        tokenizer: folder of the hub's tokenizer; None for open_clip's own.
+        text_config: folder of the configuration of a text tower of transformers, if it has one.
+    """
+
+    config: Mapping[str, Any]
+    files: ModelFiles
+    model: str
+    tokenizer: Path | None = None
+    text_config: Path | None = None
+
+    @property
+    def weights(self) -> Path:
+        """The file of weights."""
+        return self.files.folder / self.files.weights[0]
+
+
+def find(model: str, pretrained: str | None, request: Request) -> Source:
+    """Looks a model up and fetches what it is made from.
+
+    Args:
+        model: open_clip's name of an architecture, ``hf-hub:<id>`` or ``local-dir:<folder>``.
+        pretrained: with an architecture, a tag of open_clip or a file of weights.
+        request: revision, format, network.
+
+    Returns:
+        Where it comes from; everything is on this machine then.
+
+    Raises:
+        UsageError: unknown model or tag, no weights named, or weights in a format that is not read.
+        DataError: configuration, weights or tokenizer are out of reach or damaged.
+    """
+    for schema, look_up in ((FOLDER, _from_folder), (HUB, _from_hub)):
+        if model.startswith(schema):
+            if pretrained is not None:
+                raise UsageError(f"{model} brings its own weights; leave pretrained={pretrained} out")
+            return look_up(model.removeprefix(schema), request)
+    return _from_library(model.replace("/", "-"), pretrained, request)
+
+
+def build(source: Source) -> Any:
+    """The model with its weights, float32, on the CPU.
+
+    Raises:
+        DataError: the configuration describes no model, or the weights do not fit it.
+    """
+    config = source.config
+    if source.text_config is not None:
+        text = {**config["model_cfg"]["text_cfg"], "hf_model_name": str(source.text_config)}
+        config = {**config, "model_cfg": {**config["model_cfg"], "text_cfg": text}}
+    with TemporaryDirectory() as folder:
+        write_config(config, Path(folder))
+        try:
+            model = open_clip.create_model(f"{FOLDER}{folder}", load_weights=False, pretrained_text=False)
+        except Exception as error:
+            raise DataError(f"{source.model} cannot be built from its configuration ({described(error)})") from error
+    try:
+        open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
+    except Exception as error:
+        raise DataError(f"{source.weights} does not fit {source.model} ({described(error)})") from error
+    return model
+
+
+def tokenizer_of(source: Source) -> Any:
+    """The tokenizer that open_clip would take, from files on this machine.
+
+    Raises:
+        DataError: its files are absent or damaged.
+    """
+    text = source.config["model_cfg"]["text_cfg"]
+    options = {"context_length": text.get("context_length", 77), **text.get("tokenizer_kwargs", {})}
+    if source.tokenizer is None:
+        return open_clip.SimpleTokenizer(**options)
+    try:
+        mode = text.get("tokenizer_mode")
+        return HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
+    except Exception as error:
+        command = what_to_install(error)
+        why = described(error) if command is None else f"it needs `{command}`"
+        raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
+
+
+def write_config(config: Mapping[str, Any], folder: Path) -> None:
+    """Writes the file that ``local-dir:`` and ``hf-hub:`` read."""
+    (folder / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def _from_folder(name: str, request: Request) -> Source:
+    folder = Path(name)
+    if not folder.is_dir():
+        raise DataError(f"{FOLDER}{name}: there is no such folder")
+    if not (folder / CONFIG).is_file():
+        raise DataError(f"{FOLDER}{name}: the folder has no {CONFIG}")
+    repository = find_repository(name)
+    endings = (_SAFE,) if request.safetensors_only else (_SAFE, *_PICKLES)
+    others = sorted((file for file in repository.files if Path(file).suffix in endings), key=_safe_first)
+    files = _weights_in(repository, (), others, f"{FOLDER}{name}", request)
+    source = Source(_read_config(folder / CONFIG), replace(files, name=name), f"{FOLDER}{name}")
+    return _with_text_tower(source, repository, request)
+
+
+def _from_hub(repo: str, request: Request) -> Source:
+    model = f"{HUB}{repo}"
+    repository = find_repository(repo, request.revision, offline=request.offline)
+    if CONFIG not in repository.files:
+        hint = f"; --model hf --model_args pretrained={repo} loads models of transformers"
+        raise DataError(f"{repo} has no {CONFIG}, so it is no model of open_clip{hint}")
+    config = _read_config(repository.get([CONFIG]) / CONFIG)
+    return _with_text_tower(Source(config, _weights_in(repository, (), (), model, request), model), repository, request)
+
+
+def _from_library(model: str, pretrained: str | None, request: Request) -> Source:
+    model_config = open_clip.get_model_config(model)
+    if model_config is None:
+        known = open_clip.list_models()
+        hint = _near(model, known) or f"known: {_some(known)}"
+        raise UsageError(f"open_clip has no model '{model}'; {hint}; others are {HUB}<id> and {FOLDER}<folder>")
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    listed = f"tags: {_some(tags)}" if tags else "open_clip has no tags for it"
+    if not pretrained:
+        raise UsageError(f"{model} without weights is random; give pretrained=<tag or file of weights>; {listed}")
+    tag = open_clip.get_pretrained_cfg(model, pretrained)
+    repository = None
+    if tag:
+        repo, _, file = tag["hf_hub"].rpartition("/")
+        if not repo:
+            raise DataError(f"the weights {pretrained} of {model} are not on the hub, and are not fetched elsewhere")
+        if tag.get("quick_gelu"):
+            model_config["quick_gelu"] = True  # what these weights were trained with; open_clip only warns
+        repository = find_repository(repo, request.revision, offline=request.offline)
+        named = (str(Path(file).with_suffix(_SAFE)), file) if file else ()
+        files = _weights_in(repository, named, (), f"{model} {pretrained}", request)
+    else:
+        path = _own_file(pretrained, model, tags, listed, request)
+        files = ModelFiles(pretrained, path.parent, (path.name,))
+    config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(PreprocessCfg(), tag)}
+    return _with_text_tower(Source(config, files, model), repository, request)
+
+
+def _weights_in(
+    repository: Repository, named: Sequence[str], others: Iterable[str], model: str, request: Request
+) -> ModelFiles:
+    """The first file that holds tensors by open_clip's names: safetensors before pickles.
+
+    Args:
+        repository: where from.
+        named: names that open_clip has for these weights.
+        others: further names, asked last.
+        model: what messages call it.
+        request: whether pickles are refused.
+    """
+    names = sorted(dict.fromkeys([*named, *_NAMES, *_PICKLE_NAMES, *others]), key=_safe_first)
+    there = [name for name in names if name in repository.files]
+    refused = [name for name in there if request.safetensors_only and not name.endswith(_SAFE)]
+    for name in (name for name in there if name not in refused):
+        if _holds_open_clip(repository.get([name]) / name):
+            return ModelFiles(repository.name, repository.get([name]), (name,), repository.commit)
+    if refused:
+        raise DataError(
+            f"{model}: {repository.name} holds its weights as {refused[0]} and not as safetensors, which "
+            "weights=safetensors asks for; another revision may hold both (--model_args revision=...)"
+        )
+    if repository.folder is not None and not repository.is_folder:
+        raise repository.lacking([WEIGHTS])
+    raise DataError(f"{model}: {repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")
+
+
+def _with_text_tower(source: Source, repository: Repository | None, request: Request) -> Source:
+    """Fetches what the configuration names by id: a tokenizer, and the configuration of a text tower."""
+    text = source.config["model_cfg"]["text_cfg"]
+    beside: dict[str, ModelFiles] = {}
+
+    def fetched(name: str) -> Path:
+        """As open_clip does: a folder has it all, and what is in the weights' own repository is read from there."""
+        if repository is not None and (repository.is_folder or repository.name.lower() == name.lower()):
+            return repository.get(filter(is_small, repository.files))
+        if name not in beside:
+            other = find_repository(name, offline=request.offline)
+            beside[name] = ModelFiles(name, other.get(filter(is_small, other.files)), (), other.commit)
+        return beside[name].folder
+
+    tokenizer, tower = text.get("hf_tokenizer_name"), text.get("hf_model_name")
+    found = replace(
+        source,
+        tokenizer=fetched(tokenizer) if tokenizer else None,
+        text_config=fetched(tower) if tower and not (repository is not None and repository.is_folder) else None,
+    )
+    return replace(found, files=replace(source.files, beside=tuple(beside.values())))
+
+
+def _own_file(pretrained: str, model: str, tags: Sequence[str], listed: str, request: Request) -> Path:
+    path = Path(pretrained)
+    if path.suffix not in (_SAFE, *_PICKLES) and not path.is_file():
+        hint = _near(pretrained, tags) or listed
+        raise UsageError(f"{model} has no weights '{pretrained}', and there is no such file; {hint}")
+    if path.suffix not in (_SAFE, *_PICKLES):
+        raise UsageError(f"pretrained={pretrained}: files of weights end in {_SAFE}, {', '.join(_PICKLES)}")
+    if not path.is_file():
+        raise DataError(f"pretrained={pretrained}: there is no such file")
+    if request.safetensors_only and path.suffix != _SAFE:
+        raise DataError(f"pretrained={pretrained} is no safetensors file, which weights=safetensors asks for")
+    _holds_open_clip(path)
+    return path
+
+
+def _holds_open_clip(path: Path) -> bool:
+    """Whether a file's tensors have open_clip's names; DataError if it holds no tensors that can be read."""
+    try:
+        if path.suffix == _SAFE:
+            with safe_open(path, framework="pt") as tensors:
+                return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
+        content = _tensors_alone(path)
+        state = content.get("state_dict", content)
+        return any(str(name).startswith(_FIRST_TENSORS) for name in state)
+    except Exception as error:
+        what = "a program (TorchScript)" if "TorchScript" in str(error) else "damaged, or more than tensors"
+        raise DataError(f"{path} cannot be read: it is {what} ({described(error)})") from error
+
+
+def _tensors_alone(path: Path) -> Any:
+    """What a pickle holds, if that is tensors and plain values: nothing of it is run."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap" not in str(error):
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        merged = merge_preprocess_dict(PreprocessCfg(), config.get("preprocess_cfg", {}))
+        model_config = config["model_cfg"]
+        missing = [key for key in ("embed_dim", "vision_cfg", "text_cfg") if key not in model_config]
+    except Exception as error:
+        raise DataError(f"{path} is no configuration of open_clip ({described(error)})") from error
+    if missing:
+        raise DataError(f"{path} is no configuration of open_clip (model_cfg lacks {missing[0]})")
+    return {"model_cfg": model_config, "preprocess_cfg": merged}
+
+
+def _safe_first(name: str) -> bool:
+    return not name.endswith(_SAFE)
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    by_plain_name = {one.lower().replace("-", "_"): one for one in known}
+    near = get_close_matches(name.lower().replace("-", "_"), by_plain_name, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(by_plain_name[one]) for one in near)}?" if near else None
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

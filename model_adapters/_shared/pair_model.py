@@ -1,0 +1,106 @@
+"""What models that see an image and a caption together have in common: device, precision, state, the pair protocol."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.contrastive import check_dtype, digest, pick_device
+from ttmbench.model_adapters._shared.hub import quiet_hub
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class PairModel(ABC):
+    """A `PreparedPairScorer` over a torch module; subclasses say how a pair is scored.
+
+    Arithmetic is in ``dtype``; answers come out of the last layer in float32 (`full_precision`).
+    """
+
+    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
+        self.dtype = check_dtype(dtype)
+        self.device = torch.device(pick_device(device))
+        self.model: Any = model.to(self.device).eval()
+        self.weights_sha256 = digest(self.model.state_dict())
+
+    @abstractmethod
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Digest of the weights as they were loaded, and what else changes a score."""
+
+    @abstractmethod
+    def prepare_images(self, images: Sequence[Image]) -> Any:
+        """The model's own preprocessing, one row per picture, on the CPU."""
+
+    @abstractmethod
+    def prepare_captions(self, captions: Sequence[str]) -> Any:
+        """One row per caption, on the CPU."""
+
+    @abstractmethod
+    def encode_images(self, prepared: Any) -> Any:
+        """What the vision encoder gives, one row per picture, on the device."""
+
+    @abstractmethod
+    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+        """Scores encoded image i with prepared caption i: float32 [pairs]."""
+
+    def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
+        """Scores picture i with caption i: float32 [pairs]."""
+        with torch.inference_mode():
+            encoded = self.encode_images(self.prepare_images(images))
+            return self.score_prepared(encoded, self.prepare_captions(captions))
+
+    def autocast(self) -> torch.autocast:
+        """Arithmetic in ``dtype``, where the weights are in another."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+
+class TrainablePairModel(PairModel):
+    """A `PairModel` that TTM can train: `PairTrainable` but for the loss."""
+
+    @abstractmethod
+    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+        """The model's own loss for answering which of the pairs match; the mean over pairs."""
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """Those that are trained."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def state_dict(self) -> Mapping[str, torch.Tensor]:
+        """The model's."""
+        state: Mapping[str, torch.Tensor] = self.model.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Puts weights back."""
+        self.model.load_state_dict(state)
+
+    def check_trainable(self) -> None:
+        """UsageError for fp16, whose gradients underflow."""
+        if self.dtype == torch.float16:
+            raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
+
+
+def save_parts(folder: Path, *parts: Any) -> None:
+    """Writes model, tokenizer and the like as their own library loads them again."""
+    with quiet_hub():
+        for part in parts:
+            part.save_pretrained(folder)
+
+
+def full_precision(head: torch.nn.Linear) -> None:
+    """Makes a last layer multiply in float32 whatever its input and weights are: bf16 answers would tie by rounding."""
+
+    def forward(input: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(input.device.type, enabled=False):
+            bias = None if head.bias is None else head.bias.float()
+            return functional.linear(input.float(), head.weight.float(), bias)
+
+    head.forward = forward  # type: ignore[method-assign]

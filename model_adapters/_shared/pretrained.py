@@ -1,0 +1,233 @@
+"""Loading models of transformers: files are found and fetched first, then read without the network.
+
+One set of weights is chosen from a repository's list: safetensors, in one file or in shards, and only where there are
+none, a pickle, read by ``torch.load(weights_only=True)``, which builds tensors and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters._shared.contrastive import check_dtype
+from ttmbench.model_adapters._shared.hub import not_loaded, quiet_hub
+from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small, read_json_file
+from ttmbench.types import ModelFiles
+
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+INDEX = ".index.json"
+CONFIG = "config.json"
+WEIGHTS = ("auto", "safetensors")
+_DTYPES = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of transformers: everything but its weights is on this machine.
+
+    Attributes:
+        repository: that it is in.
+        files: the folder that it lies in, and which weights are read.
+        offline: use what is on this machine only.
+        trust_remote_code: run code that the hub repository ships; that code may fetch more.
+    """
+
+    repository: Repository
+    files: ModelFiles
+    offline: bool = False
+    trust_remote_code: bool = False
+
+    @property
+    def name(self) -> str:
+        """Hub id or folder, as it was asked for."""
+        return self.files.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every ``from_pretrained`` takes."""
+        return {
+            "revision": self.files.commit,
+            "local_files_only": self.offline or not self.trust_remote_code,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def find(
+    pretrained: str,
+    revision: str | None = None,
+    *,
+    weights: str = "auto",
+    offline: bool = False,
+    trust_remote_code: bool = False,
+) -> Pretrained:
+    """Looks a model up, chooses one set of its weights, and fetches the small files beside them.
+
+    Args:
+        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
+        revision: commit, tag or branch on the hub; a folder has none.
+        weights: ``auto``, or ``safetensors`` to refuse pickles.
+        offline: use what is on this machine only.
+        trust_remote_code: run code that the hub repository ships.
+
+    Returns:
+        The model.
+
+    Raises:
+        DataError: out of reach, only in part there, or without weights that transformers reads.
+        UsageError: an unknown ``weights``.
+    """
+    check_weights(weights)
+    repository = find_repository(pretrained, revision, offline=offline)
+    chosen = _choose(repository, weights == "safetensors")
+    if CONFIG not in repository.files:
+        if repository.folder is not None and not repository.is_folder:
+            raise repository.lacking([CONFIG])
+        raise DataError(f"{pretrained} has no {CONFIG}, so it is no model of transformers")
+    code = {name for name in repository.files if trust_remote_code and name.endswith(".py")}
+    folder = repository.get({name for name in repository.files if is_small(name)} | code)
+    shards = _shards(folder / chosen) if chosen.endswith(INDEX) else []
+    absent = [shard for shard in shards if shard not in repository.files]
+    if absent:
+        raise repository.lacking(absent)
+    files = ModelFiles(pretrained, folder, (chosen, *shards), repository.commit)
+    return Pretrained(repository, files, offline, trust_remote_code)
+
+
+def locate(
+    *,
+    pretrained: str,
+    revision: str | None = None,
+    weights: str = "auto",
+    offline: bool = False,
+    trust_remote_code: bool = False,
+) -> list[ModelFiles]:
+    """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
+    weights, _ = weights_and_dtype(weights, None)
+    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found.repository.get(found.files.weights)
+    return [found.files]
+
+
+def check_weights(weights: str) -> str:
+    """Which files of weights may be read, ``auto`` or ``safetensors``; UsageError for anything else."""
+    if weights not in WEIGHTS:
+        raise UsageError(f"weights={weights} is unknown; known: {', '.join(WEIGHTS)}")
+    return weights
+
+
+def weights_and_dtype(weights: str, weights_dtype: str | None) -> tuple[str, str]:
+    """Tells the two meanings of ``weights`` apart: which files are read, and how their tensors are kept.
+
+    >>> weights_and_dtype("safetensors", "bf16"), weights_and_dtype("bf16", None)
+    (('safetensors', 'bf16'), ('auto', 'bf16'))
+    """
+    if weights in _DTYPES:  # the spelling from before there was a choice of files
+        weights, weights_dtype = "auto", weights_dtype or weights
+    return weights, weights_dtype or "fp32"
+
+
+def load_config(model: Pretrained) -> Any:
+    """The model's configuration; DataError if it is damaged."""
+    from transformers import AutoConfig
+
+    return _load(lambda: AutoConfig.from_pretrained(model.name, **model.options), model)
+
+
+def load_part(kind: Any, model: Pretrained) -> Any:
+    """A tokenizer, processor or image processor; DataError if it is not there, or damaged."""
+    return _load(lambda: kind.from_pretrained(model.name, **model.options), model)
+
+
+def load_weights(
+    kind: Any,
+    model: Pretrained,
+    *,
+    dtype: str = "fp32",
+    attn_implementation: str | None = None,
+    unused: tuple[str, ...] = (),
+) -> Any:
+    """A model with its weights, which are fetched if need be.
+
+    Args:
+        kind: class or Auto class of transformers.
+        model: where from.
+        dtype: ``fp32``, ``bf16`` or ``fp16``: how tensors are kept in memory.
+        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        unused: beginnings of tensors' names that may be missing, because no score needs them.
+
+    Returns:
+        The model.
+
+    Raises:
+        DataError: the weights are out of reach, damaged, or have tensors missing.
+        UsageError: no such ``dtype``.
+    """
+    model.repository.get(model.files.weights)
+    options = {
+        "dtype": check_dtype(dtype),
+        "use_safetensors": not model.files.are_pickles,
+        "weights_only": True,
+        "output_loading_info": True,
+        **model.options,
+    }
+    if attn_implementation is not None:
+        options["attn_implementation"] = attn_implementation
+    # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert
+    # pickles, in a thread. Code that a repository ships is found by the id alone.
+    where = model.name if model.trust_remote_code else str(model.files.folder)
+    loaded, report = _load(lambda: kind.from_pretrained(where, **options), model)
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused or ("\0",)))
+    if missing:
+        raise DataError(
+            f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
+            f"the first is {missing[0]}"
+        )
+    return loaded
+
+
+def on_device(inputs: Any, device: torch.device) -> Any:
+    """Tensors, by name or alone, on a device."""
+    if isinstance(inputs, Mapping):
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    return inputs.to(device, non_blocking=True)
+
+
+def _choose(repository: Repository, safetensors_only: bool) -> str:
+    """The file of weights that is read, or the index of its shards."""
+    name = repository.name
+    for file in (*SAFETENSORS, *PICKLES):
+        if file in repository.files:
+            if safetensors_only and file in PICKLES:
+                raise DataError(
+                    f"{name} holds its weights as {file} and not as safetensors, which weights=safetensors asks for; "
+                    "another revision may hold both (--model_args revision=...)"
+                )
+            return file
+    if any(file.startswith("open_clip") for file in repository.files):
+        kind = "local-dir" if repository.is_folder else "hf-hub"
+        raise DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
+    if repository.folder is not None and not repository.is_folder:
+        raise repository.lacking([SAFETENSORS[0]])
+    raise DataError(f"{name} has no weights that transformers reads ({SAFETENSORS[0]}, {PICKLES[0]}, or shards of one)")
+
+
+def _shards(index: Path) -> list[str]:
+    content = read_json_file(index)
+    try:
+        return sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
+
+
+def _load(read: Callable[[], Any], model: Pretrained) -> Any:
+    with quiet_hub(offline=model.options["local_files_only"]):
+        try:
+            return read()
+        except Exception as error:
+            raise not_loaded(model.name, error) from error

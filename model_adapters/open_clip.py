@@ -1,0 +1,308 @@
+"""CLIP, SigLIP and other contrastive models of open_clip.
+
+Preprocessing, tokens, temperature, bias and loss are those of open_clip.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import open_clip
+import torch
+from open_clip.transform import CenterCrop, Compose, Normalize, PreprocessCfg, ToTensor, image_transform_v2
+from safetensors.torch import save_file
+from torch.func import functional_call
+
+from ttmbench.model_adapters._shared import open_clip_weights as sources
+from ttmbench.model_adapters._shared.contrastive import (
+    ContrastiveModel,
+    PixelScale,
+    check_dtype,
+    compiled,
+    count_parameters,
+    random_crop,
+    stated_name,
+)
+from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
+from ttmbench.model_adapters._shared.hub import quiet_hub
+from ttmbench.model_adapters._shared.pretrained import check_weights
+from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def load(
+    *,
+    model: str,
+    pretrained: str | None = None,
+    revision: str | None = None,
+    weights: str = "auto",
+    device: str = "auto",
+    dtype: str = "fp32",
+    compile: bool = False,
+    offline: bool = False,
+) -> OpenClipModel:
+    """Loads a model by open_clip's name, from the hub, or from a folder.
+
+    Args:
+        model: name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``.
+        pretrained: with the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file: safetensors, or a
+            checkpoint that open_clip's training wrote (``epoch_32.pt``).
+        revision: commit, tag or branch of the hub repository that a tag or ``hf-hub:`` names.
+        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
+        compile: run both towers through ``torch.compile``.
+        offline: use what is on this machine only.
+
+    Returns:
+        An adapter.
+
+    Raises:
+        DataError: the weights are out of reach, damaged, or do not fit the model.
+        UsageError: unknown model, tag or argument, or no weights named.
+    """
+    check_dtype(dtype)
+    with _quiet_root():
+        source = sources.find(model, pretrained, _request(revision, weights, offline))
+        with quiet_hub(offline=True):
+            tokenizer, built = sources.tokenizer_of(source), sources.build(source)
+    stated = {"model": _stated_model(source.model), "pretrained": stated_name(pretrained) if pretrained else None}
+    return OpenClipModel(
+        built,
+        tokenizer,
+        source.config,
+        stated=stated,
+        files=source.files,
+        device=device,
+        dtype=dtype,
+        compile_towers=compile,
+    )
+
+
+def locate(
+    *,
+    model: str,
+    pretrained: str | None = None,
+    revision: str | None = None,
+    weights: str = "auto",
+    offline: bool = False,
+) -> list[ModelFiles]:
+    """The files that a model is loaded from, fetched unless ``offline``; arguments and errors as for `load`."""
+    with _quiet_root():
+        files = sources.find(model, pretrained, _request(revision, weights, offline)).files
+    return [files, *files.beside]
+
+
+class OpenClipModel(ContrastiveModel):
+    """A model of open_clip as an adapter."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        config: Mapping[str, Any],
+        *,
+        stated: Mapping[str, Any],
+        device: str,
+        dtype: str,
+        files: ModelFiles | None = None,
+        compile_towers: bool = False,
+    ) -> None:
+        super().__init__(model, device=device, dtype=dtype)
+        self.tokenizer = tokenizer
+        self.config = config
+        self.stated, self.files = stated, files
+        self.compiled = compile_towers
+        self._parts = {
+            "config_sha256": digest_of(config["model_cfg"]),
+            "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
+            "context_length": getattr(tokenizer, "context_length", None),
+            "device": self.device.type,
+        }
+        self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
+        self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
+        text = _TextTower(model)
+        self.reads_prefix = text.reads_prefix
+        wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
+        self._image_tower, self._text_tower = wrap(model.encode_image), wrap(text.encode)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Digest of the weights as they were loaded, and what else changes a score."""
+        return {
+            **self.stated,
+            "architecture": type(self.model).__name__,
+            "quick_gelu": bool(self.config["model_cfg"].get("quick_gelu")),
+            "weights_sha256": self.weights_sha256,
+            "preprocessing": _as_in_json(asdict(self.preprocessing)),
+            "tokenizer": type(getattr(self.tokenizer, "tokenizer", self.tokenizer)).__name__,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "compiled": self.compiled,
+            "n_parameters": count_parameters(self.parameters()),
+            **self._parts,
+        }
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        save_file(tensors, folder / sources.WEIGHTS, metadata={"format": "pt"})
+        sources.write_config({**self.config, "preprocess_cfg": asdict(self.preprocessing)}, folder)
+        if hasattr(self.tokenizer, "save_pretrained"):  # open_clip's own tokenizer is part of the package
+            self.tokenizer.save_pretrained(folder)
+
+    def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
+        """open_clip's transform for validation: uint8 pixels still to be normalised, if that is its end."""
+        return torch.stack(self._transformed(images, self.preprocessing))
+
+    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> torch.Tensor | list[torch.Tensor]:
+        """As `prepare_images`, but ``scale`` times as large, for `crop` to cut from.
+
+        Where the short side is resized and the middle then cut out (CLIP), nothing is cut here: the long side stays,
+        and images are a list of pixels of different sizes, each [channels, height, width].
+        """
+        height, width = self._size()
+        larger = replace(self.preprocessing, size=(int(height * scale), int(width * scale)))
+        if self.preprocessing.resize_mode != "shortest":
+            return torch.stack(self._transformed(images, larger))
+        return self._transformed(images, larger, uncut=True)
+
+    def crop(self, enlarged: torch.Tensor | list[torch.Tensor], corners: np.ndarray) -> torch.Tensor:
+        """Windows of the model's own size, on the device."""
+        return random_crop(enlarged, corners, self._size(), self.device)
+
+    def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
+        """Tokens of open_clip's tokenizer, padded to the model's context length."""
+        tokens: torch.Tensor = self.tokenizer(list(captions))
+        return tokens
+
+    def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
+        steps = image_transform_v2(preprocessing, is_train=False).transforms
+        if uncut:
+            steps = [step for step in steps if not isinstance(step, CenterCrop)]
+        if self._scale is None:
+            return [Compose(steps)(image) for image in images]
+        return [_uint8(Compose(steps[:-2])(image)) for image in images]
+
+    def _size(self) -> tuple[int, int]:
+        size = self.preprocessing.size
+        height, width = (size, size) if isinstance(size, int) else size
+        return int(height), int(width)
+
+    def _unit_captions(self, prepared: Any) -> torch.Tensor:
+        return super()._unit_captions(prepared[:, : self.reads_prefix(prepared)])
+
+    def _image_features(self, inputs: Any) -> torch.Tensor:
+        if self._scale is not None:
+            inputs = self._scale.apply(inputs)
+        features: torch.Tensor = self._image_tower(inputs, normalize=False)
+        return features
+
+    def _caption_features(self, inputs: Any) -> torch.Tensor:
+        features: torch.Tensor = self._text_tower(inputs)
+        return features
+
+    def _temperature(self) -> torch.Tensor:
+        temperature: torch.Tensor = self.model.logit_scale.exp()
+        return temperature
+
+    def _bias(self) -> torch.Tensor | None:
+        return getattr(self.model, "logit_bias", None)
+
+
+class _TextTower(torch.nn.Module):
+    """A model's ``encode_text``, which also takes the first columns of the tokens where the rest changes nothing.
+
+    Under a causal mask the feature at a token does not depend on what follows it. A tower that answers with the
+    feature at one token, the largest (argmax) or the first end of text (eos), therefore needs the columns up to that
+    token and no more, whatever the padding is. Its own forward expects positions and mask to be as long as the tokens.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._is_plain = isinstance(model, open_clip.CLIP)  # its text tower is the model itself
+        tower = self._tower
+        self._pooling = getattr(tower, "text_pool_type" if self._is_plain else "pool_type", None)
+        self._end: Any = getattr(tower, "text_eos_id" if self._is_plain else "eos_id", None)
+        self.is_causal = (
+            _is_causal(getattr(tower, "attn_mask", None))
+            and getattr(tower, "cls_emb", None) is None
+            and self._pooling in ("argmax", "eos")
+        )
+
+    @property
+    def _tower(self) -> Any:
+        return self.model if self._is_plain else self.model.text
+
+    def reads_prefix(self, tokens: torch.Tensor) -> int:
+        """How many columns the features depend on; tokens int64 [captions, context length]."""
+        if not self.is_causal:
+            return tokens.shape[1]
+        at = tokens if self._pooling == "argmax" else torch.eq(tokens, self._end).int()
+        return int(at.argmax(dim=-1).max()) + 1
+
+    def encode(self, tokens: torch.Tensor) -> Any:
+        """Features [captions, d]."""
+        length, tower = tokens.shape[1], self._tower
+        if not self.is_causal or length == tower.attn_mask.shape[0]:
+            return self(tokens)
+        prefix = "model" if self._is_plain else "model.text"
+        shorter = {
+            f"{prefix}.positional_embedding": tower.positional_embedding[:length],
+            f"{prefix}.attn_mask": tower.attn_mask[:length, :length],
+        }
+        return functional_call(self, shorter, (tokens,))
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        """open_clip's own."""
+        return self.model.encode_text(tokens, normalize=False)
+
+
+def _is_causal(mask: torch.Tensor | None) -> bool:
+    return mask is not None and torch.equal(mask, torch.full_like(mask, -torch.inf).triu(1))
+
+
+def _pixel_scale(steps: Sequence[Any]) -> PixelScale | None:
+    """How to normalise the pixels that this transform has before its last two steps; None if these are others."""
+    if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
+        return None
+    return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
+
+
+def _uint8(picture: Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1).contiguous()
+
+
+def _as_in_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _stated_model(model: str) -> str:
+    if model.startswith(sources.FOLDER):
+        return f"{sources.FOLDER}{stated_name(model.removeprefix(sources.FOLDER))}"
+    return model
+
+
+def _request(revision: str | None, weights: str, offline: bool) -> sources.Request:
+    return sources.Request(revision, check_weights(weights) == "safetensors", offline)
+
+
+@contextmanager
+def _quiet_root() -> Iterator[None]:
+    """open_clip talks through the root logger, and would give it a handler if there were none."""
+    root, silent = logging.getLogger(), logging.NullHandler()
+    level = root.level
+    root.addHandler(silent)
+    root.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(silent)

@@ -1,0 +1,162 @@
+"""Arrays of npz and safetensors files from outside: plain numbers alone, bounded before anything is unpacked."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import parse_json
+from ttmbench.errors import DataError
+
+NUMBERS = "fiu"
+EXACT = 2**53  # whole numbers beyond this have no float of their own
+LARGEST = 1e30  # no logit or feature is larger, and sums of such numbers would leave the range of floats
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeError, OverflowError),
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, OSError, MemoryError, AssertionError),
+)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What a file holds.
+
+    Attributes:
+        arrays: name -> numbers; whole ones have a float64 each.
+        about: what ttmbench wrote beside them.
+    """
+
+    arrays: dict[str, np.ndarray]
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Reads every array of an npz or safetensors file.
+
+    Args:
+        path: the file; its kind is told by its content.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        DataError: it cannot be read, is damaged or too large, or holds something else than numbers.
+    """
+    kind = "safetensors"
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: cannot be read ({'is no regular file' if path.exists() else 'No such file'})")
+        with path.open("rb") as file:
+            kind = "npz" if file.read(2) == b"PK" else kind
+        found = _read_npz(path) if kind == "npz" else _read_safetensors(path)
+    except DataError:
+        raise
+    except _DAMAGED as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{path}: is no readable {kind} file of numbers ({said})") from None
+    except Exception as error:  # the library of safetensors has a class of its own
+        raise DataError(f"{path}: is no readable {kind} file ({' '.join(str(error).split())[:200]})") from None
+    return Arrays({name: _plain_numbers(path, name, array) for name, array in found.arrays.items()}, found.about)
+
+
+def _read_npz(path: Path) -> Arrays:
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        names = [entry.filename.removesuffix(".npy") for entry in entries]
+        _check_names(path, names)
+        packed = path.stat().st_size
+        most = min(limit("array_bytes"), max(limit("array_free"), limit("array_ratio") * packed))
+        total = sum(entry.file_size for entry in entries)
+        if total > most:
+            raise DataError(
+                f"{path}: {packed} bytes say that they unpack to {total}, more than {most}; {raised_by('array_bytes')}"
+            )
+        return Arrays({name: _npy(archive.read(entry)) for name, entry in zip(names, entries, strict=True)})
+
+
+def _npy(content: bytes) -> np.ndarray:
+    """An array whose header says exactly as much as there is. Unlike numpy's own reader it never allocates first."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"format {version[0]}.{version[1]} is for arrays with named fields")
+    if dtype.hasobject or dtype.names is not None or dtype.itemsize < 1:
+        raise ValueError(f"an array of {dtype}, which are no numbers")
+    count = 1
+    for length in shape:
+        count *= length
+    left = len(content) - stream.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize != left:
+        raise ValueError(f"a header promises {count} numbers of {dtype.itemsize} bytes, {left} bytes follow")
+    flat = np.frombuffer(content, dtype, count, stream.tell())
+    return flat.reshape(shape, order="F" if by_columns else "C").copy()
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    from safetensors import safe_open
+
+    size = path.stat().st_size
+    if size > limit("array_bytes"):
+        raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > size - 8:
+            raise ValueError(f"its header should have {length} bytes, the file has {size}")
+        header = parse_json(file.read(length).decode("utf-8"))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    _check_names(path, [name for name in header if name != "__metadata__"])
+    with safe_open(path, framework="numpy") as file:
+        about = parse_json((file.metadata() or {}).get("ttmbench", "{}"))
+        arrays = {name: file.get_tensor(name) for name in list(file.keys())}
+    return Arrays(arrays, about if isinstance(about, dict) else {})
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    if len(names) > limit("array_members"):
+        raise DataError(f"{path}: {len(names)} arrays are too many; {raised_by('array_members')}")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: two arrays have one name")
+
+
+def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+    """Numbers in this machine's byte order; whole ones that floats cannot tell apart are refused."""
+    if array.dtype.kind not in NUMBERS or array.dtype.itemsize > 8:
+        raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")
+    if array.dtype.kind in "iu":
+        if array.size and (int(array.max()) > EXACT or int(array.min()) < -EXACT):
+            raise DataError(f"{path}: array {name!r:.80} holds whole numbers beyond 2^53, which no float tells apart")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def too_large(array: np.ndarray) -> bool:
+    """Whether a finite number of an array is larger than any logit or feature is.
+
+    >>> too_large(np.array([1e31])), too_large(np.array([-3.0]))
+    (True, False)
+    """
+    return bool(array.size) and bool(np.abs(array).max() > LARGEST)
+
+
+def metadata_list(about: Mapping[str, Any], key: str) -> list[str]:
+    """A list of texts that metadata hold as JSON; empty if there is none.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = parse_json(str(about.get(key, "[]")))
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"its '{key}' is no list of texts")
+    return value

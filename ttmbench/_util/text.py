@@ -1,0 +1,195 @@
+"""Text, JSON and YAML files from outside: bounded, read strictly, with errors of one line for the caller to place.
+
+A value that could be read in two ways is refused: a key that is given twice, NaN where JSON has none, half a surrogate
+pair in a text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ttmbench._util.limits import limit, raised_by
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class Unreadable(ValueError):
+    """A file is not what it should be; the message says what is wrong and names no file."""
+
+
+def bounded_bytes(path: Traversable, most: str) -> bytes:
+    """A regular file's content.
+
+    Args:
+        path: the file.
+        most: name of the limit on its bytes.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        Unreadable: it is no regular file, cannot be read, or is too large.
+    """
+    try:
+        if isinstance(path, Path):
+            about = path.stat()
+            if stat.S_ISDIR(about.st_mode):
+                raise Unreadable("cannot be read (Is a directory)")
+            if not stat.S_ISREG(about.st_mode):
+                raise Unreadable("is no regular file")
+            _check_size(about.st_size, most)
+        content = path.read_bytes()
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
+    _check_size(len(content), most)
+    return content
+
+
+def _check_size(size: int, most: str) -> None:
+    if size > limit(most):
+        raise Unreadable(f"is too large: {size} bytes, at most {limit(most)} are read; {raised_by(most)}")
+
+
+def read_text(path: Traversable, most: str = "text_bytes") -> str:
+    """A file's UTF-8 text without a byte-order mark; Unreadable if it is none."""
+    try:
+        return bounded_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Unreadable("is not UTF-8 text") from None
+
+
+def parse_json(text: str, finite: bool = True) -> Any:
+    """A JSON value, read strictly.
+
+    Args:
+        text: JSON.
+        finite: also refuse NaN, Infinity and numbers beyond floats; without it the caller looks for them, and can say
+            whose number it is.
+
+    Returns:
+        The value.
+
+    Raises:
+        Unreadable: it is no JSON, nests too deeply, gives a key twice, holds NaN or Infinity, a number beyond floats or
+            a text that no file can hold.
+
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+        ...
+    ttmbench._util.text.Unreadable: is not JSON (key 'a' is given twice)
+    """
+    try:
+        strict: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite} if finite else {}
+        value = json.loads(text, object_pairs_hook=_unique, **strict)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Unreadable("is not JSON (a text holds half a surrogate pair)") from None
+    except RecursionError:
+        raise Unreadable("is not JSON (it nests too deeply)") from None
+    except ValueError as error:
+        raise Unreadable(f"is not JSON ({' '.join(str(error).split())[:200]})") from None
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON value, read as by `parse_json`; Unreadable if it is none."""
+    return parse_json(read_text(path))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {doubled!r:.80} is given twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML without doubled keys, without aliases, of bounded depth."""
+
+    depth = 0
+    deepest = 50
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+        self.depth += 1
+        if self.depth > self.deepest:
+            raise yaml.YAMLError(f"it nests more than {self.deepest} deep; {raised_by('yaml_depth')}")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key in seen:
+                raise yaml.YAMLError(f"key '{key}' is given twice (line {key_node.start_mark.line + 1})")
+            seen.add(key if isinstance(key, str) else None)
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):  # 1 and 0x1
+            raise yaml.YAMLError(f"a key is given twice (line {node.start_mark.line + 1})")
+        return mapping
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML value, read safely and strictly.
+
+    Args:
+        text: YAML.
+
+    Returns:
+        The value: mappings, lists, texts, numbers, dates.
+
+    Raises:
+        Unreadable: it is no YAML, has a tag that would make an object, an alias or a doubled key, or nests too deeply.
+    """
+    loader: Callable[[str], _StrictLoader] = _StrictLoader
+    try:
+        one = loader(text)
+        one.deepest = limit("yaml_depth")
+        try:
+            value = one.get_single_data()
+        finally:
+            one.dispose()
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Unreadable("is not valid YAML: a text holds half a surrogate pair") from None
+    except RecursionError:
+        raise Unreadable("is not valid YAML: it nests too deeply") from None
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
+        raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
+    return value
+
+
+def read_yaml(path: Traversable) -> Any:
+    """A file's YAML value, read as by `parse_yaml`; Unreadable if it is none."""
+    return parse_yaml(read_text(path, "yaml_bytes"))

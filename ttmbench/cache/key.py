@@ -1,0 +1,230 @@
+"""Everything that changes a score, and nothing that does not: what the key of a kept score is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmbench._util.redact import redact_values
+from ttmbench._version import __version__
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.protocols import Debiasable, ManyAtOnce, MayRefuse, Reporting, StoredFeatures
+
+SCORE_CODE = 1
+"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+
+PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
+"""Packages that preprocess, tokenise or compute; a new minor version of one may round in another way."""
+
+METHODS = {
+    *("score_pairs", "prepare_images", "prepare_captions", "encode_images", "encode_captions", "logits"),
+    *("score_prepared", "log_priors"),
+}
+"""What scores are made with; an object in which one of them was replaced is no longer what its class says."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What scores depend on.
+
+    Attributes:
+        key: sha256 of it.
+        about: the same in a form to keep and show, secrets replaced.
+    """
+
+    key: str
+    about: dict[str, Any]
+
+
+def why_not_kept(adapter: Any) -> str | None:
+    """Why scores of this model are not kept, for the user; empty if that needs no word; None if they are kept.
+
+    Models behind servers keep their answers themselves: a second place could disagree with the first. Models that may
+    refuse or that remark on their answers would lose that. Stored features are scored faster than looked up.
+    """
+    if isinstance(adapter, ManyAtOnce | MayRefuse | Reporting | StoredFeatures):
+        return ""
+    if not (hasattr(adapter, "fingerprint") and adapter.fingerprint()):
+        return f"{type(adapter).__name__} states no fingerprint, so its scores are not kept"
+    if code_digest(adapter) is None or METHODS & set(getattr(adapter, "__dict__", ())):
+        return f"the code of {type(adapter).__name__} is in no file, so its scores are not kept"
+    return None
+
+
+def model_statement(adapter: Any) -> dict[str, Any]:
+    """What a model's scores depend on: what it states, its weights as they are now, and its code.
+
+    Args:
+        adapter: the model, for which `why_not_kept` is None.
+
+    Returns:
+        A mapping for JSON, with secrets.
+    """
+    kind = type(adapter)
+    stated = adapter.fingerprint()
+    said: dict[str, Any] = {
+        "adapter": f"{kind.__module__}:{kind.__qualname__}",
+        "fingerprint": dict(stated) if isinstance(stated, Mapping) else str(stated),
+        "code": code_digest(adapter),
+    }
+    if hasattr(adapter, "state_dict"):
+        said["state_sha256"] = state_digest(adapter.state_dict())
+    return said
+
+
+def score_identity(
+    model: Mapping[str, Any],
+    spec: TaskSpec,
+    all_pairs: bool,
+    prior: Debiasable | None,
+    exact: Mapping[str, Any] | None = None,
+) -> Identity:
+    """What the scores of a task depend on beside its data.
+
+    Args:
+        model: of `model_statement`.
+        spec: the task.
+        all_pairs: whether every image meets every caption.
+        prior: where log P(t) comes from, if it is taken off and kept beside the scores.
+        exact: what bits depend on beside all that, where bits count (``--deterministic``).
+
+    Returns:
+        The key, and what it was made of.
+    """
+    said = {
+        "model": model,
+        "task": spec.task,
+        "task_version": spec.version,
+        "shape": list(spec.group.shape),
+        "all_pairs": all_pairs,
+        "debiasing": None if prior is None else {"alpha": prior.alpha, "prior": prior.prior},
+        "ttmbench": __version__,
+        "score_code": SCORE_CODE,
+        "packages": minor_versions(),
+        "matmul_precision": _matmul_precision(),
+        **({} if exact is None else {"deterministic": exact}),
+    }
+    counted = _plain(said)
+    return Identity(_sha256(counted), redact_values(counted))
+
+
+def pictures_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | None:
+    """sha256 of everything that changes a prepared picture: not of the weights, so that checkpoints share pictures.
+
+    Args:
+        adapter: the model; its fingerprint has to state ``preprocessing``.
+        exact: as for `score_identity`.
+
+    Returns:
+        The key; None if the preprocessing is not stated, or the code is in no file.
+    """
+    stated, code = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}, code_digest(adapter)
+    if code is None or not isinstance(stated, Mapping) or not stated.get("preprocessing"):
+        return None
+    said = {
+        "adapter": f"{type(adapter).__module__}:{type(adapter).__qualname__}",
+        "code": code,
+        "preprocessing": stated["preprocessing"],
+        "ttmbench": __version__,
+        "packages": minor_versions(),
+        "decoder": decoder(),
+        **({} if exact is None else {"deterministic": exact}),
+    }
+    return _sha256(_plain(said))
+
+
+def _matmul_precision() -> str:
+    """Torch's precision of float32 products, by whichever of its two ways it was set."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for a backend, and torch has no one word for all of them
+        backends: Any = torch.backends
+        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
+
+
+def decoder() -> str:
+    """Versions of what turns the bytes of a file into upright RGB pixels."""
+    import PIL
+    from PIL import features
+
+    libraries = ("libjpeg_turbo", "jpg", "zlib", "webp", "jpg_2000")
+    parts = [f"{name} {features.version(name)}" for name in libraries]
+    return ", ".join([f"score code {SCORE_CODE}", f"pillow {PIL.__version__}", *parts])
+
+
+def minor_versions() -> dict[str, str | None]:
+    """Package -> its version up to the minor one; None if it is absent, which can choose another preprocessing."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            match = re.match(r"\d+(?:\.\d+)?", version(name))
+            found[name] = match.group() if match else version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def code_digest(adapter: Any) -> str | None:
+    """sha256 of the source files that a third party's adapter class is made of; None if there are none.
+
+    Adapters of this package have its version and `SCORE_CODE` instead, and the empty digest.
+    """
+    digest, seen = hashlib.sha256(), set()
+    for kind in type(adapter).__mro__:
+        module = kind.__module__
+        if module.partition(".")[0] in ("ttmbench", "builtins", "abc", "typing", "torch", "transformers"):
+            continue
+        try:
+            file = inspect.getsourcefile(kind)
+            content = Path(file).read_bytes() if file else None
+        except (TypeError, OSError):
+            content = None
+        if content is None:
+            return None
+        if module not in seen:
+            seen.add(module)
+            digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def state_digest(state: Mapping[str, Any]) -> str:
+    """sha256 over names, types, shapes and bytes of a model's tensors as they are now."""
+    total = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name]
+        if not isinstance(tensor, torch.Tensor):
+            total.update(f"{name}={tensor!r};".encode())
+            continue
+        tensor = tensor.detach().cpu().contiguous()
+        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _sha256(said: Any) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What a fingerprint states as JSON has it; arrays, whose text leaves numbers out, by their digest."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(_plain(inner)) for inner in value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return state_digest({"": value}) if isinstance(value, torch.Tensor) else str(value)

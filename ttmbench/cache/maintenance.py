@@ -1,0 +1,249 @@
+"""What lies in the store: lists it, checks it, removes from it. Only files with the store's own names are touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ttmbench.cache.entry import DamagedError, read_entry
+from ttmbench.cache.location import PICTURES, PIXELS, SCORES
+from ttmbench.errors import TtmbenchError
+
+DAY = 24 * 60 * 60
+LOCK = ".lock"
+TEMPORARY = "temporary"
+_LEFT_BEHIND = 60 * 60  # seconds after which a temporary file belongs to a run that was killed
+_KEY, _SHA = "(?P<key>[0-9a-f]{32})", "(?P<sha>[0-9a-f]{64})"
+KINDS = {  # kind of file -> where such files lie and what they are called, as a regular expression
+    SCORES: rf"{SCORES}/{_KEY}/{_SHA}\.safetensors",
+    "blocks": rf"{SCORES}/{_KEY}/{_SHA}\.blocks/(?P<side>[a-z]+)-(?P<block>\d{{6}})\.safetensors",
+    PIXELS: rf"{PIXELS}/(?P<task>[A-Za-z0-9_-]+)-(?P<key>[0-9a-f]{{16}})\.safetensors",
+    PICTURES: rf"{PICTURES}/{_KEY}/[0-9a-f]{{2}}/{_SHA}\.safetensors",
+    TEMPORARY: rf"(?:{SCORES}|{PIXELS}|{PICTURES})/(?:[0-9a-f./]+(?:blocks/)?)?\.[A-Za-z0-9_.-]+\.tmp",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """Files of the store that belong together.
+
+    Attributes:
+        kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``pictures`` (prepared ones),
+            ``temporary`` (left behind by a run that was killed while it wrote).
+        name: beginning of the key.
+        model: whose scores; empty for the others.
+        task: whose scores or pictures; empty where it is not known.
+        task_version: of the task; None where it is not known.
+        n_groups: of the scores; None for the others.
+        bytes: of all files.
+        used: when it was written or used last, seconds since 1970.
+        damaged: why a file cannot be used; None if all can.
+        files: the files.
+    """
+
+    kind: str
+    name: str
+    model: str
+    task: str
+    task_version: Any
+    n_groups: int | None
+    bytes: int
+    used: float
+    damaged: str | None
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is not what was written."""
+
+    path: Path
+    reason: str
+
+
+def list_items(folder: Path) -> list[Item]:
+    """Everything in the store by kind, task and model, pictures and blocks together; nothing if there is no folder.
+
+    Raises:
+        TtmbenchError: the folder cannot be read.
+    """
+    return together(_described(kind, path, match) for kind, path, match in _files(folder))
+
+
+def find_damage(
+    folder: Path, progress: Callable[[Sequence[Path]], Iterable[Path]] = lambda files: files
+) -> tuple[int, list[Damage]]:
+    """Reads every file of the store and checks place, header and digest.
+
+    Args:
+        folder: of the store.
+        progress: wraps the files.
+
+    Returns:
+        How many files were read, and those that are damaged.
+
+    Raises:
+        TtmbenchError: the folder cannot be read.
+    """
+    known = {path: (kind, match) for kind, path, match in _files(folder) if kind != TEMPORARY}
+    damaged = []
+    for path in progress(list(known)):
+        reason = _read(*known[path], path)[1]
+        if reason is not None:
+            damaged.append(Damage(path, reason))
+    return len(known), damaged
+
+
+def prune(
+    folder: Path,
+    *,
+    wanted: Callable[[Item], bool],
+    damaged: bool = False,
+    max_size: int | None = None,
+    dry_run: bool = False,
+) -> list[Item]:
+    """Removes from the store.
+
+    Args:
+        folder: of the store.
+        wanted: which files may go; it is asked of each file alone.
+        damaged: only those that cannot be used.
+        max_size: keep what was used last, up to so many bytes of the whole store; None removes all that may go.
+        dry_run: remove nothing.
+
+    Returns:
+        What is gone, or would be.
+
+    Raises:
+        TtmbenchError: another process is cleaning up, or a file cannot be removed.
+    """
+    items = [_described(kind, path, match, thorough=damaged) for kind, path, match in _files(folder)]
+    chosen = [item for item in items if wanted(item) and (not damaged or item.damaged is not None)]
+    if max_size is not None:
+        chosen = _beyond(chosen, max_size - sum(item.bytes for item in items) + sum(item.bytes for item in chosen))
+    if not dry_run and chosen:
+        try:
+            with FileLock(folder / LOCK, timeout=10):
+                for item in chosen:
+                    item.files[0].unlink(missing_ok=True)
+                _drop_empty(folder)
+        except Timeout:
+            raise TtmbenchError(f"another process is removing files from {folder}; try again") from None
+        except OSError as error:
+            raise TtmbenchError(f"{error.filename or folder} cannot be removed: {error.strerror or error}") from None
+    return together(chosen)
+
+
+def together(items: Iterable[Item]) -> list[Item]:
+    """Single files as a person counts them: pictures of one preprocessing, and blocks of one run, are one thing."""
+    found: dict[tuple[str, ...], Item] = {}
+    for item in items:
+        group = (item.kind, str(item.files[0]))
+        if item.kind == PICTURES:
+            group = (item.kind, item.name)
+        elif item.kind == "blocks":
+            group = (item.kind, str(item.files[0].parent))
+        before = found.get(group)
+        found[group] = item
+        if before is not None:
+            found[group] = replace(
+                before,
+                bytes=before.bytes + item.bytes,
+                used=max(before.used, item.used),
+                damaged=before.damaged or item.damaged,
+                files=before.files + item.files,
+            )
+    order = list(KINDS)
+    return sorted(found.values(), key=lambda item: (order.index(item.kind), item.task, item.model, item.name))
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
+    """Files with a name of the store: kind, path and the parts of the name. Links are not followed."""
+
+    def cannot(error: OSError) -> None:
+        raise TtmbenchError(f"{error.filename} cannot be read: {error.strerror or error}") from None
+
+    old = time.time() - _LEFT_BEHIND
+    for kind in (SCORES, PIXELS, PICTURES):
+        if not (folder / kind).is_dir():
+            continue
+        for place, _, names in os.walk(folder / kind, onerror=cannot):
+            for name in sorted(names):
+                path = Path(place) / name
+                inside = path.relative_to(folder).as_posix()
+                for which, pattern in KINDS.items():
+                    match = re.fullmatch(pattern, inside)
+                    if match and not path.is_symlink() and (which != TEMPORARY or path.stat().st_mtime < old):
+                        yield which, path, match.groupdict()
+
+
+def _described(kind: str, path: Path, match: Mapping[str, str], thorough: bool = False) -> Item:
+    """One file with what its header says; of pictures, which are many and large, only if ``thorough``."""
+    about: dict[str, Any] = {}
+    damaged: str | None = None
+    if thorough or kind not in (PICTURES, TEMPORARY):
+        about, damaged = _read(kind, match, path)
+    try:
+        stat = path.stat()
+        size, used = stat.st_size, stat.st_mtime
+    except OSError:  # removed meanwhile
+        size, used = 0, 0.0
+    return Item(
+        kind=kind,
+        name=match.get("key", path.name)[:12],
+        model=str(about.get("model_name", "")),
+        task=str(about.get("task", match.get("task", ""))),
+        task_version=about.get("task_version"),
+        n_groups=about.get("n_groups"),
+        bytes=size,
+        used=used,
+        damaged=damaged,
+        files=(path,),
+    )
+
+
+def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, Any], str | None]:
+    """The header of a file, and why the file cannot be used; None if it can, or is gone by now."""
+    if kind == TEMPORARY:
+        return {}, "left behind"
+    try:
+        about = read_entry(path).about
+    except FileNotFoundError:
+        return {}, None
+    except DamagedError as error:
+        return {}, str(error)
+    except OSError as error:
+        return {}, f"cannot be read: {error.strerror or error}"
+    said: dict[str, Any] = {"key": str(about.get("key"))[:32], "sha": about.get("data_sha256", about.get("file"))}
+    said |= {"side": about.get("side"), "block": f"{about.get('block', '')!s:0>6}"}
+    if kind == PIXELS:
+        said = {"key": match["key"], "task": match["task"]}
+    singular = {SCORES: "scores", "blocks": "block", PICTURES: "picture", PIXELS: "pixels"}[kind]
+    right = about.get("kind") == singular and all(said[name] == value for name, value in match.items())
+    return about, None if right else "it belongs to another place"
+
+
+def _beyond(items: Sequence[Item], room: int) -> list[Item]:
+    """Those that do not fit into the room, if what was used last is kept first."""
+    gone = []
+    for item in sorted(items, key=lambda item: item.used, reverse=True):
+        room -= item.bytes
+        if room < 0:
+            gone.append(item)
+    return gone
+
+
+def _drop_empty(folder: Path) -> None:
+    """Removes the store's folders that are empty by now, from the bottom up."""
+    for kind in (SCORES, PIXELS, PICTURES):
+        for place, _, _ in os.walk(folder / kind, topdown=False):
+            with suppress(OSError):
+                Path(place).rmdir()

@@ -1,0 +1,112 @@
+"""Digests of decoded pictures by the digests of their files, so that data are recognised without decoding them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench.cache.entry import ENDING, Entry
+from ttmbench.cache.key import decoder
+from ttmbench.cache.location import PIXELS
+from ttmbench.errors import TtmbenchError
+from ttmbench.types import ImageRef
+
+_SIZE = 32  # bytes of a sha256
+
+
+class KeptPixels:
+    """The pictures of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
+
+    A digest counts for the very version of the decoders with which it was made.
+
+    Args:
+        folder: of the store.
+        task: name of the task; pictures of one task lie in one file.
+        read: reads a file of the store.
+        write: writes one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        task: str,
+        read: Callable[[Path, Callable[[Entry], str | None]], Entry | None],
+        write: Callable[[Path, Entry], Any],
+    ) -> None:
+        self._decoder, self._read, self._write = decoder(), read, write
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", task)[:60]
+        which = hashlib.sha256(f"{task}:{self._decoder}".encode()).hexdigest()[:16]
+        self._path = folder / PIXELS / f"{name}-{which}{ENDING}"
+        self._files: dict[str, bytes] = {}
+        self._grown = False
+
+    def get(self, image: ImageRef) -> str | None:
+        """The digest of a picture whose file was decoded before; None if that is not known or it has no file."""
+        file = self._file(image)
+        found = None if file is None else self._pictures.get(file)
+        return None if found is None else found.hex()
+
+    def put(self, image: ImageRef, digest: str) -> None:
+        """Keeps the digest of a picture that was decoded."""
+        file = self._file(image)
+        if file is not None and file not in self._pictures:
+            self._pictures[file] = bytes.fromhex(digest)
+            self._grown = True
+
+    @cached_property
+    def _pictures(self) -> dict[bytes, bytes]:
+        return self._load()
+
+    def _file(self, image: ImageRef) -> bytes | None:
+        """What a picture is kept by; None if it has no file or that cannot be read, which opening it says properly."""
+        if image.read is not None and image.name not in self._files:
+            with suppress(OSError, TtmbenchError):
+                self._files[image.name] = reading_digest(image)
+        return self._files.get(image.name)
+
+    def flush(self) -> None:
+        """Writes what is new."""
+        if self._grown:
+            known = {**self._load(), **self._pictures}  # another run may have written meanwhile
+            table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
+            about = {"kind": "pixels", "decoder": self._decoder}
+            self._write(self._path, Entry(about, {"pictures": table.reshape(-1, 2 * _SIZE)}))
+            self._grown = False
+
+    def _load(self) -> dict[bytes, bytes]:
+        entry = self._read(self._path, self._wrong)
+        if entry is None:
+            return {}
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays["pictures"]}
+
+    def _wrong(self, entry: Entry) -> str | None:
+        table = entry.arrays.get("pictures")
+        if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
+            return "it belongs to another decoder"
+        if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
+            return "it is no table of digests"
+        return None
+
+
+def reading_digest(image: ImageRef) -> bytes:
+    """sha256 of a picture's file and of how it is read: what its pixels depend on beside the decoders.
+
+    Args:
+        image: with bytes to read.
+
+    Returns:
+        The digest; that of the bytes alone for a picture that is turned upright.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    assert image.read is not None, "asked for pictures that have bytes"
+    digest = hashlib.sha256(image.read()).digest()
+    return digest if image.exif == "apply" else hashlib.sha256(b"exif ignored:" + digest).digest()

@@ -1,0 +1,271 @@
+"""Raw scores of a model on a task, kept for later runs; and finished blocks of them while they are being computed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench._util.console import complain
+from ttmbench.cache.entry import ENDING, DamagedError, Entry, read_entry, write_entry
+from ttmbench.cache.images import KeptPictures
+from ttmbench.cache.key import Identity, model_statement, pictures_key, score_identity, why_not_kept
+from ttmbench.cache.location import SCORES, pictures_limit, store_folder
+from ttmbench.cache.pixels import KeptPixels
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.protocols import Debiasable
+from ttmbench.scoring.debiasing import Likelihoods
+from ttmbench.types import Scores
+
+BLOCKS = ".blocks"
+
+
+@dataclass(frozen=True)
+class KeptScores:
+    """Scores that an earlier run kept.
+
+    Attributes:
+        raw: the model's scores.
+        parts: of which they were debiased, if they were.
+        key: of the entry.
+        date: when it was written, ISO 8601.
+    """
+
+    raw: Scores
+    parts: Likelihoods | None
+    key: str
+    date: str
+
+
+class ScoreStore:
+    """The store as one run uses it: says each thing once, and goes on without what does not work.
+
+    Args:
+        folder: where it lies; it need not exist.
+        exact: what bits depend on beside model, data and settings, for a run that is to give the same ones again.
+    """
+
+    def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None) -> None:
+        self.folder, self._exact = folder, exact
+        self._said: set[str] = set()
+        self._writes = True
+        self._model: tuple[Any, dict[str, Any]] | None = None
+
+    def slot(self, adapter: Any, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> Slot | None:
+        """The place of a model's scores on a task; None if scores of this model are not kept."""
+        why = why_not_kept(adapter)
+        if why is not None:
+            if why:
+                self.say("model", why)
+            return None
+        if self._model is None or self._model[0] is not adapter:
+            self._model = (adapter, model_statement(adapter))
+        identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
+        return Slot(self, identity, self.folder / SCORES / identity.key[:32])
+
+    def pixels(self, task: str) -> KeptPixels:
+        """Digests of the pictures of a task."""
+        return KeptPixels(self.folder, task, self.read, self.write)
+
+    def pictures(self, adapter: Any) -> KeptPictures | None:
+        """Prepared pictures of this model's preprocessing; None if it does not state it, or none are to be kept."""
+        limit = pictures_limit()
+        key = pictures_key(adapter, self._exact) if limit else None
+        return None if key is None else KeptPictures(self.folder, key, limit, self.read, self.write)
+
+    def say(self, what: str, message: str) -> None:
+        """Tells the user, once in a run for each ``what``."""
+        if what not in self._said:
+            self._said.add(what)
+            complain(message)
+
+    def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
+        """A file of the store; None if it is not there, or cannot be used, which is said.
+
+        Args:
+            path: the file.
+            check: gives what is wrong with it, if anything.
+
+        Returns:
+            Its content.
+        """
+        try:
+            entry = read_entry(path)
+            wrong = check(entry)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except DamagedError as error:
+            wrong = str(error)
+        except OSError as error:
+            self.say("reading", f"the store cannot be read: {path} ({error.strerror or error}); scoring without it")
+            return None
+        if wrong is not None:
+            self.say(str(path), f"{path} is damaged ({wrong}) and is computed again")
+            return None
+        return entry
+
+    def write(self, path: Path, entry: Entry) -> bool:
+        """Writes a file of the store, if that works; the first time that it does not is said."""
+        if self._writes:
+            try:
+                write_entry(path, entry)
+                return True
+            except OSError as error:
+                self._writes = False
+                reason = error.strerror or error
+                self.say("writing", f"the store in {self.folder} cannot be written to ({reason}); nothing is kept")
+        return False
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the scores of a model on a task are kept, whatever the data."""
+
+    store: ScoreStore
+    identity: Identity
+    folder: Path
+
+    def known(self) -> bool:
+        """Whether there is anything of this model and task, for some data."""
+        try:
+            return any(path.suffix in (ENDING, BLOCKS) for path in self.folder.iterdir())
+        except OSError:
+            return False
+
+    def at(self, data_sha256: str) -> Place:
+        """The place for these data."""
+        return Place(self, data_sha256)
+
+
+@dataclass
+class Place:
+    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.Blocks`.
+
+    Attributes:
+        slot: of the model and the task.
+        data: fingerprint of the data.
+        found: blocks that an earlier run left.
+        new: blocks that this run has computed.
+    """
+
+    slot: Slot
+    data: str
+    found: set[tuple[str, int]] = field(default_factory=set)
+    new: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def path(self) -> Path:
+        """The file of finished scores."""
+        return self.slot.folder / f"{self.data}{ENDING}"
+
+    def load(self, shape: tuple[int, int, int]) -> KeptScores | None:
+        """The scores of an earlier run; None if there are none, or none that can be used.
+
+        Args:
+            shape: of the array that is expected: groups, images, captions.
+
+        Returns:
+            The scores, all finite.
+        """
+        all_pairs = bool(self.slot.identity.about["all_pairs"])
+        debiased = self.slot.identity.about["debiasing"] is not None
+        groups, images, captions = shape
+        expected = {"groups": shape}
+        if all_pairs:
+            expected["all_pairs"] = (groups * images, groups * captions)  # type: ignore[assignment]
+        if debiased:
+            expected |= {f"conditional_{name}": value for name, value in list(expected.items())}
+            expected["prior"] = (groups, captions)  # type: ignore[assignment]
+
+        entry = self.slot.store.read(self.path, lambda entry: self._wrong(entry, "scores", expected))
+        if entry is None:
+            return None
+        with suppress(OSError):
+            self.path.touch()  # when it was used last, for who makes room
+        arrays = entry.arrays
+        parts = None
+        if debiased:
+            parts = Likelihoods(
+                Scores(arrays["conditional_groups"], arrays.get("conditional_all_pairs")), arrays["prior"]
+            )
+        return KeptScores(
+            Scores(arrays["groups"], arrays.get("all_pairs")), parts, self.slot.identity.key, entry.about["date"]
+        )
+
+    def save(self, raw: Scores, parts: Likelihoods | None, model_name: str) -> None:
+        """Keeps finished scores, and drops their blocks."""
+        arrays = {"groups": raw.groups}
+        if raw.all_pairs is not None:
+            arrays["all_pairs"] = raw.all_pairs
+        if parts is not None:
+            arrays |= {"prior": parts.prior, "conditional_groups": parts.conditional.groups}
+            if parts.conditional.all_pairs is not None:
+                arrays["conditional_all_pairs"] = parts.conditional.all_pairs
+        about = {"n_groups": len(raw.groups), "model_name": model_name, "made_of": self.slot.identity.about}
+        if self.slot.store.write(self.path, Entry({**self._about("scores"), **about}, arrays)):
+            shutil.rmtree(self._blocks, ignore_errors=True)
+
+    def get(self, side: str, block: int) -> np.ndarray | None:
+        """A finished block of an interrupted run."""
+        path = self._block(side, block)
+
+        def check(entry: Entry) -> str | None:
+            if (entry.about.get("side"), entry.about.get("block")) != (side, block):
+                return "it is another block"
+            return self._wrong(entry, "block", {"values": None})
+
+        entry = self.slot.store.read(path, check)
+        if entry is None:
+            return None
+        self.found.add((side, block))
+        return entry.arrays["values"]
+
+    def put(self, side: str, block: int, values: np.ndarray) -> None:
+        """Keeps a finished block."""
+        self.found.discard((side, block))
+        self.new.add((side, block))
+        about = {**self._about("block"), "side": side, "block": block}
+        self.slot.store.write(self._block(side, block), Entry(about, {"values": values}))
+
+    @property
+    def _blocks(self) -> Path:
+        return self.slot.folder / f"{self.data}{BLOCKS}"
+
+    def _block(self, side: str, block: int) -> Path:
+        return self._blocks / f"{side}-{block:06d}{ENDING}"
+
+    def _about(self, kind: str) -> dict[str, Any]:
+        return {
+            "kind": kind,
+            "key": self.slot.identity.key,
+            "data_sha256": self.data,
+            "task": self.slot.identity.about["task"],
+            "task_version": self.slot.identity.about["task_version"],
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+    def _wrong(self, entry: Entry, kind: str, expected: dict[str, Any]) -> str | None:
+        """What is wrong with an entry whose digest is right; None if nothing is."""
+        about = entry.about
+        if (about.get("kind"), about.get("key"), about.get("data_sha256")) != (kind, self.slot.identity.key, self.data):
+            return "it belongs to other scores"
+        if set(entry.arrays) != set(expected):
+            return "it has other arrays than it should"
+        for name, values in entry.arrays.items():
+            if values.dtype != np.float32 or (expected[name] is not None and values.shape != expected[name]):
+                return f"'{name}' is {values.dtype} {list(values.shape)}"
+            if not np.isfinite(values).all():
+                return f"'{name}' is not finite"
+        return None
+
+
+def open_store(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreStore | None:
+    """The store that a run uses; None if it is off. ``given`` is what the user said of it, ``exact`` as there."""
+    folder = store_folder(given)
+    return None if folder is None else ScoreStore(folder, exact)

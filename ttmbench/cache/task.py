@@ -1,0 +1,103 @@
+"""What the store does for one task of a run: recognises the data, finds scores, keeps new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ttmbench.cache.scores import KeptScores, Place, ScoreStore
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.protocols import Blind, Debiasable
+from ttmbench.scoring.blocks import Blocks
+from ttmbench.scoring.debiasing import Likelihoods
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.types import Group, Scores
+
+
+class TaskStore:
+    """The store as one task uses it; without a store it finds nothing and keeps nothing.
+
+    Args:
+        store: of the run, if it has one.
+        adapter: the model.
+        spec: the task.
+        groups: its data.
+        all_pairs: whether every image meets every caption.
+        prior: where log P(t) comes from, if it is taken off.
+
+    Attributes:
+        data: fingerprint of the data.
+        pictures: where prepared pictures are kept, if anywhere.
+        kept: scores of an earlier run, once they were looked up and found.
+    """
+
+    def __init__(
+        self,
+        store: ScoreStore | None,
+        adapter: Any,
+        spec: TaskSpec,
+        groups: Sequence[Group],
+        all_pairs: bool,
+        prior: Debiasable | None,
+    ) -> None:
+        self._slot = None if store is None else store.slot(adapter, spec, all_pairs, prior)
+        self._pixels = None if store is None or self._slot is None else store.pixels(spec.task)
+        self._shape = (len(groups), *spec.group.shape)
+        self._blind = isinstance(adapter, Blind)
+        self._place: Place | None = None
+        self.data = Fingerprint(groups, self._pixels)
+        self.pictures = None if store is None else store.pictures(adapter)
+        self.kept: KeptScores | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether scores of this model are kept."""
+        return self._slot is not None
+
+    @property
+    def may_have(self) -> bool:
+        """Whether there are scores of this model and task, for whatever data."""
+        return self._slot is not None and self._slot.known()
+
+    def look_up(self) -> None:
+        """Looks for scores of these data; takes in what of the data has not been opened yet."""
+        if self._slot is None:
+            return
+        self.data.take_in_the_rest()
+        if self._pixels is not None:
+            self._pixels.flush()
+        self._place = self._slot.at(self.data.hexdigest())
+        self.kept = self._place.load(self._shape)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
+        return None if self._blind else self._place
+
+    def keep(self, raw: Scores, parts: Likelihoods | None, model_name: str) -> dict[str, Any] | None:
+        """Keeps scores that are new, tells the user which were not, and makes room.
+
+        Args:
+            raw: the scores that the run uses.
+            parts: of which they were debiased, if they were.
+            model_name: for who lists the store.
+
+        Returns:
+            What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
+        """
+        if self._pixels is not None:
+            self._pixels.flush()
+        if self.pictures is not None:
+            self.pictures.make_room()
+        if self._place is None or self._slot is None:
+            return None
+        store, about = self._slot.store, self._slot.identity.about
+        if self.kept is not None:
+            store.say("hit", f"raw scores come from the store in {store.folder}; --use_cache off computes them again")
+            return {"key": self.kept.key, "date": self.kept.date}
+        self._place.save(raw, parts, model_name)
+        found, total = len(self._place.found), len(self._place.found | self._place.new)
+        if not found:
+            return None
+        store.say(f"blocks {about['task']}", f"{about['task']}: {found} of {total} blocks were kept by a stopped run")
+        return {"key": self._slot.identity.key, "blocks": found, "of": total}

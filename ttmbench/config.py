@@ -1,0 +1,339 @@
+"""Settings, checked once where they are made: of a run (command line, ``--config``, `simple_evaluate`), and of TTM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ttmbench._util.validation import describe
+from ttmbench.errors import UsageError
+from ttmbench.results.assertions import parse_assertion
+
+DEFAULT_LEARNING_RATE = 1e-5
+DEFAULT_SHARE = 0.5
+
+
+class TTMConfig(BaseModel):
+    """Hyperparameters of TTM; defaults are the paper's (section B.1 of arXiv:2510.07632) where it states them.
+
+    Attributes:
+        iterations: T.
+        epochs: epochs in each iteration.
+        lr: learning rate at the start of the first iteration; None takes the model's own default or 1e-5.
+        lr_restart: factor on ``lr`` from one iteration to the next.
+        lr_floor: where the cosine inside an iteration ends, as a share of its start.
+        weight_decay: of AdamW.
+        betas: of AdamW.
+        batch_groups: groups in a batch, as given; None takes 50, or 100 for groups with one image, and a little more
+            where that leaves a small rest (`batch_units`).
+        keep_optimizer_state: carry AdamW's state from one iteration to the next.
+        schedule: name of a threshold schedule.
+        tau_start: tau_1; None or ``auto`` takes the margin that keeps ``coverage`` of the groups before any adaptation.
+        tau_end: tau_T.
+        coverage: share of groups that an automatic tau_1 keeps.
+        threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
+            the top 1 - tau_t, so that tau_1 and tau_T are shares in [0, 1]; ``auto`` is absolute for groups and share
+            for the global variant.
+        augment: train on random crops of enlarged pictures.
+        augment_scale: how much larger these are in each direction.
+        lr_note: what a reader should know of where ``lr`` comes from; printed with the results.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    iterations: int = Field(10, ge=1)
+    epochs: int = Field(20, ge=1)
+    lr: float | None = Field(None, gt=0, allow_inf_nan=False)
+    lr_restart: float = Field(0.95, gt=0, le=1)
+    lr_floor: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)
+    betas: tuple[float, float] = (0.9, 0.999)
+    batch_groups: int | None = Field(None, ge=1)
+    keep_optimizer_state: bool = False
+    schedule: str = "linear"
+    tau_start: float | None = Field(None, allow_inf_nan=False)
+    tau_end: float = Field(0.0, allow_inf_nan=False)
+    coverage: float = Field(0.25, gt=0, le=1)
+    threshold: Literal["auto", "absolute", "share"] = "auto"
+    augment: bool = False
+    augment_scale: float = Field(1.1, gt=1, le=4)
+    lr_note: str | None = None
+
+    @field_validator("betas")
+    @classmethod
+    def _below_one(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("each of the two should be at least 0 and less than 1")
+        return value
+
+    @field_validator("tau_start", mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return None if value == "auto" else value
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> TTMConfig:
+        if self.threshold == "share":
+            self._check_shares("threshold=share")
+        return self
+
+    def by_share(self, is_global: bool) -> bool:
+        """Whether tau_t is a share, in the global variant or inside groups.
+
+        Raises:
+            UsageError: it is, and ``tau_start`` or ``tau_end`` is none.
+        """
+        shares = self.threshold == "share" or (self.threshold == "auto" and is_global)
+        if shares:
+            try:
+                self._check_shares("threshold=share (the default of the global variant)")
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        return shares
+
+    def _check_shares(self, rule: str) -> None:
+        for name, value in (("tau_start", self.tau_start), ("tau_end", self.tau_end)):
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(
+                    f"{name}={value:g} is no share between 0 and 1, as {rule} takes it: the top 1 - {name} are kept; "
+                    f"choose another {name}, or threshold=absolute for logits"
+                )
+
+    def with_changes(self, changes: dict[str, Any], origin: str) -> TTMConfig:
+        """A copy with some settings replaced.
+
+        Args:
+            changes: setting -> value.
+            origin: where they come from, for the message.
+
+        Returns:
+            The new settings, checked.
+
+        Raises:
+            UsageError: an unknown setting or a value out of range, named.
+        """
+        if "lr" in changes:
+            changes = {"lr_note": None, **changes}
+        try:
+            return TTMConfig(**{**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise UsageError(f"{origin}: {describe(error, TTMConfig)}") from None
+
+
+# One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
+SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
+
+
+class RunConfig(BaseModel):
+    """Settings of a run; names are those of the command line's options.
+
+    Attributes:
+        model: name of a registered model.
+        model_args: its arguments.
+        tasks: names, tags, globs or files.
+        task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
+        include_path: folders of further task files.
+        ttm: adapt by TTM before scoring.
+        ttm_args: TTM settings that win over every default.
+        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        simple_match: run SimpleMatch's overfitting step.
+        oracle: also run TTM with an oracle's selection; it reads labels, so its numbers are no results.
+        ttm_controls: also run TTM with other pseudo-labels: ``placebo`` (drawn at random), ``shuffle`` (moved to other
+            groups).
+        ttm_holdout: also adapt to a part of the groups and score the others; this share is held out.
+        audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
+        save_adapted: a new folder for the adapted model.
+        seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
+        limit: use the first groups only.
+        samples: a JSON file listing the group ids to use.
+        batch_size: images, captions or pairs scored at a time, fewer once memory runs out; changes no score. ``auto``
+            begins large on an accelerator.
+        device: ``auto`` or what torch calls it.
+        dtype: of the model's arithmetic; weights and scores are fp32.
+        compile: run the model through ``torch.compile``.
+        deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.
+        output_path: a folder, or a ``.json`` file.
+        log_samples: also write one line per group.
+        save_scores: also write the score arrays.
+        use_cache: folder in which raw scores are kept for later runs, or ``off``; by default TTMBENCH_CACHE, else one
+            in the user's cache folder.
+        offline: use what is on this machine only.
+        data_dir: folder of data files; by default TTMBENCH_DATA, else one in the user's cache folder.
+        overwrite: what becomes of an earlier run of the same command: ``failed`` runs what failed or is missing,
+            ``missing`` leaves failures alone, ``always`` runs everything again, ``never`` refuses.
+        on_error: stop at the first failed task, or go on to the next.
+        assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
+        baseline: a results document of another run, whose numbers this run's are compared with.
+        track: trackers that are told of the run as it goes.
+        track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made: Wilson's, or a bootstrap over groups.
+        seed: of everything that ``seeds`` does not govern, and the first of ``seeds`` if they are not given.
+        trust_remote_code: run code that a hub repository ships.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    model_args: dict[str, Any] = {}
+    tasks: list[str] = Field(min_length=1)
+    task_args: dict[str, Any] = {}
+    include_path: list[str] = []
+    ttm: bool = False
+    ttm_args: dict[str, Any] = {}
+    ttm_preset: Literal["auto", "paper"] = "auto"
+    simple_match: bool = False
+    oracle: bool = False
+    ttm_controls: list[Literal["placebo", "shuffle"]] = []
+    ttm_holdout: float | None = Field(None, gt=0, lt=1)
+    audit_labels: bool = False
+    save_adapted: str | None = None
+    seeds: list[int] | None = Field(None, min_length=1)
+    limit: int | None = Field(None, ge=1)
+    samples: str | None = None
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 64
+    device: str = "auto"
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    deterministic: bool = False
+    output_path: str | None = None
+    log_samples: bool = False
+    save_scores: bool = False
+    use_cache: str | None = None
+    offline: bool = False
+    data_dir: str | None = None
+    overwrite: Literal["never", "failed", "missing", "always"] = "failed"
+    on_error: Literal["raise", "continue"] = "raise"
+    assertions: list[str] = []
+    baseline: str | None = None
+    track: list[Literal["wandb", "trackio", "tensorboard"]] = []
+    track_args: dict[str, Any] = {}
+    bootstrap_iters: int = Field(1000, ge=0)
+    interval: Literal["wilson", "percentile", "bca"] = "wilson"
+    seed: int = Field(0, ge=0)
+    trust_remote_code: bool = False
+
+    @property
+    def model_name(self) -> str:
+        """What results call the model: what the model arguments say of it, else its name.
+
+        >>> RunConfig(model="hf", model_args={"pretrained": "google/siglip"}, tasks=["x"]).model_name
+        'google/siglip'
+        >>> RunConfig(model="open_clip", model_args={"model": "RN50", "pretrained": "cc12m"}, tasks=["x"]).model_name
+        'RN50/cc12m'
+        >>> RunConfig(model="vqascore", model_args={"pretrained": "llava-hf/llava"}, tasks=["x"]).model_name
+        'vqascore/llava-hf/llava'
+        """
+        given = [self.model_args.get(key) for key in ("model", "pretrained", "path")]
+        said = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
+        parts = [Path(part).resolve().name if Path(part).exists() else part for part in said]
+        if parts and self.model.startswith(SCORERS):
+            parts.insert(0, self.model)
+        return "/".join(parts) or self.model
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the run has a test-time stage."""
+        return self.ttm or self.simple_match or self.oracle
+
+    @property
+    def run_seeds(self) -> list[int]:
+        """Seeds of TTM and SimpleMatch."""
+        if self.seeds is not None:
+            return self.seeds
+        return [self.seed + offset for offset in range(4 if self.ttm_preset == "paper" else 1)]
+
+
+def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settings") -> RunConfig:
+    """Checks settings.
+
+    Args:
+        settings: option -> value.
+        origin: where they come from, for the message.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        UsageError: an unknown option, a value out of range, an assertion that cannot be read, or no data folder.
+    """
+    try:
+        config = RunConfig(**settings)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
+    if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
+        raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
+    needs_ttm = {
+        "ttm_controls": config.ttm_controls,
+        "ttm_holdout": config.ttm_holdout,
+        "audit_labels": config.audit_labels,
+    }
+    for name, value in needs_ttm.items():
+        if value and not config.ttm:
+            raise UsageError(f"{origin}: {name} says something about TTM, so it needs ttm")
+    if config.save_adapted and not (config.ttm or config.simple_match):
+        raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
+    if config.deterministic and config.batch_size == "auto":
+        raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
+    for assertion in config.assertions:
+        parse_assertion(assertion)
+    if config.data_dir is not None:
+        from ttmbench.data.loading import given_data_folder
+
+        given_data_folder(config.data_dir)
+    return config
+
+
+def split_names(text: str) -> list[str]:
+    """``a, b`` as a list, as ``--tasks`` takes it.
+
+    >>> split_names("shapes_color, shapes_place,")
+    ['shapes_color', 'shapes_place']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_pairs(text: str) -> dict[str, Any]:
+    """``k=v,k2=v2`` with numbers, true, false and none read as such.
+
+    >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
+    {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
+    """
+    pairs: dict[str, Any] = {}
+    for part in split_names(text):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise UsageError(f"'{part}' is not key=value")
+        pairs[key.strip()] = _read_value(value.strip())
+    return pairs
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file for ``--config``; UsageError if it is no mapping."""
+    from ttmbench._util.text import Unreadable, read_yaml
+
+    try:
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise UsageError(f"--config {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path}: is no mapping of options")
+    settings = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(settings) < len(content):
+        raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
+    return settings
+
+
+def _read_value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

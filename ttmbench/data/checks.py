@@ -1,0 +1,142 @@
+"""Is the data what the task file says? One clear error names the task, the group and both counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ttmbench._util.escape import is_text
+from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.progress import track
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import DataError
+from ttmbench.types import Group, ImageRef
+
+
+def check_count(spec: TaskSpec, found: int, what: str) -> None:
+    """Raises DataError if the task file promises another number of groups; it tells why, where that is known."""
+    if spec.group.n_groups is not None and found != spec.group.n_groups:
+        why = spec.group.wrong_sizes.get(found)
+        raise DataError(
+            f"{what} has {found} groups, but task '{spec.task}' (version {spec.version}) has {spec.group.n_groups}"
+            + (f": {why}" if why else "")
+        )
+
+
+def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = None) -> None:
+    """Checks number, shape, captions and ids of a task's groups.
+
+    Args:
+        spec: the task.
+        groups: as its source gave them.
+        limit: the source was asked for no more than this.
+
+    Raises:
+        DataError: the first thing that is wrong.
+    """
+    if limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups):
+        check_count(spec, len(groups), f"the data of task '{spec.task}'")
+    if not groups:
+        raise DataError(f"task '{spec.task}': the source gave no group")
+    for group in groups:
+        _check_texts(spec, group)
+        shape = (len(group.images), len(group.captions))
+        if shape != spec.group.shape:
+            raise DataError(
+                f"task '{spec.task}': group {group.group_id} is {shape[0]}x{shape[1]}, the task file says {spec.shape}"
+            )
+        for position, caption in enumerate(group.captions):
+            if not caption.strip():
+                raise DataError(f"task '{spec.task}': caption {position} of group {group.group_id} is empty")
+    doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
+    if doubled:
+        raise DataError(f"task '{spec.task}': group id {doubled[0]} is given to several groups")
+
+
+def _check_texts(spec: TaskSpec, group: Group) -> None:
+    """Ids, captions and names are texts that a file can hold, of a length that a reader can bear."""
+    most = limit("caption_characters")
+    for what, text in (
+        ("the id", group.group_id),
+        *(("a caption", caption) for caption in group.captions),
+        *(("the name of an image", image.name) for image in group.images),
+    ):
+        where = f"task '{spec.task}': {what} of group {group.group_id!r:.80}"
+        if not isinstance(text, str):
+            raise DataError(f"{where} is {type(text).__name__}, not a text")
+        if len(text) > most:
+            raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}")
+        if "\0" in text or not is_text(text):
+            raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
+
+
+@dataclass
+class DataReport:
+    """What a look at every group and picture found.
+
+    Attributes:
+        images: number of distinct pictures, by name.
+        problems: what makes numbers wrong or impossible; each names its group.
+        notes: what a reader should know.
+    """
+
+    images: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def look_at_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
+    """Decodes every picture and looks for what can only tie or counts twice.
+
+    Args:
+        spec: the task.
+        groups: as its source gave them, of the right number and shape.
+        digest_of: (picture, group id) -> digest of its decoded content.
+
+    Returns:
+        What was found, every group looked at.
+    """
+    report = DataReport()
+    digests: dict[str, str | None] = {}
+    seen: dict[tuple[tuple[str | None, ...], tuple[str, ...]], str] = {}
+    for group in track(groups, "checking", "groups", total=len(groups)):
+        for image in group.images:
+            if image.name in digests:
+                continue
+            try:
+                digests[image.name] = digest_of(image, group.group_id)
+            except DataError as error:
+                digests[image.name] = None
+                report.problems.append(str(error))
+        content = tuple(digests[image.name] for image in group.images)
+        report.problems += _ties(group, content)
+        first = seen.setdefault((content, group.captions), group.group_id)
+        if first != group.group_id and None not in content:
+            report.problems.append(f"groups {first} and {group.group_id} are the same")
+    report.images = len(digests)
+    report.notes = _notes(spec, groups, digests)
+    return report
+
+
+def _ties(group: Group, content: Sequence[str | None]) -> list[str]:
+    """What a group has twice, so that no model can tell it apart."""
+    found = []
+    if len(set(group.captions)) < len(group.captions):
+        found.append(f"group {group.group_id} has the same caption twice, so it can only tie")
+    known = [one for one in content if one is not None]
+    if len(set(known)) < len(known):
+        found.append(f"group {group.group_id} has the same picture twice, so it can only tie")
+    return found
+
+
+def _notes(spec: TaskSpec, groups: Sequence[Group], digests: Mapping[str, str | None]) -> list[str]:
+    notes = []
+    known = [one for one in digests.values() if one is not None]
+    if len(set(known)) < len(known):
+        notes.append(f"{len(known) - len(set(known))} pictures have the content of another one")
+    if spec.is_global:
+        every = [caption for group in groups for caption in group.captions]
+        repeated = len(every) - len(set(every))
+        notes += [f"{repeated} captions repeat an earlier one and can only tie"] if repeated else []
+    return notes

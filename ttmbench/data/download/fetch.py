@@ -1,0 +1,204 @@
+"""Fetches what tasks need, so that a later run of them with ``--offline`` finds everything.
+
+Each task has places that have its data. The first place from which all can be fetched is taken; a place that is here
+already is enough. At the end each task is read without the network: only that shows that nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ttmbench.data.availability import Need, Place
+from ttmbench.data.download.files import amount
+from ttmbench.data.download.http import Web
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.plugins.registry import Registry
+
+if TYPE_CHECKING:
+    from ttmbench.data.loading import Loaded
+
+Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missing", "not all here"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of a file, a dataset, a model or a task."""
+
+    name: str
+    status: Status
+    detail: str = ""
+    is_task: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a task needs: the places that may be used, in order, and its files of further tags."""
+
+    task: TaskFile
+    places: Sequence[Place]
+    tags: Sequence[Need]
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.spec.task
+
+    @property
+    def here(self) -> Place | None:
+        """The first place that has nothing missing."""
+        return next((place for place in self.places if place.is_here), None)
+
+
+def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alternative: int | None) -> list[Plan]:
+    """What each task needs.
+
+    Args:
+        registry: sources.
+        tasks: by name.
+        data_dir: the data folder; it may not exist.
+        alternative: use this place of each task alone, from 1; a task with fewer has its last.
+
+    Returns:
+        One plan a task.
+
+    Raises:
+        UsageError: a source is wrong.
+        DataError: two tasks want one path from two addresses.
+    """
+    found = []
+    for task in tasks.values():
+        places, tags = registry.places(task, data_dir)
+        if alternative is not None:
+            places = [places[min(alternative, len(places)) - 1]]
+        found.append(Plan(task, places, tags))
+    _check_conflicts(found)
+    return found
+
+
+def preview(plan: Plan, web: Web) -> Iterator[Line]:
+    """What would be fetched for a task, with sizes as far as task files and servers tell. Writes nothing."""
+    place = plan.here or plan.places[0]
+    others = [one.name for one in plan.places if one is not place]
+    fetched: list[int | None] = []
+    for need in [*(place.needs or ()), *plan.tags]:
+        if need.missing() is None:
+            yield Line(need.name, "present", need.where)
+        else:
+            fetched.append(need.size(web))
+            yield Line(need.name, "would fetch", f"{amount(fetched[-1])}, {need.origin}")
+    known = [size for size in fetched if size is not None]
+    total = f"{amount(sum(known))}{' and more' if len(known) < len(fetched) else ''} to fetch"
+    rest = f"; if that fails: {', '.join(others)}" if others and plan.here is None else ""
+    if place.needs is None:
+        yield Line(plan.name, "would fetch", f"all that {place.name} reads{rest}", is_task=True)
+    elif fetched:
+        yield Line(
+            plan.name, "not all here", f"{total if known else 'size unknown'}, from {place.name}{rest}", is_task=True
+        )
+    else:
+        yield Line(plan.name, "present", place.name, is_task=True)
+
+
+@dataclass
+class Downloads:
+    """Fetches for several tasks; what they share is fetched, and said, once.
+
+    Attributes:
+        registry: reads a task at the end.
+        data_dir: the data folder.
+        web: how files are fetched.
+        say: takes each line as soon as it is known.
+    """
+
+    registry: Registry
+    data_dir: Path
+    web: Web
+    say: Callable[[Line], None]
+    _done: dict[str, bool] = field(default_factory=dict)
+
+    def fetch(self, plan: Plan) -> bool:
+        """Fetches what a task needs; True if nothing is missing at the end."""
+        lacking: list[str] = []
+        for place in [plan.here] if plan.here else plan.places:
+            if place.needs is None:
+                lacking += self._read_once(plan, place)
+                here = not lacking
+            else:
+                lacking += self._fetch_all(place.needs)
+                here = bool(place.is_here)
+            if here:
+                lacking = []
+                break
+        tags = self._fetch_all(plan.tags)
+        if not lacking:
+            try:
+                loaded = self._read(plan, offline=True)
+            except TtmbenchError as error:
+                lacking = [str(error)]
+        lacking += tags
+        if lacking:
+            more = f"; `ttmbench download {plan.name}` goes on when that is mended"
+            self.say(Line(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
+            return False
+        self.say(Line(plan.name, "ready", _what(loaded), is_task=True))
+        return True
+
+    def _fetch_all(self, needs: Sequence[Need]) -> list[str]:
+        """Fetches what is missing of these; names what is missing still."""
+        return [need.name for need in needs if not self._fetch_one(need)]
+
+    def _fetch_one(self, need: Need) -> bool:
+        if need.name in self._done:
+            return self._done[need.name]
+        try:
+            if need.missing() is None:
+                line = Line(need.name, "present", need.where)
+            else:
+                line = Line(need.name, "fetched", f"{need.fetch(self.web)}, from {need.origin}")
+                still = need.missing()
+                if still is not None:
+                    raise DataError(f"{need.name} was fetched, and {still}")
+        except TtmbenchError as error:
+            line = Line(need.name, "failed", str(error))
+        self.say(line)
+        self._done[need.name] = line.status != "failed"
+        return self._done[need.name]
+
+    def _read_once(self, plan: Plan, place: Place) -> list[str]:
+        """A source that does not tell what it needs fetches it when it is read."""
+        try:
+            self._read(plan, offline=False)
+        except TtmbenchError as error:
+            return [str(error)]
+        self.say(Line(place.name, "fetched", "read once by its own reader"))
+        return []
+
+    def _read(self, plan: Plan, offline: bool) -> Loaded:
+        data_dir = self.data_dir if self.data_dir.is_dir() else None
+        return self.registry.load(plan.task, offline=offline, data_dir=data_dir)
+
+
+def _needs(plan: Plan) -> Iterator[Need]:
+    for place in plan.places:
+        yield from place.needs or ()
+    yield from plan.tags
+
+
+def _what(loaded: Loaded) -> str:
+    passed = loaded.source.get("passed_over") or (loaded.source.get("data") or {}).get("passed_over")
+    return f"{len(loaded.groups)} groups" + (f", without {', '.join(passed)}" if passed else "")
+
+
+def _check_conflicts(found: Sequence[Plan]) -> None:
+    origins: dict[str, str] = {}
+    for need in (need for plan in found for need in _needs(plan)):
+        first = origins.setdefault(need.name, need.origin)
+        if first != need.origin:
+            raise DataError(
+                f"{need.name} should come from {first} and from {need.origin}; download such tasks into different data "
+                "folders (--data_dir)"
+            )

@@ -1,0 +1,293 @@
+"""One file from the web to disk: resumed where it stopped, tried again with patience, checked as it comes.
+
+A file is written as ``<name>.part``, and ``<name>.part.json`` says of which version of which address. Both stay if the
+download is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
+
+from tqdm import tqdm
+
+from ttmbench._version import __version__
+from ttmbench.data.download.drive import confirmed, direct, is_drive
+from ttmbench.data.download.part import RANGE, Part, TryAgain, forget
+from ttmbench.data.loading import OutOfReachError
+from ttmbench.data.origin import Origin
+from ttmbench.data.sources.annotations import digest
+from ttmbench.errors import DataError
+
+CHUNK = 1 << 20
+PAGE_BYTES = 1 << 20
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True)
+class Got:
+    """A whole file: where it came from, its size in bytes and its digest."""
+
+    url: str
+    bytes: int
+    sha256: str
+
+
+class _AllHere(Exception):
+    """The part is the whole file: it was interrupted after its last byte."""
+
+
+class _SafeRedirects(HTTPRedirectHandler):
+    """Follows to http and https only, and never from https back to http."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        """The request to follow with, or an error."""
+        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        if new not in ("http", "https") or (old == "https" and new == "http"):
+            fp.close()
+            raise OutOfReachError(f"{req.full_url} leads to {newurl}, which is no safe address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> OpenerDirector:
+    return build_opener(HTTPCookieProcessor(), _SafeRedirects())
+
+
+@dataclass(frozen=True)
+class Web:
+    """How files are fetched.
+
+    Attributes:
+        tries: attempts in a row that bring nothing new before a file is given up.
+        pause: seconds before the second attempt; doubled each time.
+        longest_wait: a server that asks for more seconds than this is not waited for.
+        timeout: seconds without a byte.
+        sleep: waits so many seconds.
+    """
+
+    tries: int = 5
+    pause: float = 1.0
+    longest_wait: float = 120.0
+    timeout: float = 30.0
+    sleep: Callable[[float], None] = time.sleep
+    _opener: OpenerDirector = field(default_factory=_opener, repr=False)
+    _down: set[str] = field(default_factory=set, repr=False)
+
+    def size(self, url: str, timeout: float = 5.0) -> int | None:
+        """Bytes that an address would give, as its server says; None if it does not say."""
+        if is_drive(url):  # it answers with a page
+            return None
+        request = Request(url, method="HEAD", headers=_headers())
+        try:
+            with self._opener.open(request, timeout=timeout) as response:
+                return _whole(response.headers.get("Content-Length"))
+        except HTTPError as error:
+            error.close()
+            return None
+        except (OSError, HTTPException, OutOfReachError):
+            return None
+
+    def fetch(self, origin: Origin, part: Path, what: str) -> Got:
+        """Fetches a file, or the rest of it.
+
+        Args:
+            origin: its address, and size and digest if they are stated.
+            part: where it is written; what is there already is continued, if it is of the same version.
+            what: names the file, for messages and the progress bar.
+
+        Returns:
+            Size and digest of the whole file in ``part``.
+
+        Raises:
+            OutOfReachError: the server cannot be reached, refuses, or stops in the middle again and again.
+            DataError: what came is not what ``origin`` says, or it cannot be written.
+        """
+        assert origin.url is not None, "a page is visited by a person"
+        try:
+            got = self._patiently(origin, part, what)
+        except OSError as error:
+            raise DataError(f"{what} cannot be written to {part.parent} ({error.strerror or error})") from None
+        if origin.sha256 is not None and got.sha256 != origin.sha256:
+            forget(part)
+            raise DataError(
+                f"{what} from {origin.url} has sha256 {got.sha256}, but the task file says {origin.sha256}: it changed "
+                "at its origin or on the way, so nothing is kept"
+            )
+        return got
+
+    def _patiently(self, origin: Origin, part: Path, what: str) -> Got:
+        failed, most = 0, -1
+        host = urlsplit(str(origin.url)).netloc
+        tries = 1 if host in self._down else self.tries  # patience with a server is shown once
+        while True:
+            try:
+                return self._once(origin, part, what)
+            except TryAgain as problem:
+                have = part.stat().st_size if part.exists() else 0
+                failed = 1 if have > most >= 0 else failed + 1
+                most = max(most, have)
+                wait = self.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
+                kept = f"; the {have} bytes that came are kept, and the next attempt goes on from there" if have else ""
+                if wait > self.longest_wait:
+                    asked = f"and the server asks to wait {wait:.0f} seconds; try again then"
+                    raise OutOfReachError(f"{what}: {problem}, {asked}{kept}") from None
+                if failed >= tries:
+                    times = f", {failed} times" if failed > 1 else ""
+                    if problem.unreachable:
+                        self._down.add(host)
+                    raise OutOfReachError(f"{what}: {problem}{times}; try again later{kept}") from None
+                self.sleep(wait)
+
+    def _once(self, origin: Origin, part: Path, what: str) -> Got:
+        url = str(origin.url)
+        state = Part.read(part, url)
+        address = direct(url) if is_drive(url) else url
+        try:
+            return self._rest(address, origin, part, what, state)
+        except _AllHere:
+            return Got(url, state.have, digest(part))
+
+    def _rest(self, address: str, origin: Origin, part: Path, what: str, state: Part) -> Got:
+        url = state.url
+        with self._answer(address, state) as response:
+            packed = response.headers.get("Content-Encoding", "identity")
+            if packed.lower() != "identity" and not origin.unpack:
+                raise OutOfReachError(f"{what}: {url} is sent packed ({packed}), which was not asked for")
+            start = state.where_it_starts(response)
+            total = _total(response, start)
+            if origin.bytes is not None and total is not None and total != origin.bytes:
+                raise DataError(f"{what}: {url} has {total} bytes, but the task file says {origin.bytes}")
+            Part(url, _validator(response.headers), total, start).write(part)
+            if total is not None and total - start > shutil.disk_usage(part.parent).free:
+                raise DataError(f"{what} needs {total - start} more bytes than are free in {part.parent}")
+            return _save(response, part, start, total, Got(url, origin.bytes or -1, ""), what)
+
+    @contextlib.contextmanager
+    def _answer(self, url: str, state: Part) -> Iterator[Any]:
+        """The answer that brings the file; Drive's question on the way is answered."""
+        # A page that asks is wanted whole, so Drive is asked for the rest of a file only where the file itself is.
+        asks = is_drive(url) and state.have > 0
+        for _ in range(4):
+            with self._open(url, Part(url) if asks else state) as response:
+                kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+                if kind != "text/html" or urlsplit(url).path.endswith((".html", ".htm")):
+                    if not asks:
+                        yield response
+                        return
+                    asks = False
+                    continue
+                asks = False
+                if not is_drive(response.url):
+                    raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
+                url = confirmed(response.read(PAGE_BYTES).decode("utf-8", "replace"), response.url)
+        raise OutOfReachError(f"{url} gives a page in place of the file again and again; try again later")
+
+    @contextlib.contextmanager
+    def _open(self, url: str, state: Part) -> Iterator[Any]:
+        """An open answer; what may pass is told apart from what will not."""
+        try:
+            response = self._opener.open(Request(url, headers=_headers() | state.headers()), timeout=self.timeout)
+        except HTTPError as error:
+            with error:
+                code, wait = error.code, _asked_to_wait(error.headers)
+                whole = RANGE.fullmatch(error.headers.get("Content-Range", ""))
+            if code == 416:
+                if whole and whole[2] == str(state.have):
+                    raise _AllHere from None
+                state.restart()
+                raise TryAgain(f"{url} has no such rest", 0.0) from None
+            if code in _PASSING:
+                raise TryAgain(f"{url} answers {code} ({error.reason})", wait) from None
+            raise OutOfReachError(f"{url} answers {code} ({error.reason}){_advice(code)}") from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise TryAgain(f"{urlsplit(url).netloc} cannot be reached ({reason})", unreachable=True) from None
+        with response:
+            yield response
+
+
+def _save(response: Any, part: Path, start: int, total: int | None, wanted: Got, what: str) -> Got:
+    """Writes the answer to the part and checks that all of it came."""
+    hashed = hashlib.sha256()
+    if start:
+        with part.open("rb") as file:
+            while block := file.read(CHUNK):
+                hashed.update(block)
+    size = start
+    shown = tqdm(
+        desc=what, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None, dynamic_ncols=True
+    )
+    with part.open("ab" if start else "wb") as file, shown:
+        while block := _read(response, wanted.url):
+            file.write(block)
+            hashed.update(block)
+            size += len(block)
+            shown.update(len(block))
+            if wanted.bytes >= 0 and size > wanted.bytes:
+                raise DataError(f"{what}: {wanted.url} gives more than the {wanted.bytes} bytes of the task file")
+    if total is not None and size != total:
+        raise TryAgain(f"{wanted.url} ended after {size} of {total} bytes")
+    if wanted.bytes >= 0 and size != wanted.bytes:
+        raise DataError(f"{what}: {wanted.url} has {size} bytes, but the task file says {wanted.bytes}")
+    return Got(wanted.url, size, hashed.hexdigest())
+
+
+def _read(response: Any, url: str) -> bytes:
+    try:
+        block: bytes = response.read(CHUNK)
+        return block
+    except (HTTPException, OSError) as error:
+        raise TryAgain(f"the connection to {urlsplit(url).netloc} broke ({error or type(error).__name__})") from None
+
+
+def _headers() -> dict[str, str]:
+    # Packed on the way, a file would have another size than its server says.
+    return {"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity"}
+
+
+def _validator(headers: Any) -> str | None:
+    """What If-Range takes: a strong ETag, else the date."""
+    etag = headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _total(response: Any, start: int) -> int | None:
+    """Bytes of the whole file."""
+    rest = _whole(response.headers.get("Content-Length"))
+    return None if rest is None else start + rest
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _asked_to_wait(headers: Any) -> float | None:
+    """Seconds of a Retry-After header, which holds seconds or a date."""
+    text = (headers.get("Retry-After") or "").strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _advice(code: int) -> str:
+    if code in (401, 403):
+        return "; it may ask for a login or an agreement, so open it in a browser"
+    return "; it may have moved, so look for it at the dataset's own page" if code in (404, 410) else ""

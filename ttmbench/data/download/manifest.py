@@ -1,0 +1,82 @@
+"""What was fetched into the data folder (``downloads.json``), and locks that keep two processes apart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.results.files import write_atomically
+
+NAME = "downloads.json"
+LOCKS = ".locks"
+FORMAT = 1
+
+
+@contextmanager
+def locked(data_dir: Path, path: str) -> Iterator[None]:
+    """Keeps a path of the data folder to this process; another one waits here.
+
+    Args:
+        data_dir: the data folder.
+        path: below it.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", "__"))
+    try:
+        (data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
+        lock = FileLock(data_dir / LOCKS / f"{name}.lock")
+        lock.acquire()
+    except OSError as error:
+        raise UsageError(
+            f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def read(data_dir: Path) -> dict[str, dict[str, Any]]:
+    """What is written down of each path: url, bytes, sha256, time, and for archives what was unpacked.
+
+    Raises:
+        DataError: the record is damaged.
+    """
+    file = data_dir / NAME
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        files = content["files"]
+        if content["format"] != FORMAT or not all(isinstance(one, dict) for one in files.values()):
+            raise ValueError("another format")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{file} cannot be read ({error}); move it away, and what is there counts as your own"
+        ) from None
+    known: dict[str, dict[str, Any]] = files
+    return known
+
+
+def write(data_dir: Path, path: str, about: Mapping[str, Any]) -> None:
+    """Writes down what was fetched to a path, with the time.
+
+    Args:
+        data_dir: the data folder.
+        path: below it.
+        about: JSON values.
+    """
+    with locked(data_dir, NAME):
+        files = read(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}
+        text = json.dumps({"format": FORMAT, "files": dict(sorted(files.items()))}, indent=2) + "\n"
+        write_atomically(data_dir / NAME, lambda file: file.write_text(text, encoding="utf-8"))

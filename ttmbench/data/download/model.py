@@ -1,0 +1,61 @@
+"""Fetches a model's weights and what lies beside them, so that a later run with ``--offline`` finds all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ttmbench.data.download.fetch import Line
+from ttmbench.data.download.files import amount
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.adapters import arguments_of, locate_files
+from ttmbench.types import AdapterSpec, ModelFiles
+
+
+def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[[Line], None]) -> bool:
+    """Fetches a model's files and looks at them once more without the network.
+
+    Args:
+        spec: the model.
+        model_args: the user's arguments.
+        say: takes each line as soon as it is known.
+
+    Returns:
+        Whether nothing is missing.
+    """
+    try:
+        files = locate_files(spec, model_args, offline=False)
+        if files is not None:
+            files = locate_files(spec, model_args, offline=True) or files
+    except TtmbenchError as error:
+        say(Line(spec.name, "failed", str(error)))
+        return False
+    if files is None:
+        say(Line(spec.name, "failed", "this kind of model does not tell which files it needs, or none are named"))
+        return False
+    for one in files:
+        say(Line(one.name, "present" if one.commit is None else "fetched", _said(one)))
+    say(Line(spec.name, "ready", "with --offline", is_task=True))
+    return True
+
+
+def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> Line:
+    """What would be fetched for a model, with the size where it is known. Nothing is fetched, and nothing is asked."""
+    arguments = arguments_of(spec, model_args)
+    name = str(arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name)
+    try:
+        files = locate_files(spec, model_args, offline=True)
+    except TtmbenchError:
+        files = None
+    if files:
+        return Line(spec.name, "present", ", ".join(_said(one) for one in files), is_task=True)
+    as_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
+    size = f"about {spec.card.size}" if spec.card is not None and as_named else "size unknown"
+    revision = f" at {arguments['revision']}" if arguments.get("revision") else ""
+    return Line(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
+
+
+def _said(files: ModelFiles) -> str:
+    sizes = [(files.folder / name).stat().st_size for name in files.weights]
+    what = f"{', '.join(files.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
+    return f"{what}, {f'at {files.commit} ' if files.commit else ''}in {files.folder}"

@@ -1,0 +1,1 @@
+"""Scenes that are drawn from a seed: the built-in tasks."""

@@ -1,0 +1,258 @@
+"""Groups of the rendered tasks: which pictures and captions are told apart together.
+
+Four kinds, each in the manner of a published benchmark and made from eight shapes and eight colours:
+
+- `color` (2x2, ColorSwap): two objects, and the same two with their colours exchanged;
+- `spatial` (1x4, WhatsUp): two objects, and the four relations they could be in;
+- `replace` (1x2, SugarCrepe): a caption, and the same one with one word replaced;
+- `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the picture.
+
+Pixels are made by `ttmbench.data.rendered.drawing`, whose rules about determinism hold here too.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ttmbench.data.rendered.drawing import HUES, SHAPES, SIZE, STYLES, UNIT, Scene, Style, Thing, render
+
+__all__ = [
+    "COLORS",
+    "KINDS",
+    "OPPOSITE",
+    "PLACES",
+    "RELATIONS",
+    "SHAPES",
+    "STYLES",
+    "Look",
+    "Scene",
+    "SceneGroup",
+    "Style",
+    "Thing",
+    "below",
+    "draw_one",
+    "draw_two",
+    "make_groups",
+    "random_looks",
+    "random_stream",
+    "render",
+]
+
+KINDS: tuple[str, ...] = ("color", "spatial", "replace", "place")
+COLORS: tuple[str, ...] = tuple(HUES)
+
+RELATIONS: dict[str, str] = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
+"""Where the first object is, seen from the second, and how a caption says it."""
+PLACES: dict[str, str] = {
+    "left": "on the left",
+    "right": "on the right",
+    "above": "at the top",
+    "below": "at the bottom",
+}
+"""Where a single object is in the picture, and how a caption says it."""
+OPPOSITE: dict[str, str] = {"left": "right", "right": "left", "above": "below", "below": "above"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A colour and a shape: what a caption calls an object."""
+
+    color: str
+    shape: str
+
+    def __str__(self) -> str:
+        """The words of a caption.
+
+        >>> str(Look("red", "circle"))
+        'a red circle'
+        """
+        article = "an" if self.color == "orange" else "a"
+        return f"{article} {self.color} {self.shape}"
+
+
+@dataclass(frozen=True)
+class SceneGroup:
+    """Scenes and captions told apart together; caption i is true for scene i.
+
+    Attributes:
+        group_id: unique within the kind and seed.
+        scenes: the pictures to be.
+        captions: at least as many as scenes.
+        tags: subsets that the group belongs to, such as {"axis": "left-right"}.
+    """
+
+    group_id: str
+    scenes: tuple[Scene, ...]
+    captions: tuple[str, ...]
+    tags: dict[str, str]
+
+
+def random_stream(*names: object) -> np.random.RandomState:
+    """A random stream of its own for every tuple of names, the same one on every platform."""
+    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
+    return np.random.RandomState(np.frombuffer(digest, dtype=">u4").astype(np.int64))
+
+
+def below(rng: np.random.RandomState, bound: int) -> int:
+    """A random integer in [0, bound); `random_sample` draws alike on every platform."""
+    return int(rng.random_sample() * bound)
+
+
+def _two_of(rng: np.random.RandomState, names: tuple[str, ...]) -> tuple[str, str]:
+    first, second = below(rng, len(names)), below(rng, len(names) - 1)
+    return names[first], names[second + (second >= first)]
+
+
+def _pixels(rng: np.random.RandomState, low: int, high: int) -> int:
+    """A random length of at least low and less than high pixels, in units."""
+    return low * UNIT + below(rng, (high - low) * UNIT)
+
+
+def _noise_seed(rng: np.random.RandomState) -> int:
+    return below(rng, 2**32)
+
+
+def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> Thing:
+    """A thing so far from the side that the relation names, and so far along that side."""
+    far = SIZE * UNIT - across
+    x, y = {"left": (across, along), "right": (far, along), "above": (along, across), "below": (along, far)}[relation]
+    return Thing(look.shape, look.color, x, y, radius)
+
+
+def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str, style: str) -> Scene:
+    """A scene of two objects that do not touch.
+
+    Args:
+        rng: where positions, sizes and the noise seed come from.
+        looks: the two objects.
+        relation: where the first is, seen from the second: a key of `RELATIONS`.
+        style: a key of `STYLES`.
+    """
+    middle = _pixels(rng, 16, 33)
+    things = tuple(
+        _thing(look, side, _pixels(rng, 11, 13), middle + _pixels(rng, -4, 5), _pixels(rng, 8, 11))
+        for look, side in zip(looks, (relation, OPPOSITE[relation]), strict=True)
+    )
+    return Scene(things, style, _noise_seed(rng))
+
+
+def draw_one(rng: np.random.RandomState, look: Look, place: str, style: str) -> Scene:
+    """A scene of one object at a side of the picture: a key of `RELATIONS`."""
+    thing = _thing(look, place, _pixels(rng, 11, 14), _pixels(rng, 14, 35), _pixels(rng, 8, 11))
+    return Scene((thing,), style, _noise_seed(rng))
+
+
+def _any_relation(rng: np.random.RandomState) -> str:
+    return tuple(RELATIONS)[below(rng, 4)]
+
+
+def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    shapes, colors = _two_of(rng, tuple(SHAPES)), _two_of(rng, COLORS)
+    pairs = [(Look(first, shapes[0]), Look(second, shapes[1])) for first, second in (colors, colors[::-1])]
+    return SceneGroup(
+        group_id=group_id,
+        scenes=tuple(draw_two(rng, looks, _any_relation(rng), style) for looks in pairs),
+        captions=tuple(f"{looks[0]} and {looks[1]}" for looks in pairs),
+        tags={"shapes": "+".join(sorted(shapes)), "colors": "+".join(sorted(colors))},
+    )
+
+
+def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
+    """Two looks that differ in colour and in shape."""
+    shapes, colors = _two_of(rng, tuple(SHAPES)), _two_of(rng, COLORS)
+    return Look(colors[0], shapes[0]), Look(colors[1], shapes[1])
+
+
+def _spatial_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    looks, relation = random_looks(rng), _any_relation(rng)
+    order = (relation, *(other for other in RELATIONS if other != relation))
+    return SceneGroup(
+        group_id=group_id,
+        scenes=(draw_two(rng, looks, relation, style),),
+        captions=tuple(f"{looks[0]} {RELATIONS[name]} {looks[1]}" for name in order),
+        tags={"relation": relation},
+    )
+
+
+def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    looks = random_looks(rng)
+    which, replaced = below(rng, 2), ("color", "shape")[below(rng, 2)]
+    # The new word is none of the two in the picture: a swapped attribute is the other kind of task.
+    words, used = (
+        (COLORS, [look.color for look in looks])
+        if replaced == "color"
+        else (tuple(SHAPES), [look.shape for look in looks])
+    )
+    unused = [word for word in words if word not in used]
+    word = unused[below(rng, len(unused))]
+    old = looks[which]
+    new = Look(word, old.shape) if replaced == "color" else Look(old.color, word)
+    other = looks[1 - which]
+    shown, false = ((old, other), (new, other)) if which == 0 else ((other, old), (other, new))
+    return SceneGroup(
+        group_id=group_id,
+        scenes=(draw_two(rng, looks, _any_relation(rng), style),),
+        captions=tuple(f"{pair[0]} and {pair[1]}" for pair in (shown, false)),
+        tags={"replaced": replaced},
+    )
+
+
+def _place_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    look = Look(COLORS[below(rng, len(COLORS))], tuple(SHAPES)[below(rng, len(SHAPES))])
+    first = _any_relation(rng)
+    places = (first, OPPOSITE[first])
+    return SceneGroup(
+        group_id=group_id,
+        scenes=tuple(draw_one(rng, look, place, style) for place in places),
+        captions=tuple(f"{look} {PLACES[place]}" for place in places),
+        tags={"axis": "left-right" if first in ("left", "right") else "top-bottom"},
+    )
+
+
+_ATTEMPTS = 20  # to find captions that no earlier group has
+
+_MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
+    "color": _color_group,
+    "spatial": _spatial_group,
+    "replace": _replace_group,
+    "place": _place_group,
+}
+
+
+def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
+    """The groups of a rendered task.
+
+    Asking for fewer groups gives a prefix of the same list. Another style gives the same layouts in another look.
+
+    Args:
+        kind: one of `KINDS`.
+        n_groups: how many.
+        seed: each kind and seed has a random stream of its own.
+        style: a key of `STYLES`.
+
+    Returns:
+        Groups without two alike: captions repeat only where a kind has hardly any new ones left ("place" has 128
+        sets of captions), and then about other pictures.
+
+    Raises:
+        ValueError: the kind or the style is unknown, or n_groups is negative.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of scene groups: {kind!r}; expected one of {', '.join(KINDS)}")
+    if style not in STYLES:
+        raise ValueError(f"unknown style of scenes: {style!r}; expected one of {', '.join(STYLES)}")
+    if n_groups < 0:
+        raise ValueError(f"n_groups must not be negative, got {n_groups}")
+    seen: set[frozenset[str]] = set()
+    groups = []
+    for index in range(n_groups):
+        group_id = f"{kind}-{seed}-{index:04d}"
+        for attempt in range(_ATTEMPTS):
+            group = _MAKERS[kind](random_stream("task", kind, seed, index, attempt), group_id, style)
+            if frozenset(group.captions) not in seen:
+                break
+        seen.add(frozenset(group.captions))
+        groups.append(group)
+    return groups

@@ -1,0 +1,110 @@
+"""Files of rows: JSON, JSON lines and CSV, told apart by their ending, read with errors that name file and row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench._util import text as textfile
+from ttmbench._util.jsonl import read_json_lines
+from ttmbench.data.rows import Row
+from ttmbench.errors import DataError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+
+def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -> Iterator[Row]:
+    """Reads the rows of a file.
+
+    ``.csv`` has a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys name them;
+    its items are taken as they come, so a gap in the keys is no row. Anything else is JSON lines.
+
+    Args:
+        file: the file.
+        fields: names of the cells, where rows are JSON lists instead of objects.
+        name: what messages call the file; its path by default.
+
+    Yields:
+        The rows, in order.
+
+    Raises:
+        DataError: the file cannot be read, or a row is not what it should be.
+    """
+    name = name or str(file)
+    suffix = file.suffix.lower()
+    if suffix == ".csv":
+        yield from csv_rows(read_text(file, name), name)
+    elif suffix == ".json":
+        yield from _json(read_json(file, name), fields, name)
+    else:
+        for index, (_, cells) in enumerate(read_json_lines(file)):
+            yield Row(str(index), cells, index)
+
+
+def read_text(file: Traversable, name: str) -> str:
+    """A file's text; a byte-order mark is no part of it.
+
+    Raises:
+        DataError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return textfile.read_text(file)
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def read_json(file: Path, name: str) -> Any:
+    """A file's JSON value.
+
+    Raises:
+        DataError: the file cannot be read, or is not JSON.
+    """
+    try:
+        return textfile.parse_json(read_text(file, name))
+    except textfile.Unreadable as error:
+        raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
+
+
+def csv_rows(text: str, name: str) -> Iterator[Row]:
+    """Rows of a CSV table with a header.
+
+    Raises:
+        DataError: a row has another number of cells than the header, or a column is named twice.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        names = list(reader.fieldnames or ())
+        doubled = next((one for one in names if names.count(one) > 1), None)
+        if doubled is not None:
+            raise DataError(f"{name}: the header names column {doubled!r:.80} twice")
+        for index, cells in enumerate(reader):
+            if None in cells or None in cells.values():
+                raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")
+            yield Row(str(index), cells, index)
+    except csv.Error as error:
+        raise DataError(f"{name}: line {reader.line_num} is not CSV ({error})") from None
+
+
+def _json(value: Any, fields: Sequence[str], name: str) -> Iterator[Row]:
+    if isinstance(value, dict):
+        items = [(str(key), row) for key, row in value.items()]
+    elif isinstance(value, list):
+        items = [(str(index), row) for index, row in enumerate(value)]
+    else:
+        raise DataError(f"{name}: expected a list or an object of rows, got {type(value).__name__}")
+    for index, (key, row) in enumerate(items):
+        yield Row(key, _cells(row, key, fields, name), index)
+
+
+def _cells(row: Any, key: str, fields: Sequence[str], name: str) -> Mapping[str, Any]:
+    if isinstance(row, dict):
+        return row
+    if not isinstance(row, list) or not fields:
+        raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
+    if len(row) != len(fields):
+        raise DataError(f"{name}: row {key} has {len(row)} cells, but {len(fields)} are named: {', '.join(fields)}")
+    return dict(zip(fields, row, strict=True))

@@ -1,0 +1,1 @@
+"""Readers of raw data into groups, one module a kind of source."""

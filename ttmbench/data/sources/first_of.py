@@ -1,0 +1,78 @@
+"""Several places for the same data: the first one that is at hand is read, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ttmbench._util.validation import describe
+from ttmbench.data.loading import Loaded, LoadRequest, OutOfReachError, read_options
+from ttmbench.errors import UsageError
+from ttmbench.types import SourceRequest
+
+
+class FirstOfOptions(BaseModel):
+    """Options of ``kind: first_of``: sources in the order in which they are tried."""
+
+    model_config = ConfigDict(extra="forbid")
+    of: list[dict[str, Any]] = Field(min_length=1)
+
+
+class Columns(BaseModel):
+    """Columns of one of several sources, where they are not those of ``group:``."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str | None = None
+    images: str | list[str] | None = None
+    captions: str | list[str] | None = None
+    tags: list[str] | None = None
+
+
+def read_first_of(request: LoadRequest) -> Loaded:
+    """The first of several sources that is at hand.
+
+    Args:
+        request: ``of`` lists the sources as task files write them, each with columns of its own if it needs them.
+
+    Returns:
+        What that source gives; ``passed_over`` in its record names what was tried before.
+
+    Raises:
+        OutOfReachError: none is at hand; the message says why for each.
+        DataError: the one that is at hand is wrong.
+    """
+    return first_at_hand(read_options(FirstOfOptions, request).of, request)
+
+
+def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) -> Loaded:
+    """Reads sources in their order until one is at hand; arguments and errors as for `read_first_of`."""
+    reasons: list[str] = []
+    passed: list[str] = []
+    for source in sources:
+        options = {key: value for key, value in source.items() if key != "columns"}
+        try:
+            loaded = request.read(options, with_columns(request, source.get("columns")))
+        except OutOfReachError as error:
+            reasons.append(str(error))
+            passed.append(f"{source['kind']} {source.get('file') or source.get('path') or ''}".strip())
+            continue
+        return Loaded(loaded.groups, {**loaded.source, **({"passed_over": passed} if passed else {})})
+    if len(reasons) == 1:
+        raise OutOfReachError(reasons[0])
+    listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
+    raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
+
+
+def with_columns(request: LoadRequest, columns: Any) -> SourceRequest:
+    """The request for one of several sources, whose ``columns`` may be its own; UsageError if they are none."""
+    if columns is None:
+        return request
+    try:
+        given = Columns(**columns)
+    except (TypeError, ValidationError) as error:
+        what = describe(error, Columns) if isinstance(error, ValidationError) else "should be a mapping"
+        raise UsageError(f"source.of.columns: {what}") from None
+    return replace(request, columns={**request.columns, **given.model_dump(exclude_none=True)})

@@ -1,0 +1,246 @@
+"""Task files: one YAML per task, checked key by key; ``include:`` shares fields between variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ttmbench._util.limits import limit
+from ttmbench._util.text import Unreadable, read_yaml
+from ttmbench._util.validation import describe, first_error
+from ttmbench.config import TTMConfig
+from ttmbench.data.origin import TagFile
+from ttmbench.errors import UsageError
+from ttmbench.matching import MAX_INJECTIONS
+from ttmbench.types import GroupShape
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+MAX_INCLUDES = 8
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class GroupSpec(BaseModel):
+    """Shape and number of groups, and the columns of the raw data that hold them.
+
+    Attributes:
+        shape: images and captions in a group.
+        n_groups: number of groups.
+        wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
+        id: column of the group's id.
+        images: columns of the images; or one column that holds them all in a list.
+        captions: columns of the captions; or one column that holds them all in a list.
+        tags: columns to keep with each group.
+        constant_tags: tags that are the same for all groups.
+        tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shape: tuple[int, int]
+    n_groups: int | None = Field(None, ge=1)
+    wrong_sizes: dict[int, str] = {}
+    id: str | None = None
+    images: str | list[str] = []
+    captions: str | list[str] = []
+    tags: list[str] = []
+    constant_tags: dict[str, str] = {}
+    tag_files: dict[str, TagFile] = {}
+
+    @model_validator(mode="after")
+    def _shape_is_one(self) -> GroupSpec:
+        GroupShape(*self.shape)
+        captions = self.shape[1]
+        if captions > limit("captions"):
+            raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
+        if self.n_groups is not None and self.n_groups > limit("groups"):
+            raise ValueError(f"{self.n_groups} groups are too many: at most {limit('groups')}")
+        return self
+
+    @property
+    def group_shape(self) -> GroupShape:
+        """The shape as a type."""
+        return GroupShape(*self.shape)
+
+
+class TaskSpec(BaseModel):
+    """A task as its YAML states it.
+
+    Attributes:
+        task: name; equals the file's name without ending.
+        version: raised whenever the task's numbers can change.
+        description: one or two sentences.
+        reference: address of the paper or page.
+        citation: BibTeX.
+        license: of the data.
+        label_errors: what is known to be wrong with the labels, and what is done about it.
+        gated: whether the data's owner asks for a login or an agreement.
+        aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
+        tag: labels by which ``--tasks`` selects several tasks.
+        source: ``kind`` of reader, and its options.
+        group: shape, number and columns.
+        matching: inside groups, or one assignment over all images and captions.
+        metrics: names, in the order of tables.
+        ttm: TTM settings: ``defaults`` for every model, and presets by model name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
+    version: int = Field(ge=0)
+    description: str = ""
+    reference: str = ""
+    citation: str = ""
+    license: str = ""
+    label_errors: str = ""
+    gated: bool = False
+    aggregate: str | None = None
+    tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    source: dict[str, Any]
+    group: GroupSpec
+    matching: Literal["group", "global"] = "group"
+    metrics: list[str] = Field(min_length=1)
+    ttm: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskSpec:
+        if self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+            raise ValueError(
+                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+            )
+        if not isinstance(self.source.get("kind"), str):
+            raise ValueError("'source' needs a 'kind'")
+        for name, settings in self.ttm.items():
+            unknown = sorted(set(settings) - set(TTMConfig.model_fields))
+            if unknown:
+                raise ValueError(f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}")
+            try:
+                TTMConfig(**settings)
+            except ValidationError as error:
+                raise ValueError(f"ttm.{name}: {describe(error)}") from None
+        return self
+
+    @property
+    def shape(self) -> GroupShape:
+        """Images and captions in each group."""
+        return self.group.group_shape
+
+    @property
+    def is_global(self) -> bool:
+        """Whether TTM matches over all images and captions at once."""
+        return self.matching == "global"
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A task and the folder its file lies in (None inside a package archive)."""
+
+    spec: TaskSpec
+    folder: Path | None
+
+    def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
+        """The task with changes to its source (``--task_args``); UsageError for another kind."""
+        if not changes:
+            return self
+        if "kind" in changes:
+            raise UsageError("--task_args cannot change the kind of a source")
+        return TaskFile(self.spec.model_copy(update={"source": {**self.spec.source, **changes}}), self.folder)
+
+
+def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
+    """Reads and checks a task file.
+
+    Args:
+        path: the YAML file.
+        check_name: also demand that ``task:`` equals the file's name.
+
+    Returns:
+        The task.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
+    """
+    merged = _read(path, _siblings(path), depth=0)
+    try:
+        spec = TaskSpec(**merged)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, _model_at(error))}") from None
+    except TypeError as error:
+        raise UsageError(f"{path}: keys must be words ({error})") from None
+    stem = path.name.rsplit(".", 1)[0]
+    if check_name and spec.task != stem:
+        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
+    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
+
+
+def _read(path: Traversable, folder: Mapping[str, Traversable], depth: int) -> dict[str, Any]:
+    """One file with what it includes underneath it; the including file's fields win."""
+    if depth > MAX_INCLUDES:
+        raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
+    try:
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise UsageError(f"{path}: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+    merged: dict[str, Any] = {}
+    for name, without in _includes(path, content.pop("include", [])):
+        if name not in folder:
+            raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
+        below = _read(folder[name], folder, depth + 1)
+        absent = [key for key in without if key not in below]
+        if absent:
+            raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
+        merged = _merge(merged, {key: value for key, value in below.items() if key not in without})
+    return _merge(merged, content)
+
+
+def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
+    """File names, and the keys of each that are not taken over."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, str):
+            yield entry, []
+            continue
+        without = entry.get("without", []) if isinstance(entry, dict) else None
+        if (
+            not isinstance(entry, dict)
+            or set(entry) - {"file", "without"}
+            or not isinstance(entry.get("file"), str)
+            or not isinstance(without, list)
+        ):
+            raise UsageError(
+                f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
+                f"got {entry!r:.80}"
+            )
+        yield entry["file"], without
+
+
+def _siblings(path: Traversable) -> dict[str, Traversable]:
+    """The YAMLs beside a file: all that it may include."""
+    parent = getattr(path, "parent", None)
+    if parent is None:
+        return {}
+    return {entry.name: entry for entry in parent.iterdir() if entry.name.endswith((".yaml", ".yml"))}
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _model_at(error: ValidationError) -> type[BaseModel]:
+    return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec

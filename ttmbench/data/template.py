@@ -1,0 +1,92 @@
+"""A task of one's own, to start from: a commented task file, a file of groups, and an example of each that runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+from ttmbench.errors import UsageError
+
+EXAMPLES = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TEMPLATE = """\
+task: "{name}"  # the name; equal to the name of this file
+version: 1                     # raise it whenever the numbers of the task can change
+description: Two pictures and two captions that exchange their colours.
+# reference: https://...       # the paper or page
+license: CC0-1.0               # of the pictures and captions
+tag: [mine, group_2x2]         # --tasks selects by these too
+source:
+  kind: folder                 # rows in a file beside pictures; other kinds are in docs/add-a-task.md
+  path: groups.jsonl           # one group a line; .json and .csv work too
+  images: images               # folder that the names of pictures start from
+group:
+  shape: [2, 2]                # pictures and captions in each group; [1, 2] is one picture and two captions
+  n_groups: {count}                  # how many groups there are: data of another size is an error
+  id: id                       # column with the group's id
+  images: [image_0, image_1]   # columns with the names of pictures
+  captions: [caption_0, caption_1]  # columns with captions: the first is true for the first picture, and so on
+  # tags: [kind]               # further columns to keep with each group
+metrics: [text_score, image_score, group_score, group_match, individual_match]
+# `ttmbench ls metrics` has them all; groups of one picture have no image_score
+"""
+
+
+def new_task(name: str, folder: Path) -> list[str]:
+    """Writes a folder with a task that validates and runs as it is.
+
+    Args:
+        name: of the task.
+        folder: where it goes; it must not exist, or be empty.
+
+    Returns:
+        Commands to go on with.
+
+    Raises:
+        UsageError: the name is none, the folder is not empty, or it cannot be written.
+    """
+    if not _NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
+        raise UsageError(f"'{name}' is no name of a task: letters, digits, '_', '.' and '-', a letter or digit first")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; --output_path names another folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is there and not empty, and nothing is overwritten; --output_path names another folder"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            made = Path(temporary) / "made"
+            _write(name, made)
+            if folder.is_dir():
+                folder.rmdir()
+            shutil.move(made, folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
+    file = folder / f"{name}.yaml"
+    return [
+        shlex.join(["ttmbench", "validate", str(file)]),
+        shlex.join(["ttmbench", "--model", "tiny-clip", "--tasks", str(file)]),
+        shlex.join(["ttmbench", "--model", "tiny-clip", "--tasks", name, "--include_path", str(folder), "--ttm"]),
+    ]
+
+
+def _write(name: str, folder: Path) -> None:
+    """Task file, groups and pictures."""
+    from ttmbench.data.rendered.scenes import make_groups, render
+
+    (folder / "images").mkdir(parents=True)
+    (folder / f"{name}.yaml").write_text(_TEMPLATE.format(name=name, count=EXAMPLES), encoding="utf-8")
+    lines = []
+    for number, group in enumerate(make_groups("color", EXAMPLES, seed=0), start=1):
+        row: dict[str, str] = {"id": f"g{number}"}
+        for side, (scene, caption) in enumerate(zip(group.scenes, group.captions, strict=True)):
+            picture = f"g{number}_{side}.png"
+            render(scene).save(folder / "images" / picture)
+            row |= {f"image_{side}": picture, f"caption_{side}": caption}
+        lines.append(json.dumps(row) + "\n")
+    (folder / "groups.jsonl").write_text("".join(lines), encoding="utf-8")

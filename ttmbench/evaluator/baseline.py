@@ -1,0 +1,139 @@
+"""A run beside another: what ``--baseline`` adds to the results document. Groups are paired where both have values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.results.comparison import Run, Values, check_same, compare_runs, read_run, values_of_lines
+from ttmbench.results.files import file_digest
+from ttmbench.results.summary import metric_values
+
+THIS = Path("this run")
+_ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they share"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The run to compare with, as it was when this one began.
+
+    Attributes:
+        run: its document, and the values of its groups for tasks that have samples.
+        sha256: of its document.
+    """
+
+    run: Run
+    sha256: str
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """Reads a results document, and the samples beside it if there are some.
+
+        Args:
+            path: the document.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            DataError: a file is absent or damaged.
+        """
+        return cls(read_run(path, need_samples=False), file_digest(path))
+
+    def check_tasks(self, versions: Mapping[str, int]) -> None:
+        """Refuses what is known to be something else before anything is loaded.
+
+        Args:
+            versions: of this run's tasks.
+
+        Raises:
+            UsageError: the baseline has none of the tasks, or another version of one.
+        """
+        if not any(task in self.run.document["results"] for task in versions):
+            raise UsageError(f"--baseline {self.run.path}: has none of this run's tasks ({', '.join(versions)})")
+        for task, version in versions.items():
+            if task in self.run.document["results"]:
+                check_same(self.run, Run(THIS, {"versions": {task: version}}, {}), task, _ADVICE, ("versions",))
+
+    def entry(
+        self, document: Mapping[str, Any], values: Mapping[str, Values], iterations: int, seed: int
+    ) -> dict[str, Any]:
+        """What the results document says of the comparison.
+
+        Args:
+            document: of this run.
+            values: of its groups, for tasks that have some at hand.
+            iterations: resamples of intervals and permutation tests.
+            seed: of these.
+
+        Returns:
+            ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
+        """
+        about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
+        this = Run(THIS, document, dict(values))
+        try:
+            rows = self._rows(this, iterations, seed)
+        except UsageError as error:
+            return {**about, "rows": [], "refused": f"--baseline: {error}"}
+        return {**about, "rows": rows, "refused": None}
+
+    def _rows(self, this: Run, iterations: int, seed: int) -> list[dict[str, Any]]:
+        before, after = self.run.document["results"], this.document["results"]
+        shared = [task for task in after if task in before]
+        for task in shared:
+            check_same(self.run, this, task, _ADVICE)
+        paired: dict[tuple[str, str], dict[str, Any]] = {}
+        if any(self.run.values.get(task, {}).keys() & this.values.get(task, {}).keys() for task in shared):
+            found = compare_runs(self.run, this, iterations=iterations, seed=seed)
+            paired = {(row["task"], f"{row['metric']},{row['filter']}"): row for row in found}
+        rows = []
+        for task in shared:
+            for key in this.document["ci"][task]:
+                old, new = before[task].get(key), after[task][key]
+                if old is not None and new is not None:
+                    rows.append(_row(task, key, old, new, paired.get((task, key))))
+        return rows
+
+
+def _row(task: str, key: str, old: float, new: float, paired: Mapping[str, Any] | None) -> dict[str, Any]:
+    metric, name = key.split(",")
+    row = {"task": task, "metric": metric, "filter": name, "baseline": old, "value": new, "difference": new - old}
+    if paired is None:
+        return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}
+    told = {name: paired[name] for name in ("ci", "p", "p_holm", "test")}
+    return {**row, "paired": True, **told, "won": len(paired["won"]), "lost": len(paired["lost"])}
+
+
+def check_baseline(document: Mapping[str, Any]) -> None:
+    """UsageError if a run was to be compared with something that cannot be."""
+    refused = (document.get("baseline") or {}).get("refused")
+    if refused:
+        raise UsageError(refused)
+
+
+def group_values(outcome: TaskOutcome) -> Values:
+    """The values of single groups that a run has in memory, means over seeds as ``compare`` reads them from samples.
+
+    Args:
+        outcome: of a task.
+
+    Returns:
+        filter -> metric -> group id -> value; metrics across groups are left out.
+    """
+    values = values_of_lines(outcome.choice_lines)
+    for name, per_seed in outcome.scores.items():
+        members: Sequence[int] = outcome.subsets.get(name, range(len(outcome.groups)))
+        ids = [outcome.groups[member].group_id for member in members]
+        for metric in (metric for metric in outcome.metrics if metric.scope == "group"):
+            found = [metric_values(metric, scores) for scores in per_seed]
+            known = [one for one in found if one is not None]
+            if known and len(known) == len(found):
+                means = np.mean(known, axis=0).tolist()
+                values.setdefault(name, {})[metric.name] = dict(zip(ids, means, strict=True))
+    return values

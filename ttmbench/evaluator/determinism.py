@@ -1,0 +1,170 @@
+"""The same bits every time on one machine: what ``--deterministic`` switches in this process, and switches back."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmbench.errors import TtmbenchError
+from ttmbench.results import environment
+
+THREADS = 1  # another number adds in another order; one is the only number that every machine has
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_FIXED_WORKSPACES = (":4096:8", ":16:8")  # those that torch takes as deterministic
+_LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a deterministic implementation")
+
+
+@contextmanager
+def deterministic(on: bool, seed: int) -> Iterator[None]:
+    """Inside, torch computes the same bits every time, on one machine; afterwards everything is as it was.
+
+    Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS
+    and fixed states of the random generators. The workspace is read when CUDA starts, so its variable stays set if CUDA
+    was started inside.
+
+    Args:
+        on: do nothing if not.
+        seed: of the generators of torch, numpy and Python.
+    """
+    if not on:
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(_fixed_workspace())
+        for switch in (_algorithms, _precision, _threads, _generators):
+            stack.callback(switch())
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        torch.set_num_threads(THREADS)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        yield
+
+
+@contextmanager
+def naming_what_cannot() -> Iterator[None]:
+    """Turns torch's refusal of an operation into an error for the user.
+
+    Raises:
+        TtmbenchError: an operation has no deterministic version, or CUDA was started without a fixed workspace.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error)
+        lacking = _LACKING.match(told)
+        if lacking:
+            raise TtmbenchError(
+                f"torch has no deterministic version of {lacking['operation']} on this device, so this cannot be "
+                "computed with --deterministic; use --device cpu, or leave it out"
+            ) from error
+        if WORKSPACE in told and "deterministic" in told.lower():
+            raise TtmbenchError(
+                f"CUDA was started before --deterministic without a fixed workspace; set {WORKSPACE}=:4096:8 in the "
+                "environment before Python starts"
+            ) from error
+        raise
+
+
+def conditions(batch_size: int | str) -> dict[str, Any]:
+    """What bits depend on beside model, data and settings: of keys under which they are found again.
+
+    Args:
+        batch_size: of scoring.
+
+    Returns:
+        A mapping for JSON.
+    """
+    return {
+        "batch_size": batch_size,
+        "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
+        "accelerator": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "packages": environment.packages(),
+    }
+
+
+@contextmanager
+def _fixed_workspace() -> Iterator[None]:
+    """A fixed workspace of cuBLAS, if CUDA has not read the variable yet."""
+    before = os.environ.get(WORKSPACE)
+    if before in _FIXED_WORKSPACES or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield
+        return
+    os.environ[WORKSPACE] = _FIXED_WORKSPACES[0]
+    try:
+        yield
+    finally:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            os.environ.pop(WORKSPACE)
+            if before is not None:
+                os.environ[WORKSPACE] = before
+
+
+def _algorithms() -> Callable[[], None]:
+    """What puts torch's choice of algorithms back."""
+    on, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+
+    def back() -> None:
+        torch.use_deterministic_algorithms(on, warn_only=warn)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+
+    return back
+
+
+def _precision() -> Callable[[], None]:
+    """What puts the precision of products back, by both of torch's ways to set it: by word, and for each backend."""
+    backends = torch.backends
+    places: list[Any] = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
+    places += [getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
+    each = [(place, place.fp32_precision) for place in places if hasattr(place, "fp32_precision")]
+    try:
+        word: str | None = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the two ways disagree
+        word = None
+    try:
+        tf32: bool | None = backends.cudnn.allow_tf32
+    except RuntimeError:
+        tf32 = None
+
+    def back() -> None:
+        if word is not None:
+            torch.set_float32_matmul_precision(word)
+        if tf32 is not None:
+            backends.cudnn.allow_tf32 = tf32
+        for place, precision in each:
+            if place.fp32_precision != precision:
+                place.fp32_precision = precision
+
+    return back
+
+
+def _threads() -> Callable[[], None]:
+    before = torch.get_num_threads()
+    return lambda: torch.set_num_threads(before)
+
+
+def _generators() -> Callable[[], None]:
+    """What puts the random generators back."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+    def back() -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+    return back

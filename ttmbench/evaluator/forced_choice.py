@@ -1,0 +1,126 @@
+"""One task of a run for a model that answers in words: forced choices instead of scores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ttmbench.config import RunConfig
+from ttmbench.data.task_file import TaskFile
+from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.score_task import load_data
+from ttmbench.plugins.registry import Registry
+from ttmbench.protocols import ChoiceScorer, ChoiceStyle
+from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
+from ttmbench.scoring.forced_choice.ask import Answered, Given, ask_choices
+from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
+from ttmbench.scoring.forced_choice.summary import summarise_choices, unread_notes
+from ttmbench.types import Group, GroupShape
+
+
+def run_choice_task(
+    registry: Registry,
+    config: RunConfig,
+    adapter: ChoiceScorer,
+    task: TaskFile,
+    samples: set[str] | None,
+    at_once: AtOnce,
+) -> TaskOutcome:
+    """Asks a task's forced choices; arguments and errors as for `ttmbench.evaluator.task.run_task`.
+
+    Returns:
+        Numbers under the filter ``choice``, the answers as samples lines, and no score arrays.
+    """
+    spec, clock = task.spec, time.perf_counter()
+    groups, source = load_data(registry, config, task, samples)
+    loaded = time.perf_counter()
+    answered = ask_choices(adapter, groups, at_once, config.seed)
+    asked = time.perf_counter()
+    style = adapter.choice_style
+    orders = 1 if style.order == "random" else 2
+    summary = summarise_choices(
+        answered.choices, spec.shape, orders, config.bootstrap_iters, config.seed, config.interval
+    )
+    record = _record(answered.given, groups, style, orders, spec.shape, config.seed)
+    notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
+    if config.adapts:
+        notes.append(
+            f"model {config.model} answers in words and has no scores, so it can be neither matched nor adapted"
+        )
+    if config.save_scores:
+        notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
+    return TaskOutcome(
+        spec=spec,
+        metrics=[registry.metric(key.partition(",")[0]) for key in summary.tracks],
+        groups=groups,
+        source=source,
+        fingerprint=answered.fingerprint,
+        scores={},
+        summary=summary,
+        records={CHOICE: record},
+        notes=notes,
+        seconds={"load": loaded - clock, "score": asked - loaded},
+        choices=answered.choices,
+        choice_lines=_lines(answered, groups),
+    )
+
+
+def _record(
+    given: Sequence[Given], groups: Sequence[Group], style: ChoiceStyle, orders: int, shape: GroupShape, seed: int
+) -> dict[str, Any]:
+    sides = ["text", "image"] if shape.images > 1 else ["text"]
+    prompts = {
+        "text": text_prompt(["{caption}"] * shape.captions),
+        "image": image_prompt("{caption}", shape.images) if shape.images > 1 else None,
+    }
+    return {
+        "asked": sides,
+        "orders": orders,
+        "order": style.order,
+        "seed": seed,
+        "side_by_side": style.side_by_side,
+        "prompts": {side: prompts[side] for side in sides},
+        "unread": [
+            {"group_id": groups[one.asked.group].group_id, "question": _name(one), "answer": one.answer}
+            for one in given
+            if one.chosen is None
+        ],
+    }
+
+
+def _lines(answered: Answered, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """One samples line a group."""
+    values = choice_values(answered.choices)
+    answers: list[list[dict[str, Any]]] = [[] for _ in groups]
+    for one in answered.given:
+        answers[one.asked.group].append(
+            {
+                "question": _name(one),
+                "order": list(one.asked.order),
+                "prompt": one.asked.prompt,
+                "answer": one.answer,
+                "chosen": one.chosen,
+                "right": one.right,
+            }
+        )
+    return [
+        {
+            "group_id": group.group_id,
+            "filter": CHOICE,
+            "seed_index": 0,
+            "seed": None,
+            "captions": list(group.captions),
+            "images": [image.name for image in group.images],
+            "answers": answers[position],
+            "metrics": {metric: float(right[position]) for metric, right in values.items()},
+            "tags": dict(group.tags),
+        }
+        for position, group in enumerate(groups)
+    ]
+
+
+def _name(one: Given) -> str:
+    """The question as people count: which caption fits image 1, which image fits caption 2."""
+    return f"{'image' if one.asked.side == 'text' else 'caption'} {one.asked.subject + 1}"

@@ -1,0 +1,278 @@
+"""What a run learns, and how the results document, the samples and the other files lay it out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ttmbench._util import redact as secrets
+from ttmbench._util.escape import one_line
+from ttmbench._util.foreign import said
+from ttmbench.config import RunConfig
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.adapters import model_info
+from ttmbench.matching import match_groups
+from ttmbench.protocols import Reporting
+from ttmbench.results import environment
+from ttmbench.results.breakdown import aggregates
+from ttmbench.results.files import SCHEMA_VERSION, RunFiles
+from ttmbench.results.summary import HOLDOUT_RAW, RAW, TRACK_ORDER, Summary, metric_values
+from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
+from ttmbench.types import Group, MetricSpec, Scores
+
+
+@dataclass(frozen=True)
+class TaskOutcome:
+    """What came out of one task.
+
+    Attributes:
+        spec: the task.
+        metrics: what was computed.
+        groups: in the order of the score arrays; none for stored scores.
+        source: where the data came from.
+        fingerprint: digest of decoded pixels and captions, or of the file of stored scores.
+        scores: filter -> score arrays, one per seed.
+        summary: the numbers.
+        records: the document's records of ``ttm``, ``simple_match`` and ``oracle``, those that were run.
+        notes: what a reader should know.
+        seconds: stage -> wall time.
+        subsets: filter -> positions of the groups that its score arrays are of, where these are not all.
+        breakdowns: tag -> value -> numbers of its groups.
+        choices: which forced choices were answered right; such a task has no score arrays.
+        choice_lines: samples lines of the forced choices.
+        failure: what ended the test-time stage before its time; what was reached before it is here.
+        from_store: what of the raw scores an earlier run kept; None for nothing.
+    """
+
+    spec: TaskSpec
+    metrics: list[MetricSpec]
+    groups: list[Group]
+    source: dict[str, Any]
+    fingerprint: str
+    scores: dict[str, list[Scores]]
+    summary: Summary
+    records: dict[str, dict[str, Any]]
+    notes: list[str]
+    seconds: dict[str, float]
+    subsets: dict[str, list[int]] = field(default_factory=dict)
+    breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    choices: Choices | None = None
+    choice_lines: list[dict[str, Any]] = field(default_factory=list)
+    failure: Exception | None = None
+    from_store: dict[str, Any] | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups that were scored."""
+        return len(self.scores[RAW][0].groups) if self.choices is None else len(self.choices)
+
+
+def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) -> None:
+    """Writes what a run keeps of a task beside its results document: samples, scores, TTM iterations."""
+    task = outcome.spec.task
+    if config.log_samples:
+        files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
+    if config.save_scores and outcome.scores:
+        metadata = {
+            "task": task,
+            "task_version": str(outcome.spec.version),
+            "model": config.model_name,
+            "seeds": json.dumps(config.run_seeds),
+            "group_ids": json.dumps([group.group_id for group in outcome.groups]),
+            "data_sha256": outcome.fingerprint,
+            **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
+        }
+        files.write_scores(task, outcome.scores, metadata)
+    if "ttm" in outcome.records:
+        # Times stay in the results document, so that the same run writes the same lines.
+        iterations = outcome.records["ttm"]["iterations"]
+        lines = [{key: value for key, value in record.items() if key != "seconds"} for record in iterations]
+        files.write_lines("ttm", task, lines)
+
+
+def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """One line per filter, seed and group."""
+    yield from outcome.choice_lines
+    for name, per_seed in outcome.scores.items():
+        for index, scores in enumerate(per_seed):
+            matching = match_groups(scores.groups)
+            values = {
+                metric.name: metric_values(metric, scores) for metric in outcome.metrics if metric.scope == "group"
+            }
+            members = outcome.subsets.get(name, range(len(outcome.groups)))
+            for position, member in enumerate(members):
+                group = outcome.groups[member]
+                yield {
+                    "group_id": group.group_id,
+                    "filter": name,
+                    "seed_index": index,
+                    "seed": None if name in (RAW, HOLDOUT_RAW) else seeds[index],
+                    "captions": list(group.captions),
+                    "images": [image.name for image in group.images],
+                    "scores": scores.groups[position].tolist(),
+                    "matching": matching.captions[position].tolist(),
+                    "margin": float(matching.margin[position]),
+                    "tie": bool(matching.tie[position]),
+                    "metrics": {
+                        metric: None if value is None else float(value[position]) for metric, value in values.items()
+                    },
+                    "tags": dict(group.tags),
+                }
+
+
+# Keys of the results document that hold one entry a task: what `RunRecord.take_over` takes from an earlier run.
+PER_TASK = (
+    *("tracks", "results", "breakdowns", "ci", "chance", "ties", "ttm", "simple_match", "oracle", CHOICE, "notes"),
+    *("configs", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "datasets", "timing"),
+)
+
+
+class RunRecord:
+    """Collects what a run learns and lays it out as the results document.
+
+    ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there; ``tasks`` are those
+    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.resume.run_key`).
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        config: Mapping[str, Any],
+        command: Sequence[str],
+        started: datetime,
+        datasets: Mapping[str, Sequence[str]] | None = None,
+        tasks: Sequence[str] = (),
+        key: str | None = None,
+    ) -> None:
+        self._datasets = datasets or {}
+        self._tasks, self._key = list(tasks), key
+        self._earlier: dict[str, dict[str, Any]] = {}
+        self._earlier_seconds = 0.0
+        self._secrets = secrets.secrets_of(dict(config))
+        self.config = secrets.redact_values(dict(config))
+        self._model_name = model_name
+        self.outcomes: dict[str, TaskOutcome] = {}
+        self.errors: list[dict[str, Any]] = []
+        self.model_info: dict[str, Any] = {}
+        self._reporting: Reporting | None = None
+        self.baseline: dict[str, Any] | None = None
+        self._command = secrets.redact(command)
+        self._started = started
+        self._git_hash, self._packages = environment.git_hash(), environment.packages()
+
+    def describe_model(self, adapter: Any) -> None:
+        """Takes down what the adapter states about itself; what it has used is asked for with every document."""
+        self.model_info = model_info(adapter)
+        self._reporting = adapter if isinstance(adapter, Reporting) else None
+
+    def fail(self, task: str | None, stage: str, error: BaseException) -> None:
+        """Takes down a failure, without secrets."""
+        cause = error.__cause__ if type(error) is TtmbenchError and error.__cause__ is not None else error
+        message = str(error)
+        for secret in self._secrets:
+            message = message.replace(secret, secrets.GONE)
+        self.errors.append(
+            {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
+        )
+
+    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        """Takes over what an earlier run of the same command has of some tasks, and when it began."""
+        for task in tasks:
+            self._earlier[task] = {key: document[key][task] for key in PER_TASK if task in document.get(key, {})}
+        self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in tasks)
+        self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
+        self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
+
+    def _usage(self) -> dict[str, Any]:
+        """What the model has used; a model that cannot tell is no reason to lose a run."""
+        try:
+            used = dict(self._reporting.usage()) if self._reporting else {}
+            json.dumps(used, allow_nan=False)
+        except Exception as error:
+            return {"error": said(error)}
+        return used
+
+    def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
+        """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
+        per_task = self._per_task()
+        used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
+        groups = aggregates(per_task["results"], self._datasets)
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "status": status,
+            "task_status": self._task_status(per_task["results"]),
+            "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
+            "groups": groups,
+            "group_subtasks": {name: list(self._datasets[name]) for name in groups},
+            **per_task,
+            **({} if self.baseline is None else {"baseline": self.baseline}),
+            "errors": self.errors,
+            "config": self.config,
+            "run_key": self._key,
+            "model_name": self._model_name,
+            "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
+            "date": self._started.timestamp(),
+            "git_hash": self._git_hash,
+            "packages": self._packages,
+            "hardware": environment.hardware(),
+            "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - clock,
+            "command": self._command,
+            "artifacts": dict(files.artifacts) if files is not None else {},
+        }
+        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
+        return scrubbed
+
+    def _per_task(self) -> dict[str, dict[str, Any]]:
+        """Every key of `PER_TASK`, its tasks in the order of the run; ``choice`` only where there is one."""
+        known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
+        order = [*self._tasks, *(name for name in known if name not in self._tasks)]
+        found: dict[str, dict[str, Any]] = {
+            key: {name: known[name][key] for name in order if name in known and key in known[name]} for key in PER_TASK
+        }
+        return {key: entries for key, entries in found.items() if entries or key != CHOICE}
+
+    def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
+        failed = {error["task"] for error in self.errors}
+        names = self._tasks or list(results)
+        return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
+
+
+def _entries(outcome: TaskOutcome) -> dict[str, Any]:
+    """What the results document says of one task, by key."""
+    summary, spec = outcome.summary, outcome.spec
+    return {
+        "tracks": summary.tracks,
+        "results": summary.results,
+        **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
+        "ci": summary.ci,
+        "chance": summary.chance,
+        "ties": summary.ties,
+        **outcome.records,
+        **({"notes": outcome.notes} if outcome.notes else {}),
+        "configs": spec.model_dump(mode="json"),
+        "versions": spec.version,
+        "n-shot": 0,
+        "n-samples": {"original": spec.group.n_groups or outcome.n_groups, "effective": outcome.n_groups},
+        "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
+        "task_hashes": outcome.fingerprint,
+        "datasets": _dataset(outcome),
+        "timing": outcome.seconds,
+    }
+
+
+def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
+    spec = outcome.spec
+    return {
+        "source": outcome.source,
+        "revision": outcome.source.get("revision"),
+        "fingerprint": outcome.fingerprint,
+        "n_groups": outcome.n_groups,
+        "shape": list(spec.group.shape),
+        "license": spec.license,
+        **({"from_store": outcome.from_store} if outcome.from_store else {}),
+    }

@@ -1,0 +1,287 @@
+"""Where a run writes, and what an earlier run of the same command left there.
+
+The same command again finishes what is missing. Two commands are the same if every setting that can change a number
+is, with the same task files and packages (`run_key`), and if the model states the same fingerprint. Nothing that is
+there is lost: another run's document is moved aside before its name is taken, and one place has one writer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from ttmbench._util.console import complain
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.determinism import conditions
+from ttmbench.results import environment
+from ttmbench.results.files import RunFiles, file_digest, probe
+
+# What neither changes a number nor asks for another file.
+INDIFFERENT = frozenset(
+    {
+        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+        *("use_cache", "baseline", "track", "track_args"),
+        "deterministic",  # which adds what bits depend on, where it is on
+    }
+)
+_STAMP = "%Y-%m-%dT%H-%M-%S.%f"
+
+
+def run_key(config: RunConfig, tasks: Mapping[str, TaskFile], settings: Mapping[str, TTMConfig]) -> str:
+    """A digest of everything that makes two commands the same but for the model's weights and the data.
+
+    Args:
+        config: the run.
+        tasks: its tasks.
+        settings: of the test-time stage, by task.
+
+    Returns:
+        sha256, hexadecimal.
+    """
+    asked = config.model_dump(mode="json", exclude=set(INDIFFERENT))
+    asked["tasks"], asked["seeds"] = sorted(tasks), config.run_seeds
+    if config.samples is not None:
+        asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
+    content = {
+        "config": asked,
+        "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+        "settings": {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
+        "packages": environment.packages(),
+        **({"deterministic": conditions(config.batch_size)} if config.deterministic else {}),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class Place:
+    """The files of a run, held against other writers until it is left; a context manager.
+
+    Attributes:
+        files: where the run writes.
+        previous: the document that an earlier run of the same command left; None if there is none.
+    """
+
+    files: RunFiles
+    previous: dict[str, Any] | None
+    _lock: filelock.BaseFileLock
+    _config: RunConfig
+    _started: datetime
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets go, and tidies up if nothing is left to go on from."""
+        self._lock.release()
+        state = self.files.state
+        if self.files.finished or not _holds_something(state):
+            shutil.rmtree(state, ignore_errors=True)
+
+    def settle(
+        self, fingerprint: Mapping[str, Any], data_of: Callable[[str], str | None] = lambda task: None
+    ) -> list[str]:
+        """Decides what of the earlier run stays, now that the model is known.
+
+        Args:
+            fingerprint: what the adapter states about itself.
+            data_of: task -> fingerprint of its data as they are now; None if they are out of reach.
+
+        Returns:
+            Tasks that need not be run again. If the earlier run had another model there are none, and its files stay
+            what they are: this run gets others, or they are moved aside.
+        """
+        if self.previous is None:
+            return []
+        before = self.previous.get("model_info", {}).get("fingerprint")
+        if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
+            why = "states no fingerprint" if not fingerprint else "is not the one"
+            complain(f"the model {why} of {self.files.results}; every task is run")
+            self._leave_previous()
+            return []
+        statuses = self.previous.get("task_status", {})
+        wanted = {"done", "failed"} if self._config.overwrite == "missing" else {"done"}
+        kept = [
+            task
+            for task, status in statuses.items()
+            if status in wanted and self._intact(task) and self._same_data(task, data_of)
+        ]
+        artifacts = self.previous.get("artifacts", {})
+        self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
+        complain(f"going on with {self.files.results}{_told(kept, statuses)}")
+        return kept
+
+    def _leave_previous(self) -> None:
+        if Path(self._config.output_path or "").suffix == ".json":
+            _move_aside(self.files, self.previous or {})
+            files = self.files
+        else:
+            files = _new_files(self._config, self._started)
+        self._lock.release()
+        self.files, self.previous, self._lock = files, None, _lock(files)
+
+    def _intact(self, task: str) -> bool:
+        """Whether the files that a task left are there as they were written."""
+        for name, about in (self.previous or {}).get("artifacts", {}).items():
+            path = self.files.folder / name
+            if about.get("task") == task and (not path.is_file() or file_digest(path) != about["sha256"]):
+                complain(f"{path} is gone or changed; task {task} is run again")
+                return False
+        return True
+
+    def _same_data(self, task: str, data_of: Callable[[str], str | None]) -> bool:
+        """Whether the data of a task are those that its numbers are of, as far as they can be looked at."""
+        before = (self.previous or {}).get("task_hashes", {}).get(task)
+        now = None if before is None else data_of(task)
+        if now is None or now == before:
+            return True
+        complain(f"the data of task {task} are not those of {self.files.results}; it is run again")
+        return False
+
+
+def open_place(config: RunConfig, key: str, started: datetime) -> Place:
+    """Chooses the files of a run, makes sure that they can be written, and takes them for this run alone.
+
+    Args:
+        config: the run; its ``output_path`` is set.
+        key: the run's `run_key`.
+        started: when it began.
+
+    Returns:
+        The place.
+
+    Raises:
+        UsageError: the place cannot be written to, another run writes there, ``overwrite`` forbids it, or the file
+            to write is none of ours.
+    """
+    assert config.output_path is not None, "a run without an output path has no place"
+    files = _new_files(config, started)
+    probe(files, config.output_path)
+    single = Path(config.output_path).suffix == ".json"
+    if not single:
+        earlier = _earlier(files.folder, key)
+        if earlier is not None and config.overwrite != "always":
+            files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
+    lock = _lock(files)
+    try:
+        previous = _document(files.results, strict=single and config.overwrite != "always")
+        if previous is not None and config.overwrite == "never":
+            raise UsageError(
+                f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
+                "them as they are; name another --output_path"
+            )
+        same = previous is not None and previous.get("run_key") == key
+        if config.overwrite == "always":
+            shutil.rmtree(files.state / "tasks", ignore_errors=True)
+            previous = None
+        elif previous is not None and not same:
+            _move_aside(files, previous)
+            lock.release()
+            lock, previous = _lock(files), None
+    except BaseException:
+        lock.release()
+        raise
+    for stray in files.folder.glob(f".{files.results.name}.*.tmp"):
+        stray.unlink(missing_ok=True)
+    return Place(files, previous, lock, config, started)
+
+
+def make_room(files: RunFiles) -> None:
+    """Moves a run's document aside whose name is wanted for numbers that are computed at once.
+
+    Raises:
+        UsageError: the file that is there is no results document.
+    """
+    document = _document(files.results, strict=True)
+    if document is not None and document.get("run_key") is not None:
+        _move_aside(files, document)
+
+
+def _new_files(config: RunConfig, started: datetime) -> RunFiles:
+    """Names that are not taken, whatever the clock says."""
+    assert config.output_path is not None
+    while True:
+        files = RunFiles.of(config.output_path, config.model_name, started.strftime(_STAMP))
+        if Path(config.output_path).suffix == ".json" or not files.results.exists():
+            return files
+        started += timedelta(microseconds=1)
+
+
+def _earlier(folder: Path, key: str) -> Path | None:
+    """The newest document of the same command."""
+    for path in sorted(folder.glob("results_*.json"), reverse=True):
+        document = _document(path, strict=False)
+        if document is not None and document.get("run_key") == key:
+            return path
+    return None
+
+
+def _document(path: Path, strict: bool) -> dict[str, Any] | None:
+    """A results document; None if there is none. What is there and is none of ours is an error, if strict."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+    except Unreadable:
+        content = None
+    if isinstance(content, dict) and "schema_version" in content and "results" in content:
+        return content
+    if strict:
+        raise UsageError(
+            f"{path} is there and is no results document of ttmbench; name another --output_path, or replace it with "
+            "--overwrite always"
+        )
+    return None
+
+
+def _lock(files: RunFiles) -> filelock.BaseFileLock:
+    lock = filelock.FileLock(files.state / "lock")
+    try:
+        files.state.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UsageError(
+            f"another run is writing to {files.results}; wait until it is done, or name another --output_path"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{files.state} cannot be written to: {error.strerror or error}") from None
+    return lock
+
+
+def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
+    """Gives another run's files a name with its time, so that nothing is overwritten."""
+    stamp = datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
+    results = files.results.with_name(f"{files.results.stem}.{stamp}.json")
+    aside = RunFiles.of(str(results), "", "")
+    artifacts: dict[str, Any] = {}
+    for name, about in document.get("artifacts", {}).items():
+        path = files.folder / Path(name).name
+        moved = path.with_name(path.name.replace(files.results.stem, results.stem, 1))
+        if path.is_file():
+            path.replace(moved)
+        artifacts[moved.name] = about
+    if _holds_something(files.state) and not aside.state.exists():
+        files.state.rename(aside.state)
+    aside.write_results({**document, "artifacts": artifacts})
+    complain(f"{files.results} held another run; it is {results.name} now")
+
+
+def _holds_something(state: Path) -> bool:
+    return any(path.is_file() and path.name != "lock" for path in state.rglob("*"))
+
+
+def _told(kept: Sequence[str], statuses: Mapping[str, str]) -> str:
+    left = len(statuses) - len(kept)
+    if left == 0:
+        return ": every task is done (--overwrite always runs them again)"
+    return f": {', '.join(kept) or 'no task'} done, {left} left"

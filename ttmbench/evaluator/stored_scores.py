@@ -1,0 +1,101 @@
+"""From a file of stored scores to a results document: the numbers of a paper checked without its model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ttmbench.data.checks import check_count
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.scores_file import read_scores
+from ttmbench.results.summary import RAW, summarise
+from ttmbench.stats import IntervalMethod
+from ttmbench.types import MetricSpec
+
+
+def score_file(
+    path: Path,
+    task: str,
+    *,
+    include_path: Sequence[str] = (),
+    logit_scale: float = 1.0,
+    limit: int | None = None,
+    bootstrap_iters: int = 1000,
+    interval: IntervalMethod = "wilson",
+    seed: int = 0,
+    command: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Computes every metric that is defined from stored scores.
+
+    Args:
+        path: the scores, in a format that `ttmbench.results.scores_file` knows.
+        task: name or file of the task whose shape and size they have.
+        include_path: folders of further task files.
+        logit_scale: factor on products of embeddings.
+        limit: the scores are of the task's first groups only.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
+        seed: of the resampling.
+        command: the command line, for the record.
+
+    Returns:
+        A results document; the metrics of the task come first.
+
+    Raises:
+        UsageError: no such task.
+        DataError: the file is not what the task says; the message names the group.
+    """
+    started, clock = datetime.now().astimezone(), time.perf_counter()
+    registry = build_registry(include_path)
+    spec = registry.task(task).spec
+    stored = read_scores(path, spec.shape, logit_scale)
+    expected = spec if limit is None else _first_groups(spec, limit)
+    check_count(expected, len(stored.group_ids), str(path))
+    metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
+    summary = summarise(stored.scores, metrics, bootstrap_iters, seed, interval)
+    outcome = TaskOutcome(
+        spec=expected,
+        metrics=metrics,
+        groups=[],
+        source={"kind": "stored_scores", "file": path.name, "format": stored.format},
+        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest(),
+        scores=stored.scores,
+        summary=summary,
+        records={},
+        notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
+        seconds={"score": time.perf_counter() - clock},
+    )
+    config: dict[str, Any] = {
+        "scores": path.name,
+        "task": task,
+        "logit_scale": logit_scale,
+        "limit": limit,
+        "seed": seed,
+    }
+    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
+    record = RunRecord(path.stem, config, command, started)
+    record.outcomes[spec.task] = outcome
+    return record.document("done", clock, None)
+
+
+def _metrics_for(spec: TaskSpec, registered: Sequence[MetricSpec]) -> list[MetricSpec]:
+    by_name = {metric.name: metric for metric in registered}
+    rest = [name for name in by_name if name not in spec.metrics]
+    return [by_name[name] for name in (*spec.metrics, *rest)]
+
+
+def _first_groups(spec: TaskSpec, limit: int) -> TaskSpec:
+    total = limit if spec.group.n_groups is None else min(limit, spec.group.n_groups)
+    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": total})})
+
+
+def _notes(spec: TaskSpec, no_pairs: bool, file_format: str) -> list[str]:
+    if no_pairs and (spec.is_global or file_format == "embeddings"):
+        return ["global assignment: not computed, the file has no scores across groups (or too many images)"]
+    return []

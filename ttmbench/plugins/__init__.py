@@ -1,0 +1,1 @@
+"""Plugins: how they are found, what they register, and the ones that ship."""

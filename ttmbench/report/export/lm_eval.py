@@ -1,0 +1,147 @@
+"""The JSON of lm-evaluation-harness, for whatever reads its results files.
+
+Its readers format every ``metric_stderr,filter`` as a number unless it is the string ``N/A``, and take every other
+``metric,filter`` for a number: so an undefined interval is ``N/A``, and an undefined value is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from ttmbench.report.export.numbers import Run
+
+MISSING = "N/A"
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+# What its readers do not know lies here, so that nothing of it is taken for a metric.
+_OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "datasets", "errors")
+
+
+def lm_eval_document(run: Run) -> dict[str, Any]:
+    """A results document as lm-evaluation-harness writes its own.
+
+    Args:
+        run: one run.
+
+    Returns:
+        The document; keys that are only ours are below ``ttmbench``.
+    """
+    document = run.document
+    groups = document.get("groups", {})
+    subtasks = document.get("group_subtasks", {})
+    tasks = {name: _values(name, numbers) for name, numbers in document["results"].items()}
+    means = {name: _values(name, numbers) for name, numbers in groups.items()}
+    in_a_group = {task for names in subtasks.values() for task in names}
+    packages = document["packages"]
+    return {
+        "results": {**tasks, **means},
+        **({"groups": means} if means else {}),
+        "group_subtasks": {**subtasks, **{name: [] for name in tasks if name not in in_a_group}},
+        "configs": {name: _task_config(name, document) for name in tasks},
+        "versions": {**dict(document["versions"]), **dict.fromkeys(means, MISSING)},
+        "n-shot": dict.fromkeys([*tasks, *means], 0),
+        "higher_is_better": _directions(document),
+        "n-samples": dict(document["n-samples"]),
+        "config": _config(document),
+        "git_hash": document["git_hash"],
+        "date": document["date"],
+        "pretty_env_info": "\n".join(
+            f"{name}: {value}" for name, value in {**packages, **document["hardware"]}.items()
+        ),
+        "transformers_version": packages.get("transformers", MISSING),
+        "task_hashes": dict(document["task_hashes"]),
+        "model_source": document["config"].get("model", "ttmbench"),
+        "model_name": run.model,
+        "model_name_sanitized": sanitised(run.model),
+        "total_evaluation_time_seconds": str(document["total_evaluation_time_seconds"]),
+        "ttmbench": {
+            **{key: document[key] for key in _OWN if key in document},
+            "seed_std": {
+                name: {key: value for key, value in numbers.items() if "_seed_std," in key}
+                for name, numbers in document["results"].items()
+            },
+            "version": packages.get("ttmbench"),
+        },
+    }
+
+
+def file_name(run: Run) -> str:
+    """Where lm-evaluation-harness would put it below its output folder: ``<model>/results_<time>.json``."""
+    stamp = datetime.fromtimestamp(float(run.document["date"])).isoformat().replace(":", "-")
+    return f"{sanitised(run.model)}/results_{stamp}.json"
+
+
+def sanitised(model: str) -> str:
+    """A model's name as a folder, by the rule of lm-evaluation-harness; never one that leads elsewhere.
+
+    >>> sanitised("google/siglip"), sanitised("..")
+    ('google__siglip', '__')
+    """
+    return re.sub(r"^\.+", "__", re.sub(r'["<>:/|\\?*\[\]]+', "__", model)) or "model"
+
+
+def _values(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {"alias": name}
+    for key, value in numbers.items():
+        metric, _, label = key.partition(",")
+        if metric.endswith(("_stderr", "_seed_std")) or value is None:
+            continue
+        stderr = numbers.get(f"{metric}_stderr,{label}")
+        values[key] = float(value)
+        values[f"{metric}_stderr,{label}"] = MISSING if stderr is None else float(stderr)
+    return values
+
+
+def _directions(document: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+    found = {name: dict(one) for name, one in document["higher_is_better"].items()}
+    for group, names in document.get("group_subtasks", {}).items():
+        found[group] = {metric: up for name in names for metric, up in found.get(name, {}).items()}
+    return found
+
+
+def _task_config(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    spec, source = document["configs"][name], document["datasets"][name].get("source", {})
+    directions = document["higher_is_better"][name]
+    return {
+        "task": name,
+        "tag": spec.get("tag", []),
+        "dataset_path": source.get("path", source.get("kind", name)),
+        "test_split": source.get("split"),
+        "description": spec.get("description", ""),
+        "output_type": "multiple_choice",
+        "repeats": 1,
+        "num_fewshot": 0,
+        "metric_list": [
+            {"metric": metric, "aggregation": "mean", "higher_is_better": up} for metric, up in directions.items()
+        ],
+        "metadata": {"version": document["versions"][name]},
+    }
+
+
+def _config(document: Mapping[str, Any]) -> dict[str, Any]:
+    config = document["config"]
+    fingerprint = document["model_info"].get("fingerprint", {})
+    seed = config.get("seed", 0)
+    known = {
+        "model_num_parameters": fingerprint.get("n_parameters"),
+        "model_dtype": _DTYPES.get(config.get("dtype", ""), config.get("dtype")),
+        "model_revision": config.get("model_args", {}).get("revision"),
+    }
+    return {
+        "model": config.get("model", "ttmbench"),
+        "model_args": ",".join(f"{key}={value}" for key, value in config.get("model_args", {}).items()),
+        **{key: value for key, value in known.items() if value is not None},
+        "batch_size": str(config.get("batch_size", "")),
+        "batch_sizes": [],
+        "device": config.get("device"),
+        "use_cache": None,
+        "limit": config.get("limit"),
+        "bootstrap_iters": config.get("bootstrap_iters"),
+        "gen_kwargs": None,
+        "random_seed": seed,
+        "numpy_seed": seed,
+        "torch_seed": seed,
+        "fewshot_seed": seed,
+    }

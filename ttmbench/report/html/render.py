@@ -1,0 +1,64 @@
+"""HTML pages that open offline: styles and scripts are written into the page, and nothing else may run or load."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+# Not allowed in HTML, or not encodable: they would change how a reader's browser takes the page.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def render(template: str, styles: Sequence[str], scripts: Sequence[str], images: str = "data:", **values: Any) -> str:
+    """Fills a template of this folder; values are escaped.
+
+    Args:
+        template: name of the file.
+        styles: names of CSS files, in order.
+        scripts: names of JavaScript files, in order.
+        images: where pictures may come from, as a Content-Security-Policy lists it.
+        values: for the template.
+
+    Returns:
+        The page. Its policy allows exactly these styles and scripts, so nothing that came from data can run.
+    """
+    css, js = (_read(styles), _read(scripts))
+    policy = (
+        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ttmbench", "pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page = environment.get_template(template).render(css=Markup(css), js=Markup(js), policy=policy, **values)
+    return _UNPRINTABLE.sub("\ufffd", page)
+
+
+def json_block(value: Any) -> Markup:
+    r"""JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
+
+    >>> print(json_block("</script>"))
+    "\u003c/script\u003e"
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _read(names: Sequence[str]) -> str:
+    return "\n".join((files("ttmbench.report.html") / name).read_text(encoding="utf-8") for name in names)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

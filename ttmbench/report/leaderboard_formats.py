@@ -1,0 +1,130 @@
+"""A leaderboard as CSV, Markdown, LaTeX and one HTML page. Everything that came from data is escaped."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from ttmbench._util.escape import csv_cell, latex, markdown
+from ttmbench.report.leaderboard import Leaderboard, Row, tables
+from ttmbench.report.terminal import NOTHING
+
+TITLES = {
+    "zero_shot": "Zero-shot: every pair scored on its own",
+    "matching": "Matching: knows which captions compete, trains nothing",
+    "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
+    "oracle": "Oracle: reads labels, a skyline and no result",
+}
+
+
+def to_csv(board: Leaderboard) -> str:
+    """One line a row, fractions; a cell that a spreadsheet would take for a formula gets a quote in front."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [column.name for column in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: csv_cell(value) for name, value in asdict(row).items()} for row in board.rows)
+    return out.getvalue()
+
+
+def to_markdown(board: Leaderboard) -> str:
+    """One table a track, percent."""
+    parts = []
+    for track, lines in tables(board.rows).items():
+        columns = _columns(lines)
+        head = ["model", "method", *columns]
+        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
+        text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
+        parts.append(f"## {TITLES.get(track) or markdown(track)}\n\n" + "\n".join(text) + "\n")
+    return "\n".join(parts)
+
+
+def to_latex(board: Leaderboard) -> str:
+    """One ``tabular`` a track, percent, for the booktabs package."""
+    parts = []
+    for track, lines in tables(board.rows).items():
+        columns = _columns(lines)
+        rows = [" & ".join(map(latex, ["model", "method", *columns])) + r" \\"]
+        rows += [
+            " & ".join([*map(latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
+            for who, line in lines.items()
+        ]
+        body = "\n".join([rows[0], r"\midrule", *rows[1:]])
+        parts.append(
+            f"% {TITLES.get(track) or latex(track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
+            "\\bottomrule\n\\end{tabular}\n"
+        )
+    return "\n".join(parts)
+
+
+def to_html(board: Leaderboard, made: str) -> str:
+    """One page that opens offline: a table a track, sorted by a click or by Enter on a heading.
+
+    Args:
+        board: the leaderboard.
+        made: when, for the foot of the page.
+
+    Returns:
+        HTML without any address to load from.
+    """
+    from ttmbench.report.html.render import render
+
+    laid_out = [
+        {"track": track, "title": TITLES.get(track, track), **_html_table(lines)}
+        for track, lines in tables(board.rows).items()
+    ]
+    return render(
+        "leaderboard.html",
+        styles=["page.css"],
+        scripts=["tables.js"],
+        tables=laid_out,
+        tasks=sorted({row.task for row in board.rows}),
+        metrics=sorted({row.metric for row in board.rows}),
+        board=board,
+        made=made,
+    )
+
+
+def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> dict[str, Any]:
+    columns = _columns(lines)
+    some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
+    values = {name: [line[name].value for line in lines.values() if name in line] for name in columns}
+    best = {name: max(known) if len(known) > 1 else None for name, known in values.items()}
+    return {
+        "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
+        "lines": [
+            {
+                "model": model,
+                "method": method,
+                "cells": [_html_cell(line.get(name), best[name]) for name in columns],
+            }
+            for (model, method), line in lines.items()
+        ],
+    }
+
+
+def _html_cell(row: Row | None, best: float | None) -> dict[str, Any]:
+    about = "" if row is None else f"{row.source}; {row.groups or 'unknown number of'} groups"
+    return {
+        "text": _cell(row),
+        "value": "" if row is None else row.value,
+        "about": about,
+        "best": row is not None and row.value == best,
+    }
+
+
+def _columns(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> list[str]:
+    return sorted({name for line in lines.values() for name in line})
+
+
+def _cell(row: Row | None, plus_minus: str = " ± ") -> str:
+    if row is None:
+        return NOTHING
+    spread = "" if row.seed_std is None else f"{plus_minus}{100 * row.seed_std:.2f}"
+    return f"{100 * row.value:.2f}{spread}"
+
+
+def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:
+    return "| " + " | ".join(cells if rule else map(markdown, cells)) + " |"

@@ -1,0 +1,183 @@
+"""Pictures for the groups browser: from a task's data, read as its run did, and copied only where that is allowed.
+
+No data, other data, or a licence that does not surely allow copies: then there are names, and the page says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.report.groups import GroupSet
+from ttmbench.report.task_data import load_again
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ttmbench.types import Exif, Group, ImageRef
+
+Images = Literal["thumbnails", "links", "none"]
+SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
+# Only what these words say in full: "MIT (captions); ..." speaks of captions alone.
+COPIES_ALLOWED = frozenset(
+    {
+        *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "unlicense", "cc0-1.0", "cc0", "public domain"),
+        *("cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-2.0", "cc-by-sa-3.0", "cc-by-sa-4.0"),
+        *("odc-by", "pddl", "cdla-permissive-1.0", "cdla-permissive-2.0"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """How pictures come onto the page.
+
+    Attributes:
+        images: small copies, links to the files, or names alone.
+        allowed: tasks whose pictures may be copied whatever their licence says.
+        most: copies a task at most.
+        data_dir: the data folder; by default that of the run.
+        include_path: folders of further task files, beside those of the run.
+        page_folder: where the page goes: links start from there.
+    """
+
+    images: Images = "thumbnails"
+    allowed: frozenset[str] = frozenset()
+    most: int = 2000
+    data_dir: str | None = None
+    include_path: tuple[str, ...] = ()
+    page_folder: Path = Path()
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of one task's data.
+
+    Attributes:
+        task: name.
+        images: name -> data URI or relative address.
+        why: a sentence on what is there and what is not.
+    """
+
+    task: str
+    images: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+def copies_allowed(license_name: str, gated: bool) -> bool:
+    """Whether a task file states, beyond doubt, that its pictures may be copied.
+
+    >>> [copies_allowed(name, False) for name in ("CC BY 4.0", "MIT", "MIT (captions); images are COCO's", "")]
+    [True, True, False, False]
+    >>> copies_allowed("MIT", gated=True)
+    False
+    """
+    return not gated and re.sub(r"[\s_]+", "-", license_name.strip().lower()) in {
+        re.sub(r"\s+", "-", name) for name in COPIES_ALLOWED
+    }
+
+
+def pictures_for(sets: Sequence[GroupSet], options: PictureOptions) -> Pictures:
+    """The pictures of runs on one task's data.
+
+    Args:
+        sets: the groups, of one task and one fingerprint.
+        options: what may be shown.
+
+    Returns:
+        Copies or links, or none, with the reason.
+    """
+    run, task = sets[0].run, sets[0].task
+    if options.images == "none":
+        return Pictures(task, why="names only, as asked for (--images none)")
+    careful = options.images == "thumbnails" and task not in options.allowed
+    config = run.of_task("configs", task) or {}
+    doubt = _doubt(str(config.get("license", "")), bool(config.get("gated", False))) if careful else ""
+    if doubt:
+        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
+    try:
+        spec, groups = load_again(run, task, options.data_dir, options.include_path)
+    except DataError as error:
+        return Pictures(task, why=f"names only: the data are not at hand ({error})")
+    # The task file at hand may have been corrected since the run, or be another one.
+    doubt = _doubt(spec.license, spec.gated) if careful else ""
+    if doubt:
+        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
+    return _collect(task, sets, groups, options) if groups else Pictures(task, why="names only: no group was read")
+
+
+def _doubt(license_name: str, gated: bool) -> str:
+    """Why pictures may not be copied; empty if they surely may."""
+    if copies_allowed(license_name, gated):
+        return ""
+    stated = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+    return f"{'its data are gated' if gated else stated}, which does not surely allow copies"
+
+
+def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: PictureOptions) -> Pictures:
+    found: dict[str, str] = {}
+    broken, others, full = set(), set(), False
+    for group_id, captions, names in _wanted(sets):
+        group = groups.get(group_id)
+        if group is None or list(group.captions) != captions or [one.name for one in group.images] != names:
+            others.add(group_id)
+            continue
+        for image in group.images:
+            if image.name in found or image.name in broken:
+                continue
+            if options.images == "thumbnails" and len(found) >= options.most:
+                full = True
+                continue
+            try:
+                found[image.name] = _address(image, options)
+            except (TtmbenchError, OSError, ValueError, SyntaxError):
+                broken.add(image.name)
+    kind = "small copies" if options.images == "thumbnails" else "links to the files"
+    said = [f"{len(found)} {kind}"] if found else ["names only"]
+    said += [f"{len(others)} groups differ from the data at hand"] if others else []
+    said += (
+        [f"{len(broken)} pictures could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
+        if broken
+        else []
+    )
+    said += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
+    return Pictures(task, found, "; ".join(said))
+
+
+def _wanted(sets: Sequence[GroupSet]) -> Iterator[tuple[str, list[str], list[str]]]:
+    seen = set()
+    for one in sets:
+        for group in one.by_interest():
+            if group[0] not in seen:
+                seen.add(group[0])
+                yield group[0], group[1], group[2]
+
+
+def _address(image: ImageRef, options: PictureOptions) -> str:
+    if options.images == "links":
+        if image.file is None:
+            raise ValueError(f"{image.name} is no file of its own")
+        return quote(Path(os.path.relpath(image.file.resolve(), options.page_folder.resolve())).as_posix())
+    return thumbnail(image.open(), image.exif)
+
+
+def thumbnail(picture: Image, exif: Exif) -> str:
+    """A small copy as a data URI, turned as the run read it, without metadata; transparent pixels become white."""
+    from PIL import Image as Pillow
+    from PIL import ImageOps
+
+    small = (ImageOps.exif_transpose(picture) if exif == "apply" else picture).convert("RGBA")
+    small.thumbnail((SIDE, SIDE), Pillow.Resampling.LANCZOS)
+    paper = Pillow.new("RGBA", small.size, "white")
+    paper.alpha_composite(small)
+    content = io.BytesIO()
+    paper.convert("RGB").save(content, "JPEG", quality=QUALITY, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()

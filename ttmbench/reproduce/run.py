@@ -1,0 +1,124 @@
+"""The runs that would fill what a table lacks: as commands, and carried out one after the other."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttmbench.errors import TtmbenchError
+from ttmbench.plugins.registry import Registry
+from ttmbench.reproduce.rows import MISSING, OTHER, Row
+from ttmbench.reproduce.tables import PublishedTable
+
+_STAGE = {"ttm": "ttm", "overfitted": "simple_match", "oracle": "oracle"}
+_SWITCHES = ("ttm", "simple_match", "oracle", "offline")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that would fill rows.
+
+    Attributes:
+        settings: options of ``ttmbench run``.
+        paid: it asks a server that takes money.
+    """
+
+    settings: Mapping[str, Any]
+    paid: bool = False
+
+    @property
+    def command(self) -> str:
+        """The run as a command line."""
+        words = ["ttmbench", "run"]
+        for key, value in self.settings.items():
+            if key in _SWITCHES:
+                words += [f"--{key}"] if value else []
+            elif key == "include_path":
+                words += [word for one in value for word in ("--include_path", str(one))]
+            elif isinstance(value, Mapping):
+                words += [f"--{key}", ",".join(f"{name}={_word(one)}" for name, one in value.items())] if value else []
+            elif isinstance(value, list):
+                words += [f"--{key}", ",".join(map(str, value))]
+            elif value is not None:
+                words += [f"--{key}", str(value)]
+        return shlex.join(words)
+
+
+def plan(
+    table: PublishedTable, rows: Iterable[Row], registry: Registry, common: Mapping[str, Any]
+) -> Iterator[PlannedRun]:
+    """The runs for every row that is missing, or whose number is of other data.
+
+    Args:
+        table: whose settings adapting runs take; several runs if it states a spread over several.
+        rows: of `compare`.
+        registry: says which tasks have the paper's preset for a model.
+        common: options of every run, such as where it writes.
+
+    Yields:
+        One run for each model and stage, so that a model is loaded once for its tasks.
+    """
+    stages: dict[str, dict[str, set[str]]] = {}
+    for row in rows:
+        if row.verdict in (MISSING, OTHER):
+            for task in row.tasks:
+                found = stages.setdefault(row.number.model, {}).setdefault(task, set())
+                found |= {_STAGE[row.number.method]} if row.number.method in _STAGE else set()
+    for model, tasks in stages.items():
+        entry = table.spec.models[model]
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for task, needed in tasks.items():
+            preset = _preset(table, entry.model, task, registry) if needed else None
+            alike.setdefault((tuple(sorted(needed)), preset), []).append(task)
+        for (needed, preset), names in alike.items():
+            settings: dict[str, Any] = {"model": entry.model, "model_args": entry.model_args, "tasks": names}
+            settings |= dict.fromkeys(needed, True)
+            if needed:
+                own = {key: value for key, value in table.spec.settings.items() if key != "ttm_preset"}
+                settings |= {"ttm_preset": preset, "seeds": list(range(table.spec.runs)), **own}
+            yield PlannedRun({**settings, "on_error": "continue", **common}, entry.paid)
+
+
+def carry_out(run: PlannedRun) -> Iterator[str]:
+    """Carries out a run.
+
+    Args:
+        run: what to run; it writes its results itself.
+
+    Yields:
+        What failed, in a sentence each; nothing if all went well. Whatever fails, the caller can go on.
+    """
+    from ttmbench.evaluator.run import simple_evaluate
+
+    settings = dict(run.settings)
+    name = f"{settings['model']}"
+    try:
+        results = simple_evaluate(
+            settings.pop("model"), settings.pop("tasks"), command=shlex.split(run.command), **settings
+        )
+    except TtmbenchError as error:
+        yield f"{name}: {error}"
+    except Exception as error:  # a library that cannot reach its weights raises errors of its own
+        yield f"{name}: {type(error).__name__}: {' '.join(str(error).split())}"
+    else:
+        for one in results["errors"]:
+            yield f"{name}, {one['task']}: {one['message']}"
+
+
+def _preset(table: PublishedTable, model: str | None, task: str, registry: Registry) -> str:
+    """The table's preset, or ``auto`` where the task has none for this model."""
+    wanted = str(table.spec.settings.get("ttm_preset", "auto"))
+    if wanted == "paper" and (model is None or registry.adapter(model).name not in registry.task(task).spec.ttm):
+        return "auto"
+    return wanted
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def skipped_for_money(runs: Sequence[PlannedRun], named: Sequence[str]) -> list[PlannedRun]:
+    """Runs that take money and whose model nobody named."""
+    return [run for run in runs if run.paid and run.settings["model"] not in named]

@@ -1,0 +1,1 @@
+"""Results documents and the numbers in them: written, read, checked, summed up, compared; no model, no torch."""

@@ -1,0 +1,113 @@
+"""Numbers by tag: what a task's mean hides. And the mean over the subsets of a dataset, when all of them were run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ttmbench.results.summary import metric_values
+from ttmbench.types import Group, MetricSpec, Scores
+
+MOST_VALUES = 24  # a tag with more is a name, not a kind
+NO_VALUE = "(none)"
+SEPARATOR = ", "  # a group may have several values of a tag
+
+
+def breakdowns(
+    groups: Sequence[Group],
+    scores: Mapping[str, Sequence[Scores]],
+    metrics: Sequence[MetricSpec],
+    subsets: Mapping[str, Sequence[int]],
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Every metric inside groups, for the groups of each value of each tag.
+
+    Args:
+        groups: with their tags, in the order of the scores.
+        scores: filter -> score arrays, one per seed.
+        metrics: those of ``scope="group"`` are used.
+        subsets: filter -> positions of its groups, where these are not all.
+
+    Returns:
+        tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group
+        of this value was scored. Tags with one value, or with more than 24, are left out.
+    """
+    members = _members(groups)
+    found: dict[str, dict[str, dict[str, float | None]]] = {
+        tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
+    }
+    if not found:
+        return found
+    for metric in (metric for metric in metrics if metric.scope == "group"):
+        for name, per_seed in scores.items():
+            values = [metric_values(metric, one) for one in per_seed]
+            if any(value is None for value in values):
+                continue
+            row = np.full(len(groups), np.nan)
+            row[list(subsets.get(name, range(len(groups))))] = np.mean([v for v in values if v is not None], axis=0)
+            for tag, places_of in members.items():
+                for value, places in places_of.items():
+                    known = row[places][~np.isnan(row[places])]
+                    found[tag][value][f"{metric.name},{name}"] = float(known.mean()) if len(known) else None
+    return found
+
+
+def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The unweighted mean of tasks, for every number that all of them have.
+
+    Args:
+        results: of each task: ``metric,filter`` and ``metric_stderr,filter`` -> value.
+
+    Returns:
+        The same keys; standard errors add up as those of independent tasks.
+
+    >>> mean_of_tasks([{"m,none": 0.5, "m_stderr,none": 0.03}, {"m,none": 1.0, "m_stderr,none": 0.04}])
+    {'m,none': 0.75, 'm_stderr,none': 0.025}
+    """
+    means: dict[str, float | None] = {}
+    for key in results[0]:
+        values = [result.get(key) for result in results]
+        known = [value for value in values if value is not None]
+        metric = key.split(",")[0]
+        if len(known) < len(values) or metric.endswith("_seed_std"):
+            continue
+        if metric.endswith("_stderr"):
+            means[key] = math.sqrt(sum(value**2 for value in known)) / len(known)
+        else:
+            means[key] = math.fsum(known) / len(known)
+    return means
+
+
+def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
+    """Tag -> value -> positions of its groups."""
+    places: dict[str, dict[str, list[int]]] = {}
+    for position, group in enumerate(groups):
+        for tag, text in group.tags.items():
+            for value in str(text).split(SEPARATOR) if text else [NO_VALUE]:
+                places.setdefault(tag, {}).setdefault(value, []).append(position)
+    return {
+        tag: {value: np.array(found) for value, found in sorted(values.items())}
+        for tag, values in places.items()
+        if 1 < len(values) <= MOST_VALUES
+    }
+
+
+def aggregates(
+    results: Mapping[str, Mapping[str, float | None]], members: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """The mean of each dataset whose subsets are all there.
+
+    Args:
+        results: task -> its numbers.
+        members: dataset -> all its tasks.
+
+    Returns:
+        dataset -> numbers; a dataset of which a subset is missing has none.
+    """
+    return {
+        name: mean_of_tasks([results[task] for task in tasks])
+        for name, tasks in members.items()
+        if tasks and all(task in results for task in tasks)
+    }

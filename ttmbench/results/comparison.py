@@ -1,0 +1,219 @@
+"""Runs compared group by group: differences with intervals, p-values and the groups that flipped.
+
+A results document holds means; the values of single groups lie in the samples beside it (``--log_samples``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from ttmbench import stats
+from ttmbench._util.jsonl import read_json_lines
+from ttmbench.errors import DataError, UsageError
+from ttmbench.results.check import sample_value
+from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.summary import HOLDOUT, HOLDOUT_RAW, RAW
+
+Values = dict[str, dict[str, dict[str, float]]]
+"""filter -> metric -> group id -> value, a mean over seeds."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run with the values of its groups.
+
+    Attributes:
+        path: its results document.
+        document: that document.
+        values: task -> filter -> metric -> group id -> value.
+    """
+
+    path: Path
+    document: Mapping[str, Any]
+    values: dict[str, Values]
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return str(self.document.get("model_name", self.path.stem))
+
+
+def read_run(path: Path, need_samples: bool = True) -> Run:
+    """Reads a results document and the samples beside it.
+
+    Args:
+        path: the results document.
+        need_samples: whether a run without samples is an error; else it has no values.
+
+    Returns:
+        The run.
+
+    Raises:
+        DataError: a file is absent or damaged, or the run wrote no samples.
+    """
+    document = read_document(path)
+    values = stored_values(path.parent, document)
+    if not values and need_samples:
+        raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
+    return Run(path, document, values)
+
+
+def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values]:
+    """The values of groups in the samples that a document names.
+
+    Args:
+        folder: where the document lies.
+        document: of results.
+
+    Returns:
+        task -> values; tasks without samples are left out.
+
+    Raises:
+        DataError: a file is absent or damaged.
+    """
+    values: dict[str, Values] = {}
+    for name, about in document.get("artifacts", {}).items():
+        if not isinstance(about, dict) or about.get("kind") != "samples":
+            continue
+        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
+            raise DataError(
+                f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
+                "it are read"
+            )
+        task = task_of_artifact(name, about, document["results"])
+        if task is not None:
+            values[task] = _values(folder / name)
+    return values
+
+
+def compare_runs(
+    baseline: Run,
+    other: Run,
+    *,
+    filters: tuple[str, str] | None = None,
+    allow_different: bool = False,
+    iterations: int = 1000,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Every number that two runs share, or two filters of one run, group by group.
+
+    Args:
+        baseline: what is compared to.
+        other: what is compared; may be the same run.
+        filters: compare this filter of the baseline with that of the other; by default every filter with itself.
+        allow_different: also compare tasks of another version or other data, by the group ids they share.
+        iterations: resamples of intervals and permutation tests.
+        seed: of these.
+
+    Returns:
+        One row for each task, filter and metric; ``p_holm`` is adjusted over the tasks of one metric and filter.
+
+    Raises:
+        UsageError: the runs share no task or filter, or a task differs and that is not allowed.
+    """
+    shared = [task for task in baseline.values if task in other.values]
+    if not shared:
+        raise UsageError(f"{baseline.path} and {other.path} share no task with samples")
+    rows: list[dict[str, Any]] = []
+    for task in shared:
+        if not allow_different:
+            check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
+        for one, two in _filter_pairs(baseline.values[task], other.values[task], filters):
+            rows += list(_rows(baseline, other, task, one, two, iterations, seed))
+    if not rows:
+        raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
+    for key in dict.fromkeys((row["metric"], row["filter"]) for row in rows):
+        family = [row for row in rows if (row["metric"], row["filter"]) == key]
+        for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
+            row["p_holm"] = adjusted
+    return rows
+
+
+def _rows(
+    baseline: Run, other: Run, task: str, one: str, two: str, iterations: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    left, right = baseline.values[task][one], other.values[task][two]
+    for metric in (metric for metric in left if metric in right):
+        ids = [group for group in left[metric] if group in right[metric]]
+        if not ids:
+            raise UsageError(f"task '{task}': the two runs share no group id")
+        before = np.array([left[metric][group] for group in ids])
+        after = np.array([right[metric][group] for group in ids])
+        difference, interval = stats.paired_difference(before, after, iterations, seed)
+        yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
+        p = stats.mcnemar(before == 1, after == 1) if yes_or_no else stats.sign_flip(before, after, iterations, seed)
+        yield {
+            "task": task,
+            "metric": metric,
+            "filter": one if one == two else f"{one}>{two}",
+            "baseline": stats.mean(before),
+            "other": stats.mean(after),
+            "difference": difference,
+            "ci": None if interval is None else list(interval),
+            "p": p,
+            "test": "mcnemar" if yes_or_no else "sign_flip",
+            "groups": len(ids),
+            "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
+            "lost": [group for group, x, y in zip(ids, before, after, strict=True) if y < x],
+            "smallest_difference": stats.smallest_difference(len(ids)),
+        }
+
+
+def _filter_pairs(left: Values, right: Values, filters: tuple[str, str] | None) -> Sequence[tuple[str, str]]:
+    if filters is None:
+        return [(name, name) for name in left if name in right]
+    return [filters] if filters[0] in left and filters[1] in right else []
+
+
+def pairs_within(values: Mapping[str, Values]) -> list[tuple[str, str]]:
+    """The filters of one run that a reader compares: the raw model with everything adapted from it."""
+    found = dict.fromkeys(name for one in values.values() for name in one)
+    pairs = [(RAW, name) for name in found if name not in (RAW, HOLDOUT, HOLDOUT_RAW)]
+    return pairs + ([(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in found else [])
+
+
+_SAME = {"versions": "version", "task_hashes": "data fingerprint"}
+
+
+def check_same(baseline: Run, other: Run, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)) -> None:
+    """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
+    for key in keys:
+        one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)
+        if one != two:
+            raise UsageError(
+                f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
+                f"same groups{advice}"
+            )
+
+
+def _values(path: Path) -> Values:
+    lines = []
+    seen: set[str] = set()
+    for number, line in read_json_lines(path):
+        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
+        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
+            raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")
+        again = (name, line.get("seed_index", 0), group)
+        if str(again) in seen:
+            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
+        seen.add(str(again))
+        lines.append({"group_id": group, "filter": name, "metrics": metrics})
+    return values_of_lines(lines)
+
+
+def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
+    """The values of groups, means over seeds, from samples lines."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for line in lines:
+        for metric, value in line["metrics"].items():
+            if value is not None:
+                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
+    values: Values = {}
+    for (name, metric, group), found in sums.items():
+        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)
+    return values

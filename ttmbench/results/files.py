@@ -1,0 +1,190 @@
+"""The results document (schema 1.0) and the files beside it, written atomically after every task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ttmbench._util.escape import DEVICES
+from ttmbench.errors import UsageError
+from ttmbench.results.scores_file import save_scores
+from ttmbench.types import Scores
+
+SCHEMA_VERSION = "1.0"
+_LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
+
+
+@dataclass
+class RunFiles:
+    """The files of a run.
+
+    Attributes:
+        results: the results document's path.
+        beside: names of the other files, with ``{kind}`` and ``{task}`` to fill in.
+        artifacts: files written so far: name -> kind, task, sha256 and size.
+        finished: whether the document says that nothing is left to do.
+    """
+
+    results: Path
+    beside: str
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    finished: bool = False
+
+    @classmethod
+    def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
+        """The names that an output path means.
+
+        Args:
+            output_path: a folder, for ``<folder>/<model>/results_<stamp>.json``; or exactly the ``.json`` file.
+            model: name of the model.
+            stamp: time in the names.
+
+        Returns:
+            The files; nothing is written yet.
+        """
+        target = Path(output_path)
+        if target.suffix == ".json":
+            return cls(target, f"{_literal(target.stem)}_{{kind}}_{{task}}")
+        return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the results document."""
+        return self.results.parent
+
+    @property
+    def state(self) -> Path:
+        """Folder of what a run needs to go on after it was stopped; gone once it is done."""
+        return self.folder / f".{self.results.stem}.state"
+
+    def state_of(self, task: str) -> Path:
+        """Folder of what one task needs to go on."""
+        return self.state / "tasks" / task
+
+    def write_results(self, document: Mapping[str, Any]) -> None:
+        """Replaces the results document in one step."""
+        write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))
+        self.finished = document.get("status") == "done"
+
+    def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Writes JSON lines (``samples``, ``ttm``) of a task."""
+        text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+        self._write(kind, task, "jsonl", lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
+        """Writes the score arrays of a task."""
+        self._write("scores", task, "safetensors", lambda path: save_scores(path, scores, metadata))
+
+    def _write(self, kind: str, task: str, ending: str, write: Callable[[Path], object]) -> None:
+        path = self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"
+        write_atomically(path, write)
+        size = path.stat().st_size
+        self.artifacts[path.name] = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": size}
+
+
+def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
+    """Chooses the file names of what is computed at once and makes sure that they can be written.
+
+    Args:
+        output_path: as `RunFiles.of` takes it.
+        model: name of the model.
+        started: time in the names.
+
+    Returns:
+        The files.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    files = RunFiles.of(output_path, model, started.strftime("%Y-%m-%dT%H-%M-%S.%f"))
+    probe(files, output_path)
+    return files
+
+
+def probe(files: RunFiles, output_path: str) -> None:
+    """Makes the folder and tries to write there; UsageError naming the output path if that fails."""
+    try:
+        files.folder.mkdir(parents=True, exist_ok=True)
+        if files.results.is_dir():
+            raise IsADirectoryError(f"{files.results} is a folder")
+        with tempfile.TemporaryFile(dir=files.folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Lets ``write`` fill a temporary file beside ``path``, then renames it: readers see the old file or the whole new.
+
+    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
+
+    Args:
+        path: the file to replace.
+        write: writes to the path it is given.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
+
+
+def safe_name(name: str) -> str:
+    """A model's name as a folder name.
+
+    >>> safe_name("google/siglip-base"), safe_name("../nul"), safe_name("NUL")
+    ('google__siglip-base', '__nul', '_NUL')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".").rstrip(".") or "model"
+    if len(plain) > _LONGEST_NAME:
+        plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of results files, leaderboards or task files; UsageError for another name."""
+    if name == "task":
+        from ttmbench.data.task_file import TaskSpec
+
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}
+    if name not in ("results", "leaderboard"):
+        raise UsageError(f"unknown schema '{name}'; known: results, task, leaderboard")
+    from importlib.resources import files
+
+    text = (files("ttmbench.results.schemas") / f"{name}-{SCHEMA_VERSION}.json").read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document

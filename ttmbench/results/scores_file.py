@@ -1,0 +1,295 @@
+"""Stored scores: four formats, told apart by content, read into the arrays that metrics take.
+
+- Winoground's own JSONL: ``{"label": "<id>_c<caption>_i<image>", "score": x}``;
+- npz or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
+- ttmbench's samples JSONL (``group_id``, ``scores``);
+- npz or safetensors with embeddings ``img`` [groups * images, d] and ``cap`` [groups * captions, d] of unit norm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench._util.arrays import EXACT, LARGEST, Arrays, metadata_list, read_arrays, too_large
+from ttmbench._util.jsonl import read_json_lines
+from ttmbench.errors import DataError
+from ttmbench.types import GroupShape, Scores
+
+FORMAT = "ttmbench-scores"
+NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
+MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
+_FILTER = re.compile(r"^\w{1,64}$")
+_LABEL = re.compile(r"^(?P<group>.+)_c(?P<caption>[0-9]{1,6})_i(?P<image>[0-9]{1,6})\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class StoredScores:
+    """What a file of scores holds.
+
+    Attributes:
+        scores: filter -> score arrays, one per seed.
+        group_ids: in the order of the arrays.
+        format: what the file was taken for.
+    """
+
+    scores: dict[str, list[Scores]]
+    group_ids: list[str]
+    format: str
+
+
+def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> StoredScores:
+    """Reads stored scores, whichever of the formats they are in.
+
+    Args:
+        path: the file.
+        shape: images and captions per group, from the task.
+        logit_scale: what inner products of embeddings are multiplied with; other formats hold logits already.
+
+    Returns:
+        The scores, all finite and of the task's shape.
+
+    Raises:
+        DataError: the file cannot be read, is in none of the formats, or a cell is missing, doubled, surplus or not
+            finite; the group is named.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    packed = head[:2] == b"PK" or head[8:9] == b"{"
+    stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
+    if len(stored.scores.get("none", ())) != 1:
+        filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
+        raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")
+    return stored
+
+
+def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
+    """Writes scores of all filters and seeds as safetensors that `read_scores` reads back bit for bit.
+
+    Args:
+        path: the file, overwritten.
+        scores: filter -> score arrays, one per seed.
+        metadata: strings to keep with them; ``group_ids`` is a JSON list.
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray] = {}
+    for name, per_seed in scores.items():
+        for index, one in enumerate(per_seed):
+            arrays[f"scores.{name}.{index}"] = np.ascontiguousarray(one.groups)
+            if one.all_pairs is not None:
+                arrays[f"all_pairs.{name}.{index}"] = np.ascontiguousarray(one.all_pairs)
+    # One key only: safetensors writes several in an order that differs from file to file.
+    about = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
+    path.write_bytes(save(arrays, metadata={"ttmbench": about}))
+
+
+def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: float) -> StoredScores:
+    arrays, metadata = content.arrays, content.about
+    if {"img", "cap"} <= set(arrays):
+        return _from_embeddings(path, arrays["img"], arrays["cap"], shape, logit_scale)
+    if metadata.get("format") == FORMAT:
+        return _from_saved(path, arrays, metadata, shape)
+    cubes = {name: array for name, array in arrays.items() if array.ndim == 3}
+    if len(cubes) != 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "no array"
+        raise DataError(
+            f"{path}: expected one array [groups, images, captions] or embeddings 'img' and 'cap', found {shapes}"
+        )
+    array = next(iter(cubes.values()))
+    group_ids = [str(index) for index in range(len(array))]
+    return StoredScores({"none": [Scores(_checked(path, array, shape, group_ids))]}, group_ids, "array")
+
+
+def _from_saved(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape
+) -> StoredScores:
+    strange = [name for name in arrays if not _SAVED_NAME.match(name)]
+    first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
+    if first is None or strange:
+        raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
+    try:
+        group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+    if len(set(group_ids)) < len(group_ids):
+        raise DataError(f"{path}: a group id is there twice")
+    scores: dict[str, list[Scores]] = {}
+    names = sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index)
+    for name in names:
+        _, label, index = name.split(".")
+        pairs = arrays.get(f"all_pairs.{label}.{index}")
+        if pairs is not None:
+            _check_pairs(path, pairs, len(group_ids), shape)
+        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
+    return StoredScores(scores, group_ids, "ttmbench scores")
+
+
+def _from_embeddings(
+    path: Path, images: np.ndarray, captions: np.ndarray, shape: GroupShape, logit_scale: float
+) -> StoredScores:
+    for name, array, per_group in (("img", images, shape.images), ("cap", captions, shape.captions)):
+        if array.ndim != 2:
+            raise DataError(f"{path}: embeddings '{name}' must be [rows, d], got shape {list(array.shape)}")
+        if len(array) == 0 or len(array) % per_group:
+            raise DataError(
+                f"{path}: embeddings '{name}' have {len(array)} rows, no multiple of {per_group} per {shape} group"
+            )
+    groups = len(images) // shape.images
+    if len(captions) // shape.captions != groups:
+        raise DataError(
+            f"{path}: {len(images)} image rows make {groups} groups of {shape}, but {len(captions)} caption rows make "
+            f"{len(captions) // shape.captions}"
+        )
+    if images.shape[1] != captions.shape[1]:
+        raise DataError(f"{path}: 'img' has dimension {images.shape[1]}, 'cap' has {captions.shape[1]}")
+    for name, array, per_group in (("img", images, shape.images), ("cap", captions, shape.captions)):
+        norms = np.linalg.norm(array.astype(np.float64), axis=1)
+        wrong = ~(np.abs(norms - 1) <= NORM_TOLERANCE)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{path}: group {row // per_group}: row {row} of '{name}' has norm {norms[row]:.4g}, not 1")
+    left = images.astype(np.float32).reshape(groups, shape.images, -1)
+    right = captions.astype(np.float32).reshape(groups, shape.captions, -1)
+    inside = np.float32(logit_scale) * np.matmul(left, right.transpose(0, 2, 1))
+    pairs = None
+    if len(images) <= MAX_GLOBAL_IMAGES:
+        pairs = np.float32(logit_scale) * (left.reshape(len(images), -1) @ right.reshape(len(captions), -1).T)
+    group_ids = [str(index) for index in range(groups)]
+    return StoredScores({"none": [Scores(inside, pairs)]}, group_ids, "embeddings")
+
+
+def _from_lines(path: Path, shape: GroupShape) -> StoredScores:
+    lines = list(read_json_lines(path))
+    if not lines:
+        raise DataError(f"{path}: is empty")
+    first = lines[0][1]
+    if "label" in first and "score" in first:
+        return _from_labels(path, lines, shape)
+    if "group_id" in first and "scores" in first:
+        return _from_samples(path, lines, shape)
+    raise DataError(
+        f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground) or "
+        "'group_id' and 'scores' (ttmbench samples)"
+    )
+
+
+def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
+    cells: dict[str, dict[tuple[int, int], float]] = {}
+    for number, line in lines:
+        found = _LABEL.match(str(line.get("label")))
+        if found is None:
+            raise DataError(f"{path}: line {number} has label {line.get('label')!r}, expected <id>_c<caption>_i<image>")
+        group, image, caption = found["group"], int(found["image"]), int(found["caption"])
+        if image >= shape.images or caption >= shape.captions:
+            raise DataError(f"{path}: group {group} has a cell c{caption}_i{image}, outside a {shape} group")
+        group_cells = cells.setdefault(group, {})
+        if (image, caption) in group_cells:
+            raise DataError(f"{path}: group {group} has cell c{caption}_i{image} twice (line {number})")
+        group_cells[image, caption] = _number(path, line.get("score"), f"group {group}, cell c{caption}_i{image}")
+    wanted = [(image, caption) for image in range(shape.images) for caption in range(shape.captions)]
+    for group, group_cells in cells.items():
+        for image, caption in wanted:
+            if (image, caption) not in group_cells:
+                raise DataError(f"{path}: group {group} has no cell c{caption}_i{image}")
+    table = np.array([[group_cells[cell] for cell in wanted] for group_cells in cells.values()])
+    scores = table.reshape(len(cells), shape.images, shape.captions)
+    return StoredScores({"none": [Scores(_checked(path, scores, shape, list(cells)))]}, list(cells), "winoground")
+
+
+def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
+    tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+    for number, line in lines:
+        group = str(line.get("group_id"))
+        block = _table(path, line.get("scores"), f"group {group} (line {number})")
+        if block.shape != (shape.images, shape.captions):
+            raise DataError(f"{path}: group {group} has scores of shape {list(block.shape)}, the task is {shape}")
+        name, index = line.get("filter", "none"), line.get("seed_index", 0)
+        if not isinstance(name, str) or not _FILTER.match(name) or type(index) is not int or not 0 <= index < 10_000:
+            raise DataError(f"{path}: line {number} has filter {name!r:.80} and seed_index {index!r:.80}")
+        table = tables.setdefault((name, index), {})
+        if group in table:
+            raise DataError(f"{path}: group {group} is there twice (line {number})")
+        table[group] = block
+    group_ids = list(next(iter(tables.values())))
+    scores: dict[str, list[Scores]] = {}
+    for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != "none", item[0])):
+        for group in (*group_ids, *table):
+            if group not in table or group not in tables[next(iter(tables))]:
+                raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
+        array = _smallest(np.stack([table[group] for group in group_ids]))
+        scores.setdefault(name, []).append(Scores(_checked(path, array, shape, group_ids)))
+    return StoredScores(scores, group_ids, "ttmbench samples")
+
+
+def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:
+    """Finite floats of the task's shape; float64 stays, whole numbers become it, other floats float32."""
+    if array.shape[1:] != (shape.images, shape.captions) or len(array) == 0:
+        raise DataError(
+            f"{path}: scores have shape {list(array.shape)}; the task needs [groups, {shape.images} images, "
+            f"{shape.captions} captions]"
+        )
+    if len(array) != len(group_ids):
+        raise DataError(f"{path}: {len(array)} groups of scores, but {len(group_ids)} group ids")
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    scores = array if array.dtype == np.float64 else array.astype(np.float32)
+    sound = (np.abs(scores) <= LARGEST).all(axis=(1, 2))
+    if not sound.all():
+        group = int(np.argmin(sound))
+        bad = scores[group][~(np.abs(scores[group]) <= LARGEST)][0]
+        what = f"larger than any logit ({LARGEST:g})" if np.isfinite(bad) else "not a finite number"
+        raise DataError(f"{path}: group {group_ids[group]} has a score that is {bad}, {what}")
+    return scores
+
+
+def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) -> None:
+    """Every image against every caption, all finite."""
+    expected = (groups * shape.images, groups * shape.captions)
+    if pairs.shape != expected:
+        raise DataError(f"{path}: scores of all pairs have shape {list(pairs.shape)}, expected {list(expected)}")
+    finite = np.isfinite(pairs).all(axis=1)
+    if not finite.all():
+        raise DataError(f"{path}: group {int(np.argmin(finite)) // shape.images} has a score that is not finite")
+    if too_large(pairs):
+        raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is no logit")
+
+
+def _table(path: Path, value: Any, where: str) -> np.ndarray:
+    """A list of equally long lists of numbers as float64."""
+    if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
+        raise DataError(f"{path}: {where} has scores that are no table of numbers")
+    if len({len(row) for row in value}) > 1:
+        raise DataError(f"{path}: {where} has scores that are no table of numbers: its rows differ in length")
+    return np.array([[_number(path, one, where) for one in row] for row in value], dtype=np.float64)
+
+
+def _smallest(array: np.ndarray) -> np.ndarray:
+    """The same numbers as float32 where that holds every one of them, as scores of a run do."""
+    if too_large(array):
+        return array
+    small = array.astype(np.float32)
+    return small if np.array_equal(small, array) else array
+
+
+def _number(path: Path, value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")
+    if isinstance(value, int) and abs(value) > EXACT:
+        raise DataError(f"{path}: {where} has a whole number beyond 2^53, which no float tells apart from the next")
+    return float(value)
+
+
+def _filter_and_index(name: str) -> tuple[bool, str, int]:
+    _, label, index = name.split(".")
+    return label != "none", label, int(index)

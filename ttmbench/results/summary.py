@@ -1,0 +1,137 @@
+"""Score arrays -> the numbers of a results file, shared by runs and ``ttmbench score``: both give the same digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ttmbench import stats
+from ttmbench._util.foreign import blaming
+from ttmbench.errors import TtmbenchError
+from ttmbench.types import MetricSpec, Scores, Track
+
+RAW = "none"
+TTM = "ttm"
+SIMPLE_MATCH = "simple_match"
+ORACLE = "oracle"
+HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
+# The columns of controls and of held-out groups explain a number; they are none to rank, so they have no track.
+UNRANKED = ("placebo", "shuffle", HOLDOUT, HOLDOUT_RAW)
+TRACK_OF_FILTER: dict[str, Track] = {TTM: "test_time", SIMPLE_MATCH: "test_time", ORACLE: "oracle"}
+TRACK_ORDER: tuple[Track, ...] = ("zero_shot", "matching", "test_time", "oracle")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers of one task. Keys are ``metric,filter``; chance is by metric.
+
+    Attributes:
+        results: means over groups (and over seeds), ``metric_stderr,filter``, and ``metric_seed_std,filter``.
+        ci: 95 % interval over groups, or None.
+        chance: expected value of random scores, or None.
+        ties: groups (images, for global metrics) in which the metric met an equality; the mean over seeds.
+        tracks: the leaderboard track of each number; controls and held-out groups have none.
+    """
+
+    results: dict[str, float | None] = field(default_factory=dict)
+    ci: dict[str, list[float] | None] = field(default_factory=dict)
+    chance: dict[str, float | None] = field(default_factory=dict)
+    ties: dict[str, float | None] = field(default_factory=dict)
+    tracks: dict[str, Track] = field(default_factory=dict)
+
+
+def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
+    """The metric's value for every group (every image, for a global metric); None where it is undefined."""
+    arguments = _arguments(metric, scores)
+    if arguments is None:
+        return None
+    with blaming(f"metric '{metric.name}'"):
+        values = np.asarray(metric.compute(*arguments)).astype(np.float64)
+    if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
+        raise TtmbenchError(
+            f"metric '{metric.name}' gave an array of shape {list(values.shape)} for {len(arguments[0])} "
+            f"{'groups' if metric.scope == 'group' else 'images'}; one finite number each is expected"
+        )
+    return values
+
+
+def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
+    """The metric's mean, a fraction; None where it is undefined."""
+    values = metric_values(metric, scores)
+    return None if values is None else stats.mean(values)
+
+
+def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
+    """What the metric gives for random scores of this shape; None where that is unknown or the metric undefined."""
+    if metric.chance is None or _arguments(metric, scores) is None:
+        return None
+    if metric.scope == "group":
+        return metric.chance(scores.shape.images, scores.shape.captions)
+    assert scores.all_pairs is not None, "a global metric with values has all pairs"
+    return metric.chance(*scores.all_pairs.shape)
+
+
+def summarise(
+    scores: Mapping[str, Sequence[Scores]],
+    metrics: Sequence[MetricSpec],
+    bootstrap_iters: int,
+    seed: int,
+    interval: stats.IntervalMethod = "wilson",
+) -> Summary:
+    """Computes every metric for every filter.
+
+    Args:
+        scores: filter -> score arrays, one per seed; the filter ``none`` has one.
+        metrics: what to compute, in the order of the output.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        seed: of the resampling.
+        interval: how intervals are made.
+
+    Returns:
+        The numbers; undefined ones are None.
+    """
+    summary = Summary()
+    for metric in metrics:
+        for name, per_seed in scores.items():
+            key = f"{metric.name},{name}"
+            values = [metric_values(metric, one) for one in per_seed]
+            known = [value for value in values if value is not None]
+            if name not in UNRANKED:
+                summary.tracks[key] = TRACK_OF_FILTER.get(name, metric.track)
+            if not known or len(known) < len(values):
+                summary.results[key] = summary.results[f"{metric.name}_stderr,{name}"] = None
+                summary.ci[key] = summary.ties[key] = None
+                summary.chance.setdefault(metric.name, None)
+                continue
+            means = np.array([stats.mean(value) for value in known])
+            over_seeds = np.mean(known, axis=0)
+            summary.results[key] = float(np.mean(means))
+            summary.results[f"{metric.name}_stderr,{name}"] = stats.standard_error(over_seeds)
+            if name not in (RAW, HOLDOUT_RAW):
+                summary.results[f"{metric.name}_seed_std,{name}"] = stats.seed_std(means)
+            ends = stats.interval(over_seeds, interval, bootstrap_iters, seed)
+            summary.ci[key] = None if ends is None else list(ends)
+            summary.ties[key] = _ties(metric, per_seed)
+            summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
+    return summary
+
+
+def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:
+    if not metric.defined(scores.shape.images, scores.shape.captions):
+        return None
+    if metric.scope == "group":
+        return (scores.groups,)
+    return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
+
+
+def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
+    if metric.ties is None:
+        return None
+    counts = []
+    for scores in per_seed:
+        arguments = _arguments(metric, scores)
+        assert arguments is not None, "a metric with values has arguments"
+        counts.append(int(np.sum(metric.ties(*arguments))))
+    return float(np.mean(counts)) if len(counts) > 1 else counts[0]

@@ -1,0 +1,1 @@
+"""Scoring: the only place that calls a model to score."""

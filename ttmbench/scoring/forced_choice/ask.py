@@ -1,0 +1,174 @@
+"""Asks a model forced choices: which caption fits an image, which image fits a caption (ColorSwap, section 3.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ttmbench._util.images import KEPT, LazyPictures, side_by_side
+from ttmbench._util.progress import bar
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
+from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.forced_choice.arrays import Choices
+from ttmbench.scoring.forced_choice.prompts import (
+    LETTERS,
+    image_prompt,
+    read_caption_choice,
+    read_image_choice,
+    text_prompt,
+)
+from ttmbench.types import Group
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about a group.
+
+    Attributes:
+        group: its position.
+        side: ``text``: which caption fits an image; ``image``: which image fits a caption.
+        subject: which image (text) or caption (image) the question is about; the right option has the same number.
+        order: the options as they were shown, the first one first.
+        prompt: the text.
+    """
+
+    group: int
+    side: Literal["text", "image"]
+    subject: int
+    order: tuple[int, ...]
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer: as the model wrote it (None if it refused), and the option that it chooses (None if none)."""
+
+    asked: Asked
+    answer: str | None
+    chosen: int | None
+
+    @property
+    def right(self) -> bool:
+        """Whether it chooses the true option."""
+        return self.chosen == self.asked.subject
+
+
+@dataclass(frozen=True)
+class Answered:
+    """All answers of a task, which questions were answered right, and the fingerprint of the data."""
+
+    given: list[Given]
+    choices: Choices
+    fingerprint: str
+
+
+def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | AtOnce, seed: int) -> Answered:
+    """Asks every question of a task.
+
+    Args:
+        adapter: the model.
+        groups: all of one shape, at least one.
+        batch_size: questions given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
+        seed: of the order of options; the order in a group does not depend on the other groups.
+
+    Returns:
+        The answers.
+
+    Raises:
+        DataError: a picture cannot be read.
+        TtmbenchError: the model did not return one answer a question.
+        UsageError: the groups have more captions than there are letters for.
+    """
+    options = len(groups[0].captions)
+    if options > len(LETTERS):
+        raise UsageError(
+            f"a forced choice has at most {len(LETTERS)} options, and these groups have {options} captions"
+        )
+    style, fingerprint = adapter.choice_style, Fingerprint(groups)
+    questions = list(_questions(groups, style, seed))
+    open_picture = lru_cache(KEPT)(fingerprint.opener())
+    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    given: list[Given] = []
+
+    def ask(rows: slice) -> list[Given]:
+        part = questions[rows]
+        answers = list(adapter.answer([_handed(one, groups, style, open_picture) for one in part]))
+        if len(answers) != len(part):
+            raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
+        return [
+            Given(one, text, _read(text, one, groups[one.group], style))
+            for one, text in zip(part, answers, strict=True)
+        ]
+
+    with bar(len(questions), "asking", "questions") as shown:
+        for part in at_once.over(0, len(questions), ask):
+            given += part
+            shown.update(len(part))
+    fingerprint.take_in_the_rest()
+    return Answered(given, _choices(given, len(groups), len(groups[0].images)), fingerprint.hexdigest())
+
+
+def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:
+    for position, group in enumerate(groups):
+        images = len(group.images)
+        for subject in range(images):
+            for order in _orders(len(group.captions), style, f"{seed} {group.group_id} text {subject}"):
+                prompt = text_prompt([group.captions[option] for option in order])
+                yield Asked(position, "text", subject, order, prompt)
+        for subject in range(images if images > 1 else 0):
+            for order in _orders(images, style, f"{seed} {group.group_id} image {subject}"):
+                yield Asked(position, "image", subject, order, image_prompt(group.captions[subject], images))
+
+
+def _orders(options: int, style: ChoiceStyle, key: str) -> list[tuple[int, ...]]:
+    """One order drawn by the key, or that and its reverse."""
+    digest = hashlib.sha256(key.encode()).digest()
+    drawn = np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(options)
+    order = tuple(int(option) for option in drawn)
+    return [order] if style.order == "random" else [order, order[::-1]]
+
+
+def _handed(
+    asked: Asked, groups: Sequence[Group], style: ChoiceStyle, open_picture: Callable[[str], Image]
+) -> ChoiceQuestion:
+    """The question with its pictures, which are opened when the model takes them."""
+    group = groups[asked.group]
+    shown = [asked.subject] if asked.side == "text" else asked.order
+    names = [group.images[index].name for index in shown]
+    if asked.side == "text" or not style.side_by_side:
+        return ChoiceQuestion(asked.prompt, LazyPictures(names, open_picture))
+
+    def joined(_: str) -> Image:
+        return side_by_side([open_picture(name) for name in names])
+
+    return ChoiceQuestion(asked.prompt, LazyPictures([" | ".join(names)], joined))
+
+
+def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) -> int | None:
+    """The option that an answer chooses, by its number in the group."""
+    if answer is None:
+        return None
+    if asked.side == "text":
+        place = read_caption_choice(answer, [group.captions[option] for option in asked.order])
+    else:
+        place = read_image_choice(answer, len(asked.order), style.side_by_side)
+    return None if place is None else asked.order[place]
+
+
+def _choices(given: Sequence[Given], groups: int, images: int) -> Choices:
+    """A question that was asked in several orders is right if every answer is."""
+    text, image = np.ones((groups, images), dtype=bool), np.ones((groups, images), dtype=bool)
+    for one in given:
+        side = text if one.asked.side == "text" else image
+        side[one.asked.group, one.asked.subject] &= one.right
+    return Choices(text, image if images > 1 else None)

@@ -1,0 +1,173 @@
+"""Files of stored answers to forced choices: ColorSwap's release (two files) and SugarCrepe's GPT-4V answers.
+
+Both are JSON documents. ColorSwap has a list with one entry per group, in one file the questions for each image and in
+another those for each caption; SugarCrepe has a mapping of items with the answer that was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench.errors import DataError, UsageError
+from ttmbench.scoring.forced_choice.arrays import Choices
+from ttmbench.scoring.forced_choice.colorswap import read_colorswap_image, read_colorswap_text
+from ttmbench.types import GroupShape
+
+COLORSWAP, SUGARCREPE = "colorswap answers", "sugarcrepe answers"
+
+
+@dataclass(frozen=True)
+class StoredAnswers:
+    """What files of answers hold.
+
+    Attributes:
+        choices: which questions were answered right.
+        group_ids: in the order of the choices.
+        format: what the files were taken for.
+        unread: (group id, question, answer) of the answers that choose no option; they count as wrong.
+        notes: what a reader should know.
+    """
+
+    choices: Choices
+    group_ids: list[str]
+    format: str
+    unread: list[tuple[str, str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def is_answers(path: Path) -> bool:
+    """Whether a file is a whole JSON document of stored answers, rather than of scores; False if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if head[:1] not in (b"[", b"{"):
+            return False
+        content = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return _format_of(content) is not None
+
+
+def read_answers(paths: Sequence[Path], shape: GroupShape) -> StoredAnswers:
+    """Reads stored answers.
+
+    Args:
+        paths: one file, or ColorSwap's two in any order.
+        shape: images and captions per group, from the task.
+
+    Returns:
+        What was answered right.
+
+    Raises:
+        DataError: a file is in neither format, an entry is incomplete, or the files are not of the same groups.
+        UsageError: more files than the format has.
+    """
+    contents = [(path, _load(path)) for path in paths]
+    formats = [_format_of(content) for _, content in contents]
+    for path, found in zip(paths, formats, strict=True):
+        if found is None:
+            raise DataError(f"{path}: holds no answers of ColorSwap's release or of SugarCrepe's GPT-4V files")
+    if len(set(formats)) > 1 or (formats[0] == SUGARCREPE and len(paths) > 1) or len(paths) > 2:
+        raise UsageError("several files are read together only if they are ColorSwap's text and image answers")
+    wanted = GroupShape(1, 2) if formats[0] == SUGARCREPE else GroupShape(2, 2)
+    if shape != wanted:
+        raise DataError(f"{paths[0]}: {formats[0]} are of {wanted} groups, the task has {shape} groups")
+    if formats[0] == SUGARCREPE:
+        return _sugarcrepe(*contents[0])
+    return _colorswap(contents)
+
+
+def _format_of(content: Any) -> str | None:
+    if isinstance(content, list) and content and isinstance(content[0], dict):
+        return COLORSWAP if {"log_1", "log_2", "id"} <= set(content[0]) else None
+    if isinstance(content, dict):
+        first = next((value for value in content.values() if isinstance(value, dict)), {})
+        return SUGARCREPE if {"answer", "caption", "negative_caption"} <= set(first) else None
+    return None
+
+
+def _load(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
+    sides: dict[str, np.ndarray] = {}
+    ids: dict[str, list[str]] = {}
+    unread: list[tuple[str, str, str]] = []
+    for path, entries in contents:
+        side = "text" if "response_image_1" in entries[0] else "image"
+        if side in sides:
+            raise UsageError(f"both files hold answers to the {side} questions; one should hold the other side's")
+        rows = {}
+        for entry in entries:
+            group = str(entry.get("id") if isinstance(entry, dict) else None)
+            if group in rows:
+                raise DataError(f"{path}: group {group} is there twice")
+            rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
+        sides[side], ids[side] = np.array(list(rows.values()), dtype=bool), list(rows)
+    order = next(iter(ids.values()))
+    for side, found in ids.items():
+        absent = set(order) ^ set(found)
+        if absent:
+            raise DataError(f"group {min(absent)} is not in both files")
+        sides[side] = sides[side][[found.index(group) for group in order]]
+    return StoredAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
+
+
+def _colorswap_right(
+    path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: list[tuple[str, str, str]]
+) -> bool:
+    """Whether one answer is right. The options were shuffled, so the right one is what the log says."""
+    subject = "image" if side == "text" else "caption"
+    try:
+        answer, log = entry.get(f"response_{subject}_{number}"), entry[f"log_{number}"]
+        correct = (["A", "B"] if side == "text" else ["first", "second"]).index(log["correct_answer"])
+        captions = (str(log["caption_1"]), str(log["caption_2"])) if side == "text" else ("", "")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(
+            f"{path}: group {group} has no usable log_{number} (correct_answer, and the captions as they were shown)"
+        ) from None
+    if answer is None and "error" not in entry:
+        raise DataError(f"{path}: group {group} has no answer response_{subject}_{number}")
+    said = str(answer or "")
+    choice = read_colorswap_text(said, captions) if side == "text" else read_colorswap_image(said)
+    if choice is None:
+        unread.append((group, f"{subject} {number}", said))
+    return choice == correct
+
+
+def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
+    """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
+    right, ids, notes = [], [], []
+    unread: list[tuple[str, str, str]] = []
+    differing = []
+    for key, item in content.items():
+        if not isinstance(item, dict):
+            notes.append(f"the key '{key}' beside the items of {path.name} is no item and was left out")
+            continue
+        if not {"answer", "caption", "negative_caption"} <= set(item):
+            raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
+        answer = item["answer"] if isinstance(item["answer"], dict) else {"multiple_choice_answer": item["answer"]}
+        chosen, said = str(answer.get("multiple_choice_answer")).strip(), str(answer.get("free_form_answer", ""))
+        caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
+        if chosen not in (caption, negative):
+            unread.append((str(key), "image 1", said or chosen))
+        right.append([chosen == caption])
+        ids.append(str(key))
+        if "correct" in item and bool(item["correct"]) != right[-1][0]:
+            differing.append(str(key))
+    if differing:
+        notes.append(
+            f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
+            f"{', '.join(differing)}"
+        )
+    return StoredAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)

@@ -1,0 +1,130 @@
+"""Scoring by the least that a model can offer: one score for a picture and a caption, pair by pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ttmbench._util.images import KEPT, LazyPictures
+from ttmbench._util.progress import bar
+from ttmbench.errors import TtmbenchError
+from ttmbench.protocols import ManyAtOnce, PairScorer
+from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.blocks import PAIRS, Blocks, load, save, spans
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.inputs import distinct_images
+from ttmbench.types import Group, Scores
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is refused
+
+
+def score_with_pairs(
+    adapter: PairScorer,
+    groups: Sequence[Group],
+    batch_size: int | AtOnce,
+    all_pairs: bool,
+    fingerprint: Fingerprint | None = None,
+    blocks: Blocks | None = None,
+) -> tuple[Scores, str]:
+    """Scores a task pair by pair; each distinct pair is asked for once.
+
+    Args:
+        adapter: the model.
+        groups: all of one shape, at least one.
+        batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
+        all_pairs: also score every image with every caption of the task.
+        fingerprint: of the data, if it has been begun.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        The scores and the fingerprint of the data.
+
+    Raises:
+        DataError: a picture cannot be read.
+        TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
+    """
+    fingerprint = fingerprint or Fingerprint(groups)
+    images = dict((image.name, (group_id, image)) for group_id, image in distinct_images(groups))
+    captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
+    inside = [(image.name, c) for g in groups for image, c in product(g.images, g.captions)]
+    wanted = list(dict.fromkeys(inside))
+    if all_pairs:
+        if len(images) * len(captions) > MAX_GLOBAL_PAIRS:
+            raise TtmbenchError(
+                f"a global metric needs {len(images) * len(captions)} pairs from a model that scores pair by pair; "
+                f"at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or a task inside groups."
+            )
+        wanted = list(product(images, captions))
+    wanted.sort(key=_order_of(images))
+    score: dict[tuple[str, str], float] = {}
+    open_now: dict[str, Image] = {}
+    open_picture = lru_cache(KEPT)(fingerprint.opener())
+    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+
+    def values_of(chosen: slice) -> np.ndarray:
+        nonlocal open_now
+        part = wanted[chosen]
+        names = [name for name, _ in part]
+        if isinstance(adapter, ManyAtOnce):
+            pictures: Sequence[Image] = LazyPictures(names, open_picture)
+        else:
+            open_now = {name: open_now.get(name) or open_picture(name) for name in dict.fromkeys(names)}
+            pictures = [open_now[name] for name in names]
+        values = one_score_each(adapter.score_pairs(pictures, [c for _, c in part]), len(part))
+        shown.update(len(part))
+        return values
+
+    with bar(len(wanted), "scoring", "pairs") as shown:
+        for span in spans(len(wanted), PAIRS, at_once.rows):
+            values = load(blocks, "pairs", span)
+            if values is None:
+                values = np.concatenate(list(at_once.over(span.start, span.stop, values_of)))
+                save(blocks, "pairs", span, values)
+            else:
+                shown.update(len(values))
+            score.update(zip(wanted[span.start : span.stop], values.tolist(), strict=True))
+    fingerprint.take_in_the_rest()
+    shape = (len(groups), len(groups[0].images), len(groups[0].captions))
+    grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
+    matrix = None
+    if all_pairs:
+        rows = [image.name for group in groups for image in group.images]
+        columns = [caption for group in groups for caption in group.captions]
+        matrix = np.array([[score[(row, column)] for column in columns] for row in rows], dtype=np.float32)
+    return Scores(grouped, matrix), fingerprint.hexdigest()
+
+
+def one_score_each(values: Any, pairs: int) -> np.ndarray:
+    """What a model returned for pairs, checked.
+
+    Args:
+        values: what it returned.
+        pairs: number of pairs.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        TtmbenchError: it is no array of one real number a pair.
+    """
+    found = np.asarray(values)
+    if found.shape != (pairs,):
+        raise TtmbenchError(f"the model returned scores of shape {found.shape} for {pairs} pairs; one each is expected")
+    if found.dtype.kind not in "fiu":
+        raise TtmbenchError(f"the model returned scores of type {found.dtype}; real numbers are expected")
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused by group
+        return found.astype(np.float32)
+
+
+def _order_of(images: Mapping[str, Any]) -> Callable[[tuple[str, str]], int]:
+    """Sort key that keeps the pairs of one picture together, so that it is opened once."""
+    position = {name: index for index, name in enumerate(images)}
+    return lambda pair: position[pair[0]]

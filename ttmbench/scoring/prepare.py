@@ -1,0 +1,169 @@
+"""A task made ready for a model: every picture decoded and preprocessed once, every caption tokenised once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ttmbench._util.progress import bar
+from ttmbench.errors import DataError, UsageError
+from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.scoring.fingerprint import Fingerprint, open_all
+from ttmbench.scoring.inputs import (
+    Prepared,
+    Rows,
+    concatenate,
+    distinct_captions,
+    distinct_images,
+    n_rows,
+    rows_of,
+    subset,
+    take,
+)
+from ttmbench.types import Group, GroupShape, ImageRef
+
+if TYPE_CHECKING:
+    from ttmbench.protocols import Batch
+
+
+class PreparedPictures(Protocol):
+    """Where prepared pictures are kept, by the digest of their files."""
+
+    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
+        """A prepared picture as one row, and the digest of its pixels; None if it is not there."""
+        ...
+
+    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
+        """Keeps a prepared picture and the digest of its pixels."""
+        ...
+
+
+def prepare(
+    adapter: DualEncoder | PreparedPairScorer,
+    groups: Sequence[Group],
+    batch_size: int,
+    enlarge: float | None = None,
+    fingerprint: Fingerprint | None = None,
+    kept: PreparedPictures | None = None,
+) -> tuple[Prepared, str]:
+    """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
+
+    Args:
+        adapter: the model.
+        groups: all of one shape, at least one.
+        batch_size: pictures held decoded at a time.
+        enlarge: also keep the images so many times as large, for augmentation.
+        fingerprint: of the data, if it has been begun.
+        kept: where prepared pictures are kept, if anywhere; not used with ``enlarge``.
+
+    Returns:
+        The prepared inputs and the fingerprint of the data.
+
+    Raises:
+        DataError: a picture cannot be read.
+        UsageError: the model has no way to augment, and ``enlarge`` is set.
+    """
+    if enlarge is not None and not isinstance(adapter, Augmentable):
+        raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
+    fingerprint = fingerprint or Fingerprint(groups)
+    images = list(distinct_images(groups))
+    parts: list[Batch] = []
+    larger: list[Batch] = []
+    with bar(len(images), "preparing", "images") as shown:
+        for start in range(0, len(images), batch_size):
+            some = images[start : start + batch_size]
+            if enlarge is not None and isinstance(adapter, Augmentable):
+                part, enlarged_part = _prepare_twice(adapter, some, fingerprint, enlarge)
+                parts.append(part)
+                larger.append(enlarged_part)
+            else:
+                parts.append(prepare_some(adapter, some, fingerprint, kept))
+            shown.update(len(some))
+    captions, rows = distinct_captions(groups), rows_of(groups)
+    enlarged = concatenate(larger) if larger else None
+    tokens = adapter.prepare_captions(captions)
+    return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
+
+
+def _prepare_twice(
+    adapter: Any, images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint, enlarge: float
+) -> tuple[Batch, Batch]:
+    """Prepares pictures in the model's own size and in a larger one."""
+    pictures = open_all(images, fingerprint)
+    return adapter.prepare_images(pictures), adapter.prepare_enlarged(pictures, enlarge)
+
+
+def prepare_some(
+    adapter: DualEncoder | PreparedPairScorer,
+    images: Sequence[tuple[str, ImageRef]],
+    fingerprint: Fingerprint,
+    kept: PreparedPictures | None,
+) -> Batch:
+    """Prepares pictures, or takes them from where prepared ones are kept.
+
+    Args:
+        adapter: the model.
+        images: each with a group that has it, for messages.
+        fingerprint: takes them in.
+        kept: where prepared pictures are kept, if anywhere.
+
+    Returns:
+        One row a picture.
+    """
+    if kept is None:
+        return adapter.prepare_images(open_all(images, fingerprint))
+    rows: dict[str, Batch] = {}
+    new = []
+    for group_id, image in images:
+        found = kept.get(image)
+        if found is None:
+            new.append((group_id, image))
+        else:
+            rows[image.name], pixels = found
+            fingerprint.note(image, pixels)
+    if new:
+        batch = adapter.prepare_images(open_all(new, fingerprint))
+        for place, (_, image) in enumerate(new):
+            rows[image.name] = take(batch, slice(place, place + 1))
+            kept.put(image, rows[image.name], fingerprint.of(image))
+        if len(new) == len(images):
+            return batch
+    return concatenate([rows[image.name] for _, image in images])
+
+
+def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
+    """The inputs of a model that reads stored features: row by row, group by group, with no picture opened.
+
+    Args:
+        adapter: the model.
+        shape: images and captions per group, from the task.
+        limit: use no more groups than this.
+
+    Returns:
+        The inputs and the fingerprint of the data.
+
+    Raises:
+        DataError: the rows make no whole groups of this shape, or more groups on one side than on the other.
+    """
+    images, captions = adapter.stored_images(), adapter.stored_captions()
+    groups, rest = divmod(n_rows(images), shape.images)
+    if rest or n_rows(captions) != groups * shape.captions or groups == 0:
+        raise DataError(
+            f"{n_rows(images)} stored images and {n_rows(captions)} captions make no groups of {shape}: "
+            f"images go by {shape.images} a group, captions by {shape.captions}"
+        )
+    groups = min(groups, limit or groups)
+    rows = Rows(
+        np.arange(groups * shape.images).reshape(groups, -1), np.arange(groups * shape.captions).reshape(groups, -1)
+    )
+    prepared = subset(Prepared(images, captions, rows), np.arange(groups))
+    digest = hashlib.sha256()
+    for batch in (prepared.images, prepared.captions):
+        assert not isinstance(batch, list), "features are tensors"
+        tensors = batch.values() if isinstance(batch, Mapping) else [batch]
+        for tensor in tensors:
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return prepared, digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Test-time matching: Algorithm 1, its variants, training and checkpoints."""

@@ -1,0 +1,358 @@
+"""Test-Time Matching: Algorithm 1 of arXiv:2510.07632, inside groups and over the whole dataset (section 3.2.1).
+
+Nothing in this file knows which caption is true. Captions are shuffled by seed before anything looks at them, so
+"caption i belongs to image i" is false here; `Step.captions` is mapped back by whoever reports.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ttmbench._util.progress import bar
+from ttmbench.config import DEFAULT_SHARE, TTMConfig
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.matching import match_global, match_groups
+from ttmbench.metrics import group_score
+from ttmbench.protocols import Trainable
+from ttmbench.schedules import threshold_for_coverage
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.ttm.trainer import Trainer, TrainingState
+from ttmbench.types import ScheduleSpec, Scores
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A candidate matching of every unit (a group; a pair in the global variant) and how sure the model is of it.
+
+    Attributes:
+        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
+        confidence: what tau_t is compared with, logits [units]: the margin; the pair's score in the global variant.
+        tie: bool [units]; a tied unit is never selected.
+    """
+
+    captions: np.ndarray
+    confidence: np.ndarray
+    tie: np.ndarray
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an iteration trains on.
+
+    Attributes:
+        captions: as in `PseudoLabels`.
+        selected: bool [units].
+    """
+
+    captions: np.ndarray
+    selected: np.ndarray
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
+
+    Attributes:
+        choice: Algorithm 1's own.
+        in_task_order: its captions by their positions in the task's own order, int [units, images of a unit].
+        tie: bool [units].
+        n_captions: how many captions a unit has to choose from.
+        is_global: units are pairs of one assignment, in which no caption is given twice.
+        rng: for what is drawn at random; the same seed and iteration give the same stream.
+    """
+
+    choice: Choice
+    in_task_order: np.ndarray
+    tie: np.ndarray
+    n_captions: int
+    is_global: bool
+    rng: np.random.Generator
+
+
+Supervision = Callable[[Proposal], Choice]
+
+
+def own_choice(proposal: Proposal) -> Choice:
+    """The supervision of Algorithm 1: train on what the threshold keeps."""
+    return proposal.choice
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration as TTM itself sees it: no label was read.
+
+    Attributes:
+        iteration: from 1.
+        threshold: tau_t.
+        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit].
+        selected: bool [units].
+        tie: bool [units].
+        loss: mean loss of each epoch.
+        learning_rate: at the start of the iteration.
+        scores: of the finetuned model, in the task's own order.
+        seconds: wall time.
+    """
+
+    iteration: int
+    threshold: float
+    captions: np.ndarray
+    selected: np.ndarray
+    tie: np.ndarray
+    loss: tuple[float, ...]
+    learning_rate: float
+    scores: Scores
+    seconds: float
+
+
+Kept = Callable[[Step, TrainingState], object]
+"""Called after every iteration, before it is yielded; the tensors are the model's own and change with the next."""
+
+
+def adapt(
+    stage: Stage,
+    scores: Scores,
+    *,
+    config: TTMConfig,
+    schedule: ScheduleSpec,
+    learning_rate: float,
+    seed: int,
+    supervision: Supervision = own_choice,
+    resume: TrainingState | None = None,
+    keep: Kept | None = None,
+) -> Iterator[Step]:
+    """Runs TTM and yields every iteration; the model is changed in place and the last iteration is the result.
+
+    Args:
+        stage: model and prepared inputs.
+        scores: of the model that the run starts from, so that it is not scored again.
+        config: hyperparameters.
+        schedule: threshold schedule.
+        learning_rate: at the start of the first iteration.
+        seed: shuffles the captions and orders the batches.
+        supervision: what each iteration trains on; by default Algorithm 1's own choice.
+        resume: where an earlier run with the same arguments stopped; its iterations are not yielded again.
+        keep: given every iteration and the state after it.
+
+    Yields:
+        One Step an iteration.
+
+    Raises:
+        TtmbenchError: no threshold can be chosen, or the loss is not finite.
+    """
+    blind = _Blind(stage, seed)
+    labels = blind.propose(scores)
+    by_share = config.by_share(stage.is_global)
+    thresholds = np.asarray(schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations))
+    if thresholds.shape != (config.iterations,) or not np.isfinite(thresholds).all():
+        raise TtmbenchError(
+            f"schedule '{schedule.name}' gave thresholds of shape {list(thresholds.shape)} for {config.iterations} "
+            "iterations; one finite number each is expected"
+        )
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    done = 0
+    if resume is not None:
+        trainer.resume(resume)
+        done, scores = resume.iteration, resume.scores
+        labels = blind.propose(scores)
+    with bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
+        shown.update(done * config.epochs)
+        for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
+            started = time.perf_counter()
+            own = Choice(labels.captions, select(labels, threshold, by_share))
+            chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
+            loss = trainer.train(iteration, blind.pairs(chosen), shown)
+            rate = trainer.rate(iteration)
+            if loss:
+                scores = _score_trained(stage, iteration, rate)
+            seconds = time.perf_counter() - started
+            captions = blind.unshuffle(chosen.captions)
+            step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
+            if keep is not None:
+                keep(step, trainer.state(iteration, scores))
+            yield step
+            if iteration < config.iterations:
+                labels = blind.propose(scores)
+
+
+def overfit(
+    stage: Stage,
+    scores: Scores,
+    *,
+    config: TTMConfig,
+    learning_rate: float,
+    seed: int,
+    resume: TrainingState | None = None,
+    keep: Kept | None = None,
+) -> Iterator[Step]:
+    """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
+
+    Every unit without a tie is kept, and the matching is never looked at again. Training has TTM's budget with the
+    same restarts, and ends early once every kept group satisfies the group score with its pseudo-label as the truth.
+
+    Args:
+        stage: model and prepared inputs; the model is changed in place.
+        scores: of the model that the run starts from.
+        config: hyperparameters; those of the threshold are not used.
+        learning_rate: at the start.
+        seed: shuffles the captions and orders the batches.
+        resume: as in `adapt`.
+        keep: as in `adapt`.
+
+    Yields:
+        One Step a restart, its threshold 0.
+
+    Raises:
+        TtmbenchError: the loss is not finite.
+    """
+    blind = _Blind(stage, seed)
+    labels = blind.propose(scores)
+    fixed = select(labels, -math.inf, by_share=False)
+    pairs = blind.pairs(Choice(labels.captions, fixed))
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    captions = blind.unshuffle(labels.captions)
+    done = 0
+    if resume is not None:
+        trainer.resume(resume)
+        done, scores = resume.iteration, resume.scores
+        if _overfitted(stage, scores, fixed, captions):
+            return
+    with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
+        shown.update(done * config.epochs)
+        for iteration in range(done + 1, config.iterations + 1):
+            started = time.perf_counter()
+            loss = trainer.train(iteration, pairs, shown)
+            rate = trainer.rate(iteration)
+            if loss:
+                scores = _score_trained(stage, iteration, rate)
+            seconds = time.perf_counter() - started
+            step = Step(iteration, 0.0, captions, fixed, labels.tie, loss, rate, scores, seconds)
+            if keep is not None:
+                keep(step, trainer.state(iteration, scores))
+            yield step
+            if _overfitted(stage, scores, fixed, captions):
+                break
+
+
+def _score_trained(stage: Stage, iteration: int, learning_rate: float) -> Scores:
+    """Scores of the model after an iteration; TtmbenchError if training has blown it up."""
+    scores = stage.score()
+    if not np.isfinite(scores.groups).all():
+        raise TtmbenchError(
+            f"after iteration {iteration} the model's scores are no finite numbers; a lower learning rate may help "
+            f"(--ttm_args lr={learning_rate / 10:.1e})"
+        )
+    return scores
+
+
+def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray:
+    """Which units become pseudo-labels: confident enough, and never a tied one.
+
+    Args:
+        labels: the candidates.
+        threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
+        by_share: the share rule (section B.1). The number to keep is that share of all units, tied ones included,
+            rounded down as the authors do; of units with equal confidence at the end of it, the later ones are kept.
+
+    Returns:
+        bool [units].
+    """
+    if not by_share:
+        return (labels.confidence >= threshold) & ~labels.tie
+    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)  # 0.1 of 30 is 3, whatever 1 - 0.9 rounds to
+    ranked = np.argsort(np.where(labels.tie, -np.inf, labels.confidence), kind="stable")[::-1]
+    chosen = np.zeros(len(labels.tie), dtype=bool)
+    chosen[ranked[: max(0, keep)]] = True
+    return chosen & ~labels.tie
+
+
+class _Blind:
+    """The task with its captions in an order drawn by seed: inside every group, or among all captions."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage = stage
+        captions = stage.prepared.rows.captions
+        rng = np.random.default_rng([seed, 0])
+        if stage.is_global:
+            self._order = rng.permutation(captions.size)
+        else:
+            self._order = rng.permuted(np.broadcast_to(np.arange(captions.shape[1]), captions.shape), axis=1)
+
+    def propose(self, scores: Scores) -> PseudoLabels:
+        """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
+        if self._stage.is_global:
+            assert scores.all_pairs is not None, "the global variant scores every pair"
+            overall = match_global(scores.all_pairs[:, self._order])
+            return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
+        matching = match_groups(np.take_along_axis(scores.groups, self._order[:, None, :], axis=2))
+        return PseudoLabels(matching.captions, matching.margin, matching.tie)
+
+    def proposal(self, choice: Choice, tie: np.ndarray, rng: np.random.Generator) -> Proposal:
+        """Algorithm 1's choice as a supervision gets to see it."""
+        n_captions = int(self._order.shape[-1])
+        return Proposal(choice, self.unshuffle(choice.captions), tie, n_captions, self._stage.is_global, rng)
+
+    def unshuffle(self, captions: np.ndarray) -> np.ndarray:
+        """A matching's captions by their positions in the task's own order."""
+        if self._stage.is_global:
+            return np.asarray(self._order[captions])
+        return np.take_along_axis(self._order, captions, axis=1)
+
+    def pairs(self, choice: Choice) -> TrainingPairs:
+        """What to train on for the chosen units, as rows of distinct images and captions."""
+        rows, own = self._stage.prepared.rows, self.unshuffle(choice.captions)
+        if not isinstance(self._stage.adapter, Trainable):
+            return self._all_inside(choice)
+        if self._stage.is_global:
+            images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[own]
+        else:
+            images, captions = rows.images, np.take_along_axis(rows.captions, own, axis=1)
+        return TrainingPairs(images[choice.selected], captions[choice.selected])
+
+    def _all_inside(self, choice: Choice) -> TrainingPairs:
+        """Every pair inside the chosen groups, in the shuffled order, and which of them the choice matches."""
+        if self._stage.is_global:
+            raise UsageError(
+                "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
+                "use a task that is matched inside groups"
+            )
+        rows, chosen = self._stage.prepared.rows, choice.selected
+        shuffled = np.take_along_axis(rows.captions, self._order, axis=1)[chosen]
+        images = rows.images[chosen]
+        shape = (*images.shape, shuffled.shape[1])
+        matched = choice.captions[chosen][:, :, None] == np.arange(shape[2])
+        return TrainingPairs(
+            np.broadcast_to(images[:, :, None], shape).reshape(len(images), -1),
+            np.broadcast_to(shuffled[:, None, :], shape).reshape(len(images), -1),
+            matched.reshape(len(images), -1),
+        )
+
+
+def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
+    if config.tau_start is not None:
+        return config.tau_start
+    if by_share:
+        return DEFAULT_SHARE
+    clear = labels.confidence[~labels.tie]
+    if len(clear) == 0:
+        return 0.0
+    return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
+
+
+def _overfitted(stage: Stage, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether there is nothing left to train: no group was kept, or each satisfies the group score of its label."""
+    if not fixed.any():
+        return True
+    return not stage.is_global and _fits(scores.groups[fixed], captions[fixed])
+
+
+def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether every group satisfies the group score if its pseudo-label were the truth."""
+    rest = np.array([np.setdiff1d(np.arange(scores.shape[2]), row) for row in captions]).reshape(len(captions), -1)
+    order = np.concatenate([captions, rest.astype(captions.dtype)], axis=1)
+    return bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())

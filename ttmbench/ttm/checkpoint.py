@@ -1,0 +1,218 @@
+"""The test-time stage on disk while it runs, so that a run that was stopped goes on where it was.
+
+A folder for every variant and seed holds each finished iteration, where training stands after the last of them, and,
+once the seed is over, its final scores. Every file carries a digest; one that does not fit is never used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmbench._util.console import complain
+from ttmbench.errors import TtmbenchError
+from ttmbench.results.files import write_atomically
+from ttmbench.ttm.algorithm import Step
+from ttmbench.ttm.trainer import TrainingState
+from ttmbench.types import Scores
+
+Tensors = dict[str, torch.Tensor]
+_TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a seed stands.
+
+    Attributes:
+        steps: finished iterations, in order.
+        state: of training after the last of them; None before the first, and once the seed is over.
+        final: scores that the seed ended with; None while it runs.
+    """
+
+    steps: tuple[Step, ...] = ()
+    state: TrainingState | None = None
+    final: Scores | None = None
+
+
+class SeedCheckpoint:
+    """One variant and seed of a task. Without a folder it keeps nothing.
+
+    Args:
+        folder: where its files go.
+        start: digest of what the seed starts from; what was kept of another start is thrown away.
+        warn: told once if files cannot be written; the run goes on without them.
+    """
+
+    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
+        self._folder, self._start, self._warn = folder, start, warn
+
+    def read(self) -> Standing:
+        """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
+        if self._folder is None or not self._folder.is_dir():
+            return Standing()
+        try:
+            return self._read(self._folder)
+        except FileNotFoundError:
+            pass  # stopped before its first iteration was over
+        except Exception as error:
+            complain(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return Standing()
+
+    def keep(self, step: Step, state: TrainingState) -> None:
+        """Takes down a finished iteration and where training stands after it."""
+        about = {
+            "iteration": step.iteration,
+            "threshold": step.threshold,
+            "loss": list(step.loss),
+            "learning_rate": step.learning_rate,
+            "seconds": step.seconds,
+        }
+        arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+        self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
+        self._write(_TRAINING, _state_tensors(state), {"iteration": state.iteration})
+
+    def finish(self, final: Scores, steps: int) -> None:
+        """The seed is over: keeps its scores and lets go of the training state."""
+        if self._folder is None:
+            return
+        self._write(_FINAL, _score_tensors(final), {"steps": steps})
+        (self._folder / _TRAINING).unlink(missing_ok=True)
+
+    def _read(self, folder: Path) -> Standing:
+        if (folder / _FINAL).exists():
+            tensors, about = self._load(folder / _FINAL)
+            return Standing(self._steps(folder, about["steps"]), None, _scores_of(tensors))
+        tensors, about = self._load(folder / _TRAINING)
+        steps = self._steps(folder, about["iteration"])
+        return Standing(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
+
+    def _steps(self, folder: Path, count: int) -> tuple[Step, ...]:
+        steps = []
+        for iteration in range(1, count + 1):
+            tensors, about = self._load(folder / _step_name(iteration))
+            steps.append(
+                Step(
+                    iteration=about["iteration"],
+                    threshold=about["threshold"],
+                    captions=tensors["captions"].numpy(),
+                    selected=tensors["selected"].numpy(),
+                    tie=tensors["tie"].numpy(),
+                    loss=tuple(about["loss"]),
+                    learning_rate=about["learning_rate"],
+                    scores=_scores_of(tensors),
+                    seconds=about["seconds"],
+                )
+            )
+        return tuple(steps)
+
+    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any]) -> None:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+            card = {**about, "start": self._start, "sha256": _digest(apart)}
+            text = {"ttmbench": json.dumps(card, sort_keys=True)}
+            write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
+        except (OSError, SafetensorError, TtmbenchError) as error:
+            told = isinstance(error, TtmbenchError)
+            self._warn(str(error) if told else f"{self._folder / name} cannot be written: {error}")
+            self._folder = None
+
+    def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
+        from safetensors import safe_open
+
+        if not path.exists():
+            raise FileNotFoundError(path)
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})["ttmbench"])
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        if about["sha256"] != _digest(tensors):
+            raise ValueError(f"{path.name} is damaged")
+        if about["start"] != self._start:
+            raise ValueError("it began from other scores")
+        return tensors, about
+
+
+class TaskCheckpoint:
+    """The test-time stage of one task on disk.
+
+    Args:
+        folder: of the task; None to keep nothing.
+        data: fingerprint of the data; part of what every seed starts from.
+    """
+
+    def __init__(self, folder: Path | None = None, data: str = "") -> None:
+        self._folder, self._data, self._warned = folder, data, False
+
+    def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
+        """The files of one variant and seed, which start from raw scores."""
+        folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
+        start = "" if folder is None else f"{self._data}:{_digest(_score_tensors(raw))}"
+        return SeedCheckpoint(folder, start, self._warn)
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            complain(f"{why}; the test-time stage goes on, but if it is stopped it continues from before this")
+        self._warned = True
+
+
+def _step_name(iteration: int) -> str:
+    return f"iteration_{iteration}.safetensors"
+
+
+def _score_tensors(scores: Scores) -> Tensors:
+    tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
+    if scores.all_pairs is not None:
+        tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
+    return tensors
+
+
+def _scores_of(tensors: Tensors) -> Scores:
+    pairs = tensors.get("scores.all_pairs")
+    return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
+
+
+def _state_tensors(state: TrainingState) -> Tensors:
+    tensors = {f"model.{name}": tensor for name, tensor in state.model.items()}
+    tensors |= {f"random.{device}": random for device, random in state.random.items()}
+    for number, values in (state.optimizer or {}).items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    return tensors
+
+
+def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState:
+    model: Tensors = {}
+    random: Tensors = {}
+    optimizer: dict[int, Tensors] = {}
+    for key, tensor in tensors.items():
+        kind, name = key.split(".", 1)
+        if kind == "optimizer":
+            number, name = name.split(".", 1)
+            optimizer.setdefault(int(number), {})[name] = tensor
+        else:
+            {"model": model, "random": random}[kind][name] = tensor
+    return TrainingState(iteration, scores, model, optimizer or None, random)
+
+
+def _digest(tensors: Tensors) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

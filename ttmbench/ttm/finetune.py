@@ -1,0 +1,260 @@
+"""Finetuning on pseudo-labels: AdamW, and a learning rate that falls along a cosine and restarts each iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ttmbench.config import TTMConfig
+from ttmbench.errors import TtmbenchError
+from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
+from ttmbench.scoring.batch_size import DEFAULT, AtOnce, attempt
+from ttmbench.scoring.inputs import Prepared, n_rows, take
+
+if TYPE_CHECKING:
+    from ttmbench.protocols import Batch
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Pairs to train on.
+
+    Attributes:
+        images: rows of distinct images, int [units, pairs of a unit].
+        captions: rows of distinct captions, of the same shape.
+        matched: whether the model is to say that the pair matches, bool of the same shape; None where only matched
+            pairs are trained on.
+    """
+
+    images: np.ndarray
+    captions: np.ndarray
+    matched: np.ndarray | None = None
+
+
+def make_optimizer(adapter: Trainable | PairTrainable, config: TTMConfig) -> torch.optim.AdamW:
+    """AdamW over all parameters the adapter trains, fused where the device has it."""
+    parameters = list(adapter.parameters())
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+    return torch.optim.AdamW(parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
+
+
+def iteration_learning_rate(config: TTMConfig, lr: float, iteration: int) -> float:
+    """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
+    return lr * config.lr_restart ** (iteration - 1)
+
+
+def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
+    """Factor on the iteration's learning rate: 1 at the first step, ``floor`` after the last.
+
+    >>> cosine_within_iteration(0, 10, 0.1), round(cosine_within_iteration(10, 10, 0.1), 6)
+    (1.0, 0.1)
+    """
+    return floor + (1 - floor) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def finetune(
+    adapter: Trainable | PairTrainable,
+    prepared: Prepared,
+    pairs: TrainingPairs,
+    optimizer: torch.optim.Optimizer,
+    *,
+    config: TTMConfig,
+    learning_rate: float,
+    batch: int,
+    rng: np.random.Generator,
+    crop_rng: np.random.Generator | None = None,
+    epoch_done: Callable[[float], object] = lambda loss: None,
+    at_once: int | AtOnce = DEFAULT,
+) -> tuple[float, ...]:
+    """Trains on pairs for ``config.epochs`` epochs.
+
+    With matched pairs alone, every image of a batch meets every caption of it. With pairs that are said to match or
+    not, each stands on its own, so a batch is gone through in parts of ``at_once`` pairs. If memory runs out, the
+    gradient of the same loss over the same batch is computed in smaller parts, where the adapter can do that.
+
+    Args:
+        adapter: the model; changed in place.
+        prepared: the task's prepared inputs.
+        pairs: what to train on, at least one unit.
+        optimizer: from `make_optimizer`; its state is used and changed.
+        config: hyperparameters.
+        learning_rate: at the start of this iteration.
+        batch: units in a batch.
+        rng: orders the units anew in every epoch.
+        crop_rng: places the crops of enlarged pictures, where the task was prepared for augmentation.
+        epoch_done: called with the loss of each epoch.
+        at_once: what is in memory at a time; changes gradients by rounding at most.
+
+    Returns:
+        Loss of every epoch: the mean over its batches, each weighted with its units, so that a smaller last batch
+        counts less. (The gradient of a batch is not weighted: every batch is one step.)
+
+    Raises:
+        TtmbenchError: the loss is not a finite number, or memory is too small.
+    """
+    memory = AtOnce.of(at_once)
+    units = len(pairs.images)
+    steps_per_epoch = -(-units // batch)
+    steps = steps_per_epoch * config.epochs
+    losses: list[float] = []
+    for epoch in range(config.epochs):
+        order = rng.permutation(units)
+        total = torch.zeros(())
+        for step in range(steps_per_epoch):
+            chosen = order[step * batch : (step + 1) * batch]
+            factor = cosine_within_iteration(epoch * steps_per_epoch + step, steps, config.lr_floor)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * factor
+            inputs = _batch(adapter, prepared, pairs, chosen, crop_rng)
+            loss = _gradient(adapter, inputs, optimizer, memory)
+            optimizer.step()
+            total = total + loss * len(chosen)  # stays on the device: one wait an epoch
+        losses.append(float(total) / units)
+        if not math.isfinite(losses[-1]):
+            raise TtmbenchError(
+                f"the loss became {losses[-1]} in epoch {epoch + 1}; a lower learning rate may help "
+                f"(--ttm_args lr={learning_rate / 10:.1e})"
+            )
+        epoch_done(losses[-1])
+    return tuple(losses)
+
+
+@dataclass(frozen=True)
+class _TrainingBatch:
+    """Prepared pairs of one step; ``matched`` as in `TrainingPairs`, flat."""
+
+    images: Batch
+    captions: Batch
+    matched: np.ndarray | None
+
+
+def _batch(
+    adapter: Trainable | PairTrainable,
+    prepared: Prepared,
+    pairs: TrainingPairs,
+    chosen: np.ndarray,
+    crop_rng: np.random.Generator | None,
+) -> _TrainingBatch:
+    images, captions = pairs.images[chosen].reshape(-1), pairs.captions[chosen].reshape(-1)
+    if pairs.matched is None:
+        assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
+        return _TrainingBatch(_pictures(adapter, prepared, images, crop_rng), take(prepared.captions, captions), None)
+    assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
+    matched = pairs.matched[chosen].reshape(-1)
+    return _TrainingBatch(take(prepared.images, images), take(prepared.captions, captions), matched)
+
+
+def _gradient(
+    adapter: Trainable | PairTrainable, batch: _TrainingBatch, optimizer: torch.optim.Optimizer, memory: AtOnce
+) -> torch.Tensor:
+    """Leaves a batch's gradient in the parameters and returns its loss; in smaller parts once memory has run out."""
+    size = n_rows(batch.images)
+    while True:
+        optimizer.zero_grad(set_to_none=True)
+        if batch.matched is not None:
+            assert isinstance(adapter, PairTrainable), "pairs that do not match are for such adapters alone"
+            done, loss = attempt(lambda: _pairs_in_parts(adapter, batch, memory.training or memory.rows))
+        elif memory.training is None or memory.training >= size:
+            assert isinstance(adapter, Trainable), "matched pairs alone are for such adapters"
+            done, loss = attempt(lambda: _whole(adapter, batch))
+        else:
+            assert isinstance(adapter, TrainableInParts), "parts are asked for only where they can be"
+            done, loss = attempt(lambda: contrastive_in_parts(adapter, batch.images, batch.captions, memory.training))
+        if done:
+            return loss
+        optimizer.zero_grad(set_to_none=True)
+        if batch.matched is None and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
+            raise TtmbenchError(
+                f"out of memory while training on {size} images. Their number is part of the method, so it is not "
+                "changed, and this model cannot compute the gradient in parts; try --dtype bf16, or another batch "
+                "with --ttm_args batch_groups=N"
+            )
+        memory.smaller_training_parts(size if batch.matched is None else min(size, memory.rows))
+
+
+def _whole(adapter: Trainable, batch: _TrainingBatch) -> torch.Tensor:
+    loss = adapter.matching_loss(batch.images, batch.captions)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach().float()
+
+
+def _pairs_in_parts(adapter: PairTrainable, batch: _TrainingBatch, at_once: int) -> torch.Tensor:
+    """The loss is a mean over pairs, so parts of it add up."""
+    assert batch.matched is not None, "pairs are said to match or not"
+    total = torch.zeros(())
+    for start in range(0, len(batch.matched), at_once):
+        part = slice(start, start + at_once)
+        matched = batch.matched[part]
+        loss = adapter.pair_loss(take(batch.images, part), take(batch.captions, part), matched)
+        loss = loss * (len(matched) / len(batch.matched))
+        loss.backward()  # type: ignore[no-untyped-call]
+        total = total + loss.detach().float()
+    return total
+
+
+def contrastive_in_parts(
+    adapter: TrainableInParts, images: Batch, captions: Batch, at_once: int | None
+) -> torch.Tensor:
+    """The gradient of a contrastive loss over a whole batch, with only some of its rows in memory at a time.
+
+    Features of all rows are computed without gradients; the loss's gradient with respect to them is taken; then the
+    towers are gone through again in parts, each with the gradient of its features (arXiv:2101.06983). Up to rounding
+    this is the gradient of ``matching_loss``.
+
+    Args:
+        adapter: the model.
+        images: prepared images of the batch.
+        captions: prepared captions, as many.
+        at_once: rows in memory at a time.
+
+    Returns:
+        The loss; gradients are added to the parameters.
+    """
+    assert at_once is not None, "asked for once memory has run out"
+    sides = ((adapter.train_images, images), (adapter.train_captions, captions))
+    parts = [slice(start, start + at_once) for start in range(0, n_rows(images), at_once)]
+    features = []
+    with torch.no_grad():
+        for tower, rows in sides:
+            features.append(torch.cat([tower(take(rows, part)) for part in parts]).requires_grad_())
+    loss = adapter.loss_of(*features)
+    loss.backward()  # type: ignore[no-untyped-call]
+    for (tower, rows), whole in zip(sides, features, strict=True):
+        assert whole.grad is not None, "the loss depends on both sides"
+        for part in parts:
+            tower(take(rows, part)).backward(whole.grad[part])  # type: ignore[no-untyped-call]
+    return loss.detach().float()
+
+
+def _pictures(adapter: Trainable, prepared: Prepared, rows: np.ndarray, crop_rng: np.random.Generator | None) -> Batch:
+    """The pictures of a batch; other crops of the enlarged ones each time, under augmentation."""
+    if prepared.enlarged is None or crop_rng is None:
+        return take(prepared.images, rows)
+    assert isinstance(adapter, Augmentable), "only such an adapter's pictures were enlarged"
+    return adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))
+
+
+def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
+    """A copy of everything that training changes."""
+    return {name: tensor.detach().clone() for name, tensor in adapter.state_dict().items()}
+
+
+def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
+    """Goes back to a snapshot; the snapshot stays usable."""
+    adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
+
+
+@contextmanager
+def restored(adapter: Trainable | PairTrainable) -> Iterator[None]:
+    """Whatever is trained inside, the model leaves as it came."""
+    before = snapshot(adapter)
+    try:
+        yield
+    finally:
+        restore(adapter, before)

@@ -1,0 +1,357 @@
+"""The test-time stage of one task: TTM, SimpleMatch's overfitting step, the oracle, the controls, the label audit.
+
+Here TTM's choices meet the labels, for the report alone. Every variant starts from the same model and leaves it as it
+found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.plugins.registry import Registry
+from ttmbench.results.summary import metric_mean
+from ttmbench.scoring.inputs import Rows, subset
+from ttmbench.scoring.prepared_task import Stage
+from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, overfit, own_choice
+from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.ttm.finetune import restore, restored, snapshot
+from ttmbench.ttm.supervision import CONTROLS, oracle
+from ttmbench.ttm.trainer import TrainingState
+from ttmbench.types import IterationRecord, MetricSpec, Scores
+
+Variant = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
+"""Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
+
+Finished = Callable[[int, dict[str, Any]], object]
+"""Called with the seed and the record of a run that is over, while the model is still adapted."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a variant gives.
+
+    Attributes:
+        scores: that each seed ends with.
+        record: for the results document.
+    """
+
+    scores: list[Scores]
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _SeedRun:
+    """One seed of a variant: its iterations, and the scores it ends with."""
+
+    seed: int
+    steps: tuple[Step, ...]
+    final: Scores
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A task, a model and the settings of the test-time stage.
+
+    Attributes:
+        registry: schedules and hooks.
+        spec: the task.
+        stage: model and prepared inputs.
+        raw: scores of the model as it is.
+        settings: hyperparameters.
+        preset: what ``--ttm_preset`` says.
+        metrics: what is reported of every iteration.
+        seeds: one run each.
+        seed: of what all seeds share: the split of the holdout.
+        checkpoint: where iterations are kept while it runs.
+    """
+
+    registry: Registry
+    spec: TaskSpec
+    stage: Stage
+    raw: Scores
+    settings: TTMConfig
+    preset: str
+    metrics: Sequence[MetricSpec]
+    seeds: Sequence[int]
+    seed: int = 0
+    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
+
+    @property
+    def learning_rate(self) -> float:
+        """The user's, the task's or the model's, or else the package's default."""
+        return self.settings.lr or DEFAULT_LEARNING_RATE
+
+    @property
+    def truth(self) -> np.ndarray:
+        """True captions by their positions in the task's order, int [units, images of a unit]."""
+        if self.spec.is_global:
+            return self.raw.truth[:, None]
+        return np.broadcast_to(np.arange(self.raw.groups.shape[1]), self.raw.groups.shape[:2])
+
+    def ttm(self, *, audit: bool = False, finished: Finished | None = None) -> Ran:
+        """TTM for every seed; the last iteration is the result.
+
+        Args:
+            audit: run each seed again with the captions of every group permuted, and compare every selection.
+            finished: called after each seed with the model still adapted.
+
+        Returns:
+            Scores of the last iteration of each seed, and the record.
+
+        Raises:
+            AssertionNotMet: the audit found a selection that depends on the order of captions.
+            TtmbenchError: the loss became no finite number.
+        """
+        runs = self._every_seed("ttm", self._supervised(own_choice), notify=True, finished=finished)
+        record = {
+            "hyperparameters": self._hyperparameters(),
+            "preset": self.preset,
+            "variant": self.spec.matching,
+            "seeds": list(self.seeds),
+            "reported": "last iteration",
+            "notes": self._notes(),
+            "iterations": self._lines(runs),
+        }
+        if audit:
+            record["audit_labels"] = self._audit(runs)
+        return Ran(_final(runs), record)
+
+    def oracle(self) -> Ran:
+        """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
+        runs = self._every_seed("oracle", self._supervised(oracle(self.truth)))
+        return Ran(_final(runs), {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)})
+
+    def control(self, name: str) -> Ran:
+        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.supervision.CONTROLS`."""
+        runs = self._every_seed(name, self._supervised(CONTROLS[name]))
+        return Ran(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
+
+    def holdout(self, share: float) -> tuple[Ran, Scores, np.ndarray]:
+        """TTM on a part of the groups, scored on the others: does the gain carry over?
+
+        Args:
+            share: of the groups that are held out.
+
+        Returns:
+            What it gives on the held-out groups, their raw scores, and their positions.
+
+        Raises:
+            UsageError: the share leaves one side without groups.
+        """
+        total = len(self.raw.groups)
+        count = round(share * total)
+        if not 0 < count < total:
+            raise UsageError(
+                f"ttm_holdout={share} of {total} groups leaves {count} to score and {total - count} to use"
+            )
+        order = np.random.default_rng([self.seed, 3]).permutation(total)
+        held, used = np.sort(order[:count]), np.sort(order[count:])
+        apart = replace(self.stage, prepared=subset(self.stage.prepared, held))
+        part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
+        raw_held = apart.score()
+        part = replace(part, raw=part.stage.score())
+        runs = part._every_seed("holdout", part._supervised(own_choice), evaluate=apart.score)
+        record = {
+            "share": share,
+            "adapted_groups": used.tolist(),
+            "scored_groups": held.tolist(),
+            "seeds": list(self.seeds),
+            "iterations": part._lines(runs),
+        }
+        return Ran(_final(runs), record), raw_held, held
+
+    def simple_match(self, finished: Finished | None = None) -> Ran:
+        """SimpleMatch's overfitting step (section 3.1) for every seed."""
+
+        def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
+            settings, rate = self.settings, self.learning_rate
+            return overfit(
+                self.stage, self.raw, config=settings, learning_rate=rate, seed=seed, resume=resume, keep=keep
+            )
+
+        runs = self._every_seed("simple_match", variant, finished=finished)
+        restarts = [len(run.steps) for run in runs]
+        record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
+        return Ran(_final(runs), record)
+
+    def steps(
+        self,
+        seed: int,
+        supervision: Supervision = own_choice,
+        resume: TrainingState | None = None,
+        keep: Kept | None = None,
+    ) -> Iterator[Step]:
+        """One seed's iterations; the model is changed, and it is for the caller to put it back."""
+        return adapt(
+            self.stage,
+            self.raw,
+            config=self.settings,
+            schedule=self.registry.schedule(self.settings.schedule),
+            learning_rate=self.learning_rate,
+            seed=seed,
+            supervision=supervision,
+            resume=resume,
+            keep=keep,
+        )
+
+    def _supervised(self, supervision: Supervision) -> Variant:
+        return lambda seed, resume, keep: self.steps(seed, supervision, resume, keep)
+
+    def _every_seed(
+        self,
+        name: str,
+        variant: Variant,
+        *,
+        notify: bool = False,
+        finished: Finished | None = None,
+        evaluate: Callable[[], Scores] | None = None,
+    ) -> list[_SeedRun]:
+        """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
+
+        Args:
+            name: of the variant, for its checkpoints.
+            variant: gives a seed's iterations.
+            notify: tell plugins of every iteration that is new.
+            finished: called after a seed's last iteration with the model still adapted.
+            evaluate: what the adapted model scores in the end; by default the scores of the last iteration.
+
+        Returns:
+            One run a seed.
+        """
+        runs: list[_SeedRun] = []
+        about = {"variant": name if name == "simple_match" else self.spec.matching}
+        before = snapshot(self.stage.adapter)
+        for seed in self.seeds:
+            kept = self.checkpoint.seed(name, seed, self.raw)
+            standing = kept.read()
+            steps = list(standing.steps)
+            final = standing.final
+            if final is None:
+                try:
+                    for step in variant(seed, standing.state, kept.keep):
+                        steps.append(step)
+                        if notify:
+                            self._notify(step, seed)
+                    if finished is not None:
+                        finished(seed, {**about, "hyperparameters": self._hyperparameters()})
+                    final = steps[-1].scores if evaluate is None else evaluate()
+                finally:
+                    restore(self.stage.adapter, before)
+                kept.finish(final, len(steps))
+            runs.append(_SeedRun(seed, tuple(steps), final))
+        return runs
+
+    def _notify(self, step: Step, seed: int) -> None:
+        record = self.record_of(step, seed)
+        self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
+
+    def _lines(self, runs: Sequence[_SeedRun]) -> list[dict[str, Any]]:
+        """Every iteration as the results document has it."""
+        records = [self.record_of(step, run.seed) for run in runs for step in run.steps]
+        return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
+
+    def _audit(self, first: Sequence[_SeedRun]) -> dict[str, Any]:
+        """Runs every seed again with the captions of each group in another order; every selection must map back."""
+        rows = self.stage.prepared.rows
+        captions = rows.captions.shape[1]
+        for run in first:
+            rng = np.random.default_rng([run.seed, 4])
+            order = rng.permuted(np.broadcast_to(np.arange(captions), rows.captions.shape), axis=1)
+            permuted = replace(
+                self.stage.prepared, rows=Rows(rows.images, np.take_along_axis(rows.captions, order, axis=1))
+            )
+            stage = replace(self.stage, prepared=permuted)
+            again = replace(self, stage=stage, raw=stage.score())
+            with restored(stage.adapter):
+                for one, other in zip(run.steps, again.steps(run.seed), strict=True):
+                    _compare(self.spec, run.seed, one, other, self._unpermuted(other.captions, order))
+        return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
+
+    def _unpermuted(self, found: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Captions of a run on permuted groups by their positions in the task's own order."""
+        if not self.spec.is_global:
+            return np.take_along_axis(order, found, axis=1)
+        captions = order.shape[1]
+        flat = np.arange(len(order))[:, None] * captions + order
+        return np.asarray(flat.reshape(-1)[found])
+
+    def record_of(self, step: Step, seed: int) -> IterationRecord:
+        """An iteration with what the labels say of it, for the report."""
+        right = (step.captions == self.truth).all(axis=1)
+        count = int(step.selected.sum())
+        return IterationRecord(
+            seed=seed,
+            iteration=step.iteration,
+            threshold=step.threshold,
+            selected=count,
+            candidates=len(step.selected),
+            coverage=count / len(step.selected),
+            tied=int(step.tie.sum()),
+            pseudo_label_accuracy=int(right[step.selected].sum()) / count if count else None,
+            loss=step.loss,
+            learning_rate=step.learning_rate,
+            metrics={metric.name: metric_mean(metric, step.scores) for metric in self.metrics},
+            seconds=step.seconds,
+        )
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
+
+    def _notes(self) -> list[str]:
+        if self.settings.lr is None:
+            return [f"no learning rate is known for this model and task; {self.learning_rate} is the default"]
+        return [f"learning rate {self.settings.lr}: {self.settings.lr_note}"] if self.settings.lr_note else []
+
+
+def _final(runs: Sequence[_SeedRun]) -> list[Scores]:
+    return [run.final for run in runs]
+
+
+def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:
+    """Raises AssertionNotMet unless both runs selected the same units with the same captions."""
+    differs = one.selected != other.selected
+    differs |= one.selected & (one.captions != captions).any(axis=1)
+    if differs.any():
+        unit = int(np.argmax(differs))
+        raise AssertionNotMet(
+            f"task '{spec.task}', seed {seed}: with the captions of every group in another order, iteration "
+            f"{one.iteration} selects otherwise ({int(differs.sum())} of {len(differs)} units, the first is {unit}; "
+            f"thresholds {one.threshold:.6g} and {other.threshold:.6g}): something reads positions, or the model's "
+            "scores depend on what stands beside them"
+        )
+
+
+def adapted_folders(config: RunConfig, tasks: Sequence[str], new: bool) -> dict[tuple[str, int], Path]:
+    """Where ``--save_adapted`` writes: the folder itself for one task and one seed, else a folder for each.
+
+    Args:
+        config: the run.
+        tasks: names of the run's tasks.
+        new: the folder must be new or empty: no earlier run is gone on with.
+
+    Returns:
+        (task, seed) -> folder, none of them made yet but the first; empty if nothing is to be saved.
+
+    Raises:
+        UsageError: the folder holds something already, or cannot be made.
+    """
+    if config.save_adapted is None:
+        return {}
+    folder, seeds = Path(config.save_adapted), config.run_seeds
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if new and any(folder.iterdir()):
+            raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
+    except OSError as error:
+        raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
+    if len(tasks) == 1 and len(seeds) == 1:
+        return {(tasks[0], seeds[0]): folder}
+    return {(task, seed): folder / task / f"seed_{seed}" for task in tasks for seed in seeds}
