@@ -147,8 +147,8 @@ class Site:
 
 @pytest.fixture
 def chat_server():
-    """A chat-completions server on this machine; see tests/chat_server.py."""
-    from chat_server import ChatServer
+    """A chat-completions server on this machine; see tests/support/chat_server.py."""
+    from support.chat_server import ChatServer
 
     server = ChatServer()
     yield server
@@ -158,7 +158,7 @@ def chat_server():
 @pytest.fixture(scope="session")
 def tiny_siglip(tmp_path_factory) -> Path:
     """A random SiglipModel, written as hub models are."""
-    from tiny_vlms import siglip
+    from support.tiny_models import siglip
 
     return siglip(tmp_path_factory.mktemp("tiny_siglip"))
 
@@ -166,7 +166,7 @@ def tiny_siglip(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_hf_clip(tmp_path_factory) -> Path:
     """A random CLIPModel, written as hub models are."""
-    from tiny_vlms import clip
+    from support.tiny_models import clip
 
     return clip(tmp_path_factory.mktemp("tiny_clip"))
 
@@ -174,7 +174,7 @@ def tiny_hf_clip(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def word_tokenizer() -> Callable[..., object]:
     """Makes a tokenizer of whole words: (eos, pad, length)."""
-    from tiny_vlms import word_tokenizer
+    from support.tiny_models import word_tokenizer
 
     return word_tokenizer
 
@@ -225,15 +225,15 @@ def folder_task(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
-    """Makes a tiny random model of an architecture (``tiny_vlms.py``), once for each set of arguments."""
-    import tiny_vlms
+    """Makes a tiny random model of an architecture (``tiny_models.py``), once for each set of arguments."""
+    from support import tiny_models
 
     made: dict[str, Path] = {}
 
     def make(maker: str, /, **options: Any) -> Path:
         key = f"{maker}_{'_'.join(map(str, options.values()))}".lower()
         if key not in made:
-            made[key] = getattr(tiny_vlms, maker)(tmp_path_factory.mktemp(key), **options)
+            made[key] = getattr(tiny_models, maker)(tmp_path_factory.mktemp(key), **options)
         return made[key]
 
     return make
@@ -242,7 +242,7 @@ def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
 @pytest.fixture(scope="module")
 def chromium():
     """A real Chromium (``browser.py``); tests that ask for it are skipped where there is none."""
-    from browser import open_browser, why_not
+    from support.browser import open_browser, why_not
 
     if why_not():
         pytest.skip(why_not())

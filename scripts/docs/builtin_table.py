@@ -1,0 +1,76 @@
+"""The table ``builtin`` of ``ttmbench reproduce``: everything in its two files comes from the reference runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
+from ttmbench.results.summary import RAW, SIMPLE_MATCH, TTM
+
+METHODS = {SIMPLE_MATCH: "overfitted", TTM: "ttm"}
+HEAD = """\
+# Made by scripts/docs/reference.py from the reference runs in results/reference; do not edit by hand.
+"""
+
+
+def table_of(runs: Sequence[Run]) -> tuple[str, str]:
+    """The table of some runs.
+
+    Args:
+        runs: finished ones, on whole tasks, all with the same seeds.
+
+    Returns:
+        Its YAML and its CSV.
+    """
+    numbers = newest(one for run in runs for one in numbers_of(run) if _is_shown(one))
+    stages = [run.document[stage] for run in runs for stage in (TTM, SIMPLE_MATCH)]
+    seeds = {tuple(record["seeds"]) for stage in stages for record in stage.values()}
+    if len(seeds) != 1:
+        sys.exit(f"the runs have to share their seeds, and have {sorted(seeds)}")
+    for one in numbers:
+        if one.groups != one.groups_of_task:
+            sys.exit(f"{one.file}: {one.task} has {one.groups} of {one.groups_of_task} groups")
+    spec = {
+        "paper": "ttmbench's own reference runs",
+        "source": "results/reference",
+        "where": ", ".join(run.path.name for run in runs),
+        "shows": "the built-in models on rendered tasks, which need no download: raw, SimpleMatch, overfitted and TTM",
+        "numbers": "builtin.csv",
+        "decimals": 2,
+        "runs": len(min(seeds)),
+        "own": True,
+        "tolerance": {"level": 0.99, "groups": 1},
+        "settings": {"seeds": list(min(seeds))},
+        "tasks": {
+            one.task: {"groups": one.groups, "version": one.version, "data": one.data}
+            for one in sorted(numbers, key=lambda one: one.task)
+        },
+        "models": {run.model: _model(run.document["config"]) for run in sorted(runs, key=lambda run: run.model)},
+    }
+    return HEAD + yaml.safe_dump(spec, sort_keys=False, width=120), _csv(numbers)
+
+
+def _is_shown(one: Number) -> bool:
+    return one.filter in (RAW, *METHODS) and one.value is not None
+
+
+def _model(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": config["model"], **({"model_args": config["model_args"]} if config["model_args"] else {})}
+
+
+def _csv(numbers: Sequence[Number]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["source", "table", "task", "model", "method", "metric", "percent", "std_percent"])
+    for one in numbers:
+        method = METHODS.get(one.filter, "simple_match" if one.track == "matching" else "raw")
+        spread = "" if one.seed_std is None else f"{100 * one.seed_std:.2f}"
+        value = f"{100 * (one.value or 0):.2f}"
+        writer.writerow(["ttmbench", one.file, one.task, one.model, method, one.metric, value, spread])
+    return out.getvalue()

@@ -1,0 +1,126 @@
+"""The screenshots of the documentation: a report and a leaderboard of the reference runs, in an installed Chromium.
+
+    ttmbench --model tiny-clip --tasks builtin --simple_match --ttm --seeds 0,1,2,3 --log_samples --output_path shown
+    python scripts/docs/page_pictures.py shown
+
+The run is that of results/reference with samples, which are too large to be kept there; its numbers must be the same.
+``scripts/docs/reference.py check`` says when these pictures show other numbers than the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import reference
+from PIL import Image
+from screenshot import load_pictures, open_browser, open_page, why_not
+
+from ttmbench.cli import main as ttmbench
+from ttmbench.results.reader import read_document, walk_documents
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+LARGEST = 200_000  # bytes
+COLORS = 256
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture.
+
+    Attributes:
+        page: ``report`` or ``leaderboard``.
+        begin: CSS selector of the element at the upper edge.
+        width: of the window and of the picture, in CSS pixels.
+        height: of the picture.
+        dark: as in dark mode.
+        before: what a reader would do first.
+    """
+
+    page: str
+    begin: str
+    width: int
+    height: int
+    dark: bool = False
+    before: Callable[[Page], None] | None = None
+
+
+def _show_flipped(page: Page) -> None:
+    page.locator("#browser label", has_text="flipped to right").click()
+
+
+def _show_task(page: Page) -> None:
+    page.locator("form[data-for='result-tables'] select[name='task']").select_option("shapes_color")
+
+
+SHOTS = {
+    "report_results.png": Shot("report", "#results", 1240, 860, before=_show_task),
+    "report_curves.png": Shot("report", "#ttm", 1100, 640),
+    "report_groups.png": Shot("report", "#cards", 1140, 520, before=_show_flipped),
+    "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
+    "leaderboard.png": Shot("leaderboard", "h1", 1100, 840),
+}
+
+
+def photograph(page: Page, shot: Shot) -> bytes:
+    """A PNG; with few colours if it would be too large otherwise."""
+    if shot.before is not None:
+        shot.before(page)
+    load_pictures(page)
+    box = page.locator(shot.begin).first.bounding_box()
+    if box is None:
+        sys.exit(f"{shot.page} has no {shot.begin}")
+    top = max(0.0, box["y"] + page.evaluate("window.scrollY") - 8)
+    clip = {"x": 0, "y": top, "width": shot.width, "height": shot.height}
+    # What stays at the upper edge while scrolling would lie over the picture.
+    page.evaluate("document.querySelectorAll('.bar-nav').forEach(bar => { bar.style.position = 'static'; })")
+    taken = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
+    small = io.BytesIO()
+    taken.save(small, "png", optimize=True)
+    if small.tell() > LARGEST:
+        small = io.BytesIO()
+        taken.quantize(COLORS, method=Image.Quantize.MEDIANCUT).save(small, "png", optimize=True)
+    return small.getvalue()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, help="folder of the run with samples")
+    folder: Path = parser.parse_args().runs
+    if why_not():
+        sys.exit(why_not())
+    wanted = reference.shown_numbers(read_document(reference.MAIN))
+    documents = [found.document for found in walk_documents(folder) if found.document is not None]
+    if [reference.shown_numbers(document) for document in documents] != [wanted]:
+        sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
+    with tempfile.TemporaryDirectory() as scratch, open_browser() as browser:
+        report, board = Path(scratch) / "report.html", Path(scratch) / "board"
+        for words in (
+            ["report", str(folder), "-o", str(report)],
+            ["leaderboard", str(reference.FOLDER), "-o", str(board)],
+        ):
+            if ttmbench(words) != 0:
+                sys.exit(f"ttmbench {' '.join(words)} failed")
+        pages = {"report": report, "leaderboard": board / "leaderboard.html"}
+        for name, shot in SHOTS.items():
+            page = open_page(browser, pages[shot.page], shot.width, dark=shot.dark)
+            picture = photograph(page, shot)
+            page.close()
+            if len(picture) > LARGEST:
+                sys.exit(f"{name} has {len(picture)} bytes, more than {LARGEST}; show less")
+            (reference.IMAGES / name).write_bytes(picture)
+            reference.record(name, reference.shown_in(name))
+            print(reference.IMAGES / name, len(picture))
+
+
+if __name__ == "__main__":
+    main()

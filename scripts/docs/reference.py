@@ -1,0 +1,186 @@
+"""Everything in README and documentation that comes from the reference runs in results/reference.
+
+    python scripts/docs/reference.py write     # after a reference run was made again
+    python scripts/docs/reference.py check     # fails if a page, a table or a picture shows something else
+
+results/README.md says how the runs are made. What is written:
+
+- README.md: the example and the result table; the charts docs/images/reference_*.svg;
+- docs/builtin.md: the result table of both models, and the study over data seeds;
+- ttmbench/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
+
+Screenshots are made by ``scripts/docs/page_pictures.py`` and checked here. A picture is checked by the data that it was
+drawn from and by its own sha256, both in docs/images/reference.json, so that another version of matplotlib or of a
+browser changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import builtin_study
+import builtin_table
+import matplotlib as mpl
+import reference_pictures as pictures
+
+from ttmbench.report.export.numbers import Run
+from ttmbench.report.plots import STYLE
+from ttmbench.report.terminal import print_results
+from ttmbench.results.reader import read_document
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "results" / "reference"
+FIRST = FOLDER / "first.json"
+MAIN = FOLDER / "builtin.json"
+IMAGES = ROOT / "docs" / "images"
+RECORD = IMAGES / "reference.json"
+HEAD = ("task", "groups", "chance: score, match", "raw", "SimpleMatch", "overfitted", "TTM")
+
+
+def runs() -> list[Run]:
+    """The reference runs of all built-in tasks, `MAIN` first."""
+    return [Run(path, read_document(path)) for path in sorted(FOLDER.glob("builtin*.json"))]
+
+
+def example() -> str:
+    """What the README's command prints first."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        print_results(read_document(FIRST), width=0)
+    lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
+    end = next(at for at, line in enumerate(lines) if line.endswith("every metric, percent"))
+    return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"
+
+
+def result_table(several: Sequence[Run]) -> str:
+    """The columns of runs as Markdown, percent; with the model's name if there are several."""
+    named = len(several) > 1
+    head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
+    for task in several[0].document["results"]:
+        for run in several:
+            one = pictures.columns(run.document)[task]
+            shape = "x".join(map(str, run.document["datasets"][task]["shape"]))
+            groups = f"{run.document['n-samples'][task]['effective']}, {shape}"
+            chance = ", ".join(_percent(value) for value in one["chance"])
+            values = [_percent(value, std) for value, std in zip(one["values"], one["stds"], strict=True)]
+            lines.append("| " + " | ".join([task, *([run.model] if named else []), groups, chance, *values]) + " |")
+    return "\n".join(lines)
+
+
+def texts() -> dict[Path, str]:
+    """Every text file that shows reference results -> what it has to say."""
+    several = runs()
+    readme, page = ROOT / "README.md", ROOT / "docs" / "builtin.md"
+    spec, numbers = builtin_table.table_of(several)
+    main = next(run for run in several if run.path == MAIN)
+    text = _between(readme.read_text(encoding="utf-8"), "example", example())
+    about = _between(page.read_text(encoding="utf-8"), "reference", result_table(several))
+    published = ROOT / "ttmbench" / "published"
+    return {
+        readme: _between(text, "results", result_table([main])),
+        page: _between(about, "study", builtin_study.table()),
+        published / "builtin.yaml": spec,
+        published / "builtin.csv": numbers,
+    }
+
+
+def charts() -> dict[str, tuple[str, Any]]:
+    """Name of a chart -> digest of what it shows, and what draws it."""
+    document = read_document(MAIN)
+    columns, curves, model = pictures.columns(document), pictures.curves(document), document["model_name"]
+    return {
+        "reference_columns.svg": (digest(columns), lambda: pictures.draw_columns(columns, model)),
+        "reference_curves.svg": (digest(curves), lambda: pictures.draw_curves(curves, model)),
+    }
+
+
+def digest(data: Any) -> str:
+    """Of plain data, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def shown_numbers(document: Mapping[str, Any]) -> str:
+    """Digest of the numbers of a run, the courses of TTM included: what a screenshot of its report shows."""
+    curves = pictures.curves(document) if document.get("ttm") else {}
+    return digest({"model": document["model_name"], "results": document["results"], "curves": curves})
+
+
+def shown_in(name: str) -> str:
+    """Digest of the numbers that a screenshot has to show: a leaderboard's of all runs, a report's of `MAIN`."""
+    if name.startswith("leaderboard"):
+        return digest([shown_numbers(run.document) for run in runs()])
+    return shown_numbers(read_document(MAIN))
+
+
+def record(name: str, data: str) -> None:
+    """Notes what a picture in docs/images was made from."""
+    known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    known[name] = {"data": data, "sha256": hashlib.sha256((IMAGES / name).read_bytes()).hexdigest()}
+    RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write() -> None:
+    """Writes every text and draws every chart."""
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")
+    for name, (data, draw) in charts().items():
+        with mpl.rc_context(STYLE):
+            pictures.save(draw(), IMAGES / name)
+        record(name, data)
+
+
+def problems() -> list[str]:
+    """What is not as the reference runs have it, a sentence each."""
+    found = [
+        f"{path.relative_to(ROOT)} does not show the reference runs; run `python scripts/docs/reference.py write`"
+        for path, text in texts().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    expected = {name: data for name, (data, _) in charts().items()}
+    known = json.loads(RECORD.read_text(encoding="utf-8"))
+    for name in sorted({*expected, *known}):
+        again = "reference.py write" if name in expected else "page_pictures.py"
+        about, path = known.get(name), IMAGES / name
+        if about is None or about["data"] != (expected[name] if name in expected else shown_in(name)):
+            found.append(f"docs/images/{name} shows other numbers; make it again by scripts/{again}")
+        elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
+            found.append(f"docs/images/{name} is not the picture that was made; make it again by scripts/{again}")
+    return found
+
+
+def _between(text: str, name: str, new: str) -> str:
+    """A page with other content between its marks ``<!-- name -->`` and ``<!-- /name -->``."""
+    start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    before, opened, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not (opened and closed):
+        sys.exit(f"there are no marks {start.strip()} ... {end.strip()} in a page that shows reference results")
+    return f"{before}{start}{new}{end}{after}"
+
+
+def _percent(value: float, std: float | None = None) -> str:
+    return f"{100 * value:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("write", "check"))
+    if parser.parse_args().what == "write":
+        write()
+    found = problems()
+    if found:
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Writes the table of all tasks into docs/tasks.md, from the task files.
+
+python scripts/docs/task_table.py write    # after a task file changed
+python scripts/docs/task_table.py check    # fails if the page's table is not what the task files say
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "tasks.md"
+START, END = "<!-- tasks -->", "<!-- /tasks -->"
+HEAD = [
+    *("task", "groups", "shape", "chance: group score", "chance: group match", "source", "licence", "gated"),
+    *("in the data folder", "known label errors"),
+]
+
+
+def table() -> str:
+    """The Markdown table, one line a task."""
+    from ttmbench.plugins.registry import build_registry
+
+    registry = build_registry()
+    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    for name, file in registry.all_tasks().items():
+        spec = file.spec
+        chances = []
+        for metric in ("group_score", "group_match"):
+            chance = registry.metric(metric).chance
+            value = chance(spec.shape.images, spec.shape.captions) if chance else None
+            chances.append("-" if value is None else f"{100 * value:.2f}")
+        cells = [
+            f"`{name}`",
+            str(spec.group.n_groups),
+            f"{spec.shape}, global" if spec.is_global else str(spec.shape),
+            *chances,
+            ", else ".join(_places(spec.source)),
+            spec.license,
+            "yes" if spec.gated else "no",
+            ", ".join(f"`{path}`" for path in _files(spec.source, spec.group.tag_files)) or "-",
+            spec.label_errors or "-",
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _places(source: Mapping[str, Any]) -> Iterator[str]:
+    """Where the data come from, in the order in which the places are tried."""
+    if "of" in source:
+        for one in source["of"]:
+            yield from _places(one)
+    elif source["kind"] in ("huggingface", "hub_files"):
+        path, revision = source["path"], source.get("revision")
+        pinned = f"at `{revision[:7]}`" if revision else "not pinned"
+        yield f"[{path}](https://huggingface.co/datasets/{path}) ({pinned})"
+    elif source["kind"] == "rendered":
+        yield "[rendered](builtin.md)"
+    else:
+        yield "the data folder"
+
+
+def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]:
+    """What a user may put into the data folder."""
+    files: list[str] = []
+    for one in source.get("of", [source]):
+        if one["kind"] == "annotations":
+            files += one.get("get", [one["file"], one["images"]])
+    return files + [one.file for one in tag_files.values()]
+
+
+def main() -> None:
+    """Writes or checks the page's table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["write", "check"])
+    action = parser.parse_args().action
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    after = rest.partition(END)[2]
+    new = f"{before}{START}\n{table()}\n{END}{after}"
+    if action == "check" and new != text:
+        sys.exit(f"{PAGE.name}: its table is not that of the task files; run `python scripts/docs/task_table.py write`")
+    if action == "write":
+        PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The packages that we require, and the command that an error about a missing one becomes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from ttmbench.model_adapters._shared.requirements import what_to_install
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def oldest():
+    spec = importlib.util.spec_from_file_location("oldest", ROOT / "scripts" / "oldest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ours(name: str) -> str:
+    """A dependency as the installed package states it, in quotes for a shell."""
+    return next(f"'{one}'" for one in requires("ttmbench") if one.startswith(f"{name}>="))
+
+
+def test_every_dependency_has_a_lower_bound():
+    bounds = oldest().lower_bounds(PROJECT)
+    lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    written = {one.split(">=")[0].split("[")[0] for needs in lists for one in needs} - {"ttmbench"}
+    assert set(bounds) == written and bounds["torch"].count(".") >= 1
+
+
+@pytest.mark.parametrize("wrong", ["numpy", "numpy==2.0", "numpy>=2.0,<3", "numpy>=2.0; python_version < '3.12'"])
+def test_a_dependency_without_a_plain_lower_bound_is_refused(wrong):
+    with pytest.raises(ValueError, match="numpy"):
+        oldest().lower_bounds({"name": "x", "dependencies": ["scipy>=1.15", wrong]})
+
+
+def test_extras_count_unless_they_are_left_out():
+    project = {"name": "x", "dependencies": ["a>=1"], "optional-dependencies": {"b": ["b>=2"], "all": ["x[b]"]}}
+    assert oldest().lower_bounds(project) == {"a": "1", "b": "2"}
+    assert oldest().lower_bounds(project, {"b"}) == {"a": "1"}
+
+
+def missing(module: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+@pytest.mark.parametrize("backend", ["sentencepiece", "protobuf", "torchvision", "timm", "av", "vision"])
+def test_what_transformers_says_of_a_missing_package_becomes_a_command(backend, monkeypatch):
+    from transformers.utils import import_utils
+
+    _, message = import_utils.BACKENDS_MAPPING[backend]
+    monkeypatch.setitem(import_utils.BACKENDS_MAPPING, backend, (lambda: False, message))
+    with pytest.raises(ImportError) as caught:
+        import_utils.requires_backends("SomeTokenizer", backend)
+    expected = {"timm": "timm", "av": "av", "vision": ours("pillow")}.get(backend) or ours(backend)
+    assert what_to_install(caught.value) == f"pip install {expected}"
+
+
+def test_what_transformers_says_of_a_sentencepiece_file_it_takes_for_tiktoken():
+    """Without sentencepiece or protobuf T5's and Llama's tokenizers go on to ask for tiktoken, which would not help."""
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tiktoken.load", None)
+        with pytest.raises(ValueError) as caught:
+            TikTokenConverter.load_tiktoken_bpe("spiece.model")
+    assert what_to_install(caught.value) == f"pip install {ours('sentencepiece')} {ours('protobuf')} tiktoken"
+
+
+def test_two_missing_packages_make_one_command():
+    both = "X requires the SentencePiece library but it was not found.\nX requires the protobuf library but it was not"
+    assert what_to_install(ImportError(f"{both} found.")) == f"pip install {ours('sentencepiece')} {ours('protobuf')}"
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        (missing("peft"), "pip install 'ttmbench[lora]'"),
+        (missing("httpx2"), "pip install 'ttmbench[api]'"),
+        (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
+        (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
+        (missing("flash_attn"), "pip install flash_attn"),
+        (
+            ImportError(
+                "Package `num2words` is required to run SmolVLM processor. Install it with `pip install num2words`."
+            ),
+            f"pip install {ours('num2words')}",
+        ),
+        (
+            ImportError(
+                "This modeling file requires the following packages that were not found in your environment: einops, "
+                "timm. Run `pip install einops timm`"
+            ),
+            "pip install einops timm",
+        ),
+        (ValueError("m requires `torchvision` to be installed. Please install"), f"pip install {ours('torchvision')}"),
+        (
+            ValueError("None could be imported. Missing optional dependencies: torchvision, Pillow. Please install"),
+            f"pip install {ours('torchvision')} {ours('pillow')}",
+        ),
+        (
+            ImportError("You can install them with pip: `pip install transformers[audio]`."),
+            "pip install 'transformers[audio]'",
+        ),
+        (ImportError("`pip install x --extra-index-url https://example.org/x`"), "pip install x"),
+        (ImportError("Try: `pip install transformers -U`"), "pip install 'transformers>=TF' -U"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_libraries_words(error, command):
+    assert what_to_install(error) == command.replace("'transformers>=TF'", ours("transformers"))
+
+
+def test_the_error_behind_an_error_is_looked_at():
+    try:
+        raise OSError("cannot load the processor") from missing("num2words")
+    except OSError as error:
+        assert what_to_install(error) == f"pip install {ours('num2words')}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("openai/clip does not appear to have a file named model.safetensors"),
+        ImportError("cannot import name 'AutoModelForImageTextToText' from 'transformers'"),
+        missing("transformers.models.tomorrow"),
+        # said of an incomplete folder too, where both are installed
+        ValueError("You need to have sentencepiece or tiktoken installed to convert a slow tokenizer to a fast one."),
+        ValueError("pip install"),
+    ],
+)
+def test_an_error_about_something_else_installs_nothing(error):
+    assert what_to_install(error) is None
+
+
+def test_a_handled_error_that_another_one_followed_installs_nothing():
+    try:
+        try:
+            raise missing("tiktoken")
+        except ImportError:
+            raise OSError("no such file")  # noqa: B904
+    except OSError as error:
+        assert error.__context__ is not None and what_to_install(error) is None

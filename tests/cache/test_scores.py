@@ -1,0 +1,638 @@
+"""The store of scores: what its key depends on, what happens to damaged files, to stopped runs and to full disks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ttmbench
+from ttmbench.cache import entry as entryfile
+from ttmbench.cache import key as identity
+from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
+from ttmbench.cache.location import parse_size, store_folder
+from ttmbench.model_adapters import hf
+from ttmbench.results.files import schema
+
+QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
+
+
+class Counting:
+    """A pair scorer that writes a line into a file for every pair that it scores."""
+
+    def __init__(self, log: Path, seconds: float = 0.0, **stated) -> None:
+        self.log, self.seconds, self.stated = log, seconds, stated
+
+    def fingerprint(self):
+        return {"weights": "none", **self.stated}
+
+    def score_pairs(self, images, captions):
+        with self.log.open("a") as file:
+            for _ in captions:
+                file.write("x\n")
+        time.sleep(self.seconds)
+        light = [np.asarray(image, dtype=np.float64).mean() for image in images]
+        found = [(one * len(caption) + ord(caption[-1])) % 17 for one, caption in zip(light, captions, strict=True)]
+        return np.array(found, dtype=np.float32)
+
+    @property
+    def calls(self) -> int:
+        return len(self.log.read_text().split()) if self.log.exists() else 0
+
+
+class CountingClip:
+    """A dual encoder that counts the rows it encodes; everything else is the model's."""
+
+    def __init__(self, model) -> None:
+        self.model, self.rows = model, {"images": 0, "captions": 0, "prepared": 0}
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def fingerprint(self):
+        return self.model.fingerprint()
+
+    def prepare_images(self, images):
+        self.rows["prepared"] += len(images)
+        return self.model.prepare_images(images)
+
+    def prepare_captions(self, captions):
+        return self.model.prepare_captions(captions)
+
+    def encode_images(self, prepared):
+        self.rows["images"] += len(prepared["pixel_values"])
+        return self.model.encode_images(prepared)
+
+    def encode_captions(self, prepared):
+        self.rows["captions"] += len(prepared["input_ids"])
+        return self.model.encode_captions(prepared)
+
+    def logits(self, images, captions):
+        return self.model.logits(images, captions)
+
+
+def run(adapter, tasks="shapes_color", **settings):
+    return ttmbench.simple_evaluate(adapter, tasks, **{**QUICK, **settings})
+
+
+def raw(result, task="shapes_color"):
+    return result.scores[task]["none"][0].groups
+
+
+def entries(store: Path) -> list[Path]:
+    return sorted((store / "scores").glob("*/*.safetensors"))
+
+
+# --- hits and misses -----------------------------------------------------------------------------------------
+
+
+def test_a_second_run_scores_nothing_and_says_so(tmp_path, capsys):
+    model, store = Counting(tmp_path / "log"), tmp_path / "store"
+    first = run(model, use_cache=str(store))
+    calls = model.calls
+    assert calls > 0 and "from_store" not in first["datasets"]["shapes_color"] and not capsys.readouterr().err
+    second = run(
+        model, "shapes_place,shapes_color", use_cache=str(store), batch_size=3, output_path=str(tmp_path / "x")
+    )
+    assert np.array_equal(raw(first), raw(second)) and first["task_hashes"].items() <= second["task_hashes"].items()
+    said = second["datasets"]["shapes_color"]["from_store"]
+    assert said["key"][:32] in {path.parent.name for path in entries(store)} and said["date"][:2] == "20"
+    assert "from_store" not in second["datasets"]["shapes_place"]
+    place = model.calls - calls
+    third = run(model, "shapes_color,shapes_place", use_cache=str(store), bootstrap_iters=10, seed=5)
+    assert model.calls == calls + place and third.results["shapes_color"].keys() == first.results["shapes_color"].keys()
+    assert capsys.readouterr().err.count("raw scores come from the store") == 2, "once a run"
+    jsonschema.Draft202012Validator(schema("results")).validate(third.document)
+    assert "look_up" in third["timing"]["shapes_color"] and "prepare" not in third["timing"]["shapes_color"]
+
+
+def test_a_dual_encoder_is_neither_prepared_nor_run_again_but_for_ttm(tmp_path, tiny_hf_clip):
+    store = str(tmp_path / "store")
+    quick = {"ttm_args": {"iterations": 1, "epochs": 1, "lr": 1e-3}}
+    plain = run(hf.load(pretrained=str(tiny_hf_clip), device="cpu"), ttm=True, **quick)
+    model = CountingClip(hf.load(pretrained=str(tiny_hf_clip), device="cpu"))
+    first = run(model, use_cache=store)
+    rows = dict(model.rows)
+    assert rows["images"] == rows["prepared"] > 0
+    again = run(model, use_cache=store)
+    assert model.rows == rows and np.array_equal(raw(first), raw(again))
+    adapted = run(model, use_cache=store, ttm=True, **quick)
+    assert model.rows["prepared"] == 2 * rows["prepared"]
+    assert model.rows["images"] == 2 * rows["images"], "scored after its iteration only"
+    for name in ("none", "ttm"):
+        one, other = (result.scores["shapes_color"][name][0].groups for result in (plain, adapted))
+        assert np.array_equal(one, other), name
+    assert (
+        adapted["datasets"]["shapes_color"]["from_store"]["key"]
+        == again["datasets"]["shapes_color"]["from_store"]["key"]
+    )
+    assert len(entries(tmp_path / "store")) == 1, "adapted scores are never kept"
+
+
+def test_off_and_the_variable_say_where(tmp_path, monkeypatch):
+    model = Counting(tmp_path / "log")
+    run(model)
+    run(model)
+    assert model.calls % 2 == 0 and model.calls > 0, "the tests' own setting is off"
+    monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "variable"))
+    run(model)
+    assert len(entries(tmp_path / "variable")) == 1
+    before = model.calls
+    run(model, use_cache="off")
+    assert model.calls > before
+    monkeypatch.delenv("TTMBENCH_CACHE")
+    assert store_folder("OFF") is None and store_folder(None).name == "store"
+    assert store_folder("~/x") == Path.home() / "x"
+
+
+def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task):
+    store, folder = tmp_path / "store", folder_task()
+    task = str(folder / "mine.yaml")
+
+    def calls(name: str, tasks: str = task, model: type = Counting, stated: dict | None = None, **settings) -> int:
+        adapter = model(tmp_path / "log", **(stated or {}))
+        before = adapter.calls
+        result = run(adapter, tasks, use_cache=str(store), **{"limit": None, **settings})
+        assert ("from_store" in result["datasets"][Path(tasks).stem]) == (adapter.calls == before), name
+        return adapter.calls - before
+
+    assert calls("first") == 24 and calls("the same") == 0 and calls("another batch size", batch_size=5) == 0
+    for name in ("dtype", "prompt", "preprocessing", "scorer", "device", "compiled"):
+        assert calls(name, stated={name: "other"}) == 24 and calls(name, stated={name: "other"}) == 0
+    assert calls("fewer groups", limit=3) == 12 and calls("fewer groups", limit=3) == 0
+
+    class Other(Counting):
+        """Another class, and other code."""
+
+    assert calls("another adapter", model=Other) == 24
+    text = (folder / "mine.yaml").read_text()
+    (folder / "mine.yaml").write_text(text.replace("version: 1", "version: 2"))
+    assert calls("task version") == 24
+    (folder / "mine.yaml").write_text(text.replace("- group_match", "- global_assignment_accuracy"))
+    assert calls("all pairs") > 24
+    (folder / "mine.yaml").write_text(text)
+    assert calls("nothing") == 0
+    rows = (folder / "groups.jsonl").read_text()
+    (folder / "groups.jsonl").write_text(rows.replace("a red circle 0", "a red square 0"))
+    assert calls("caption") == 24
+    (folder / "groups.jsonl").write_text(rows)
+    picture = folder / "pictures" / "0_0.png"
+    pixels = np.asarray(Image.open(picture)).copy()
+    pixels[3, 4, 1] ^= 1
+    Image.fromarray(pixels).save(picture)
+    assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
+    monkeypatch.setattr(identity, "SCORE_CODE", identity.SCORE_CODE + 1)
+    assert calls("our own code") == 24
+    monkeypatch.setattr(identity, "version", lambda name: "99.1.2")
+    assert calls("packages") == 24
+    monkeypatch.setattr(identity, "version", lambda name: "99.1.7")
+    assert calls("a patch of a package") == 0
+
+
+def test_weights_are_looked_at_not_their_path(tmp_path, tiny_hf_clip):
+    """Another checkpoint under the same path, and a model that was trained after it was loaded."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    store, folder = tmp_path / "store", tmp_path / "model"
+    shutil.copytree(tiny_hf_clip, folder)
+    settings = {"model_args": {"pretrained": str(folder)}, "use_cache": str(store)}
+    first = run("hf", **settings)
+    assert "from_store" in run("hf", **settings)["datasets"]["shapes_color"]
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("weight"))
+    tensors[name] = tensors[name] * 1.5
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    second = run("hf", **settings)
+    assert "from_store" not in second["datasets"]["shapes_color"] and not np.array_equal(raw(first), raw(second))
+    preprocessing = json.loads((folder / "preprocessor_config.json").read_text())
+    preprocessing["image_mean"] = [0.1, 0.2, 0.3]
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+    third = run("hf", **settings)
+    assert "from_store" not in third["datasets"]["shapes_color"]
+    adapter = hf.load(pretrained=str(folder), device="cpu")
+    assert "from_store" in run(adapter, use_cache=str(store))["datasets"]["shapes_color"]
+    with torch.no_grad():
+        next(iter(adapter.parameters())).add_(0.01)
+    assert "from_store" not in run(adapter, use_cache=str(store))["datasets"]["shapes_color"]
+    assert "from_store" not in run("hf", **settings, dtype="bf16")["datasets"]["shapes_color"]
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["hidden_act"] = "relu"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "from_store" not in run("hf", **settings)["datasets"]["shapes_color"], "activations are in no tensor"
+
+
+def test_the_key_is_the_same_in_another_process(tmp_path):
+    run("tiny-clip", use_cache=str(tmp_path / "store"))
+    command = [sys.executable, "-m", "ttmbench", "--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "16"]
+    done = subprocess.run(
+        [*command, "--device", "cpu", "--batch_size", "8", "--use_cache", str(tmp_path / "store")],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "raw scores come from the store" in done.stderr and len(entries(tmp_path / "store")) == 1
+
+
+def test_models_that_are_not_kept(tmp_path, capsys):
+    class Nameless:
+        def score_pairs(self, images, captions):
+            return np.arange(len(captions), dtype=np.float32)
+
+    class Served(Counting):
+        pairs_at_once = 1000
+
+    class Refusing(Counting):
+        refusals_are_wrong = True
+
+    store = tmp_path / "store"
+    run(Nameless(), "shapes_color,shapes_place", use_cache=str(store))
+    assert capsys.readouterr().err.count("Nameless states no fingerprint, so its scores are not kept") == 1
+    for kind in (Served, Refusing):
+        model = kind(tmp_path / "log")
+        run(model, use_cache=str(store))
+        before = model.calls
+        run(model, use_cache=str(store))
+        assert model.calls == 2 * before or kind is Refusing
+        assert not capsys.readouterr().err and not entries(store)
+    made = type("Made", (Counting,), {"__module__": "nowhere"})
+    run(made(tmp_path / "log"), use_cache=str(store))
+    assert "the code of Made is in no file" in capsys.readouterr().err and not entries(store)
+    patched = Counting(tmp_path / "log")
+    patched.score_pairs = lambda images, captions: np.arange(len(captions), dtype=np.float32)
+    run(patched, use_cache=str(store))
+    assert "the code of Counting is in no file" in capsys.readouterr().err and not entries(store)
+
+
+def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=(400, 8)).astype(np.float32) for name in ("img", "cap")}
+    np.savez(tmp_path / "e.npz", **{name: a / np.linalg.norm(a, axis=1, keepdims=True) for name, a in arrays.items()})
+    run("embeddings", model_args={"path": str(tmp_path / "e.npz")}, use_cache=str(tmp_path / "store"), limit=None)
+    assert not (tmp_path / "store").exists()
+
+
+def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
+    from ttmbench.cache.scores import ScoreStore
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.score_task import open_task
+    from ttmbench.plugins.registry import build_registry
+
+    store = str(tmp_path / "store")
+    settings = {"model_args": {"pretrained": str(tiny_vlm("blip", captioner=True))}, "use_cache": store, "limit": 3}
+    for alpha in (0.0, 0.5, 1.0):
+        more = {**settings, "model_args": {**settings["model_args"], "alpha": alpha}}
+        one, other = run("visualgpt", **more), run("visualgpt", **more)
+        assert "from_store" not in one["datasets"]["shapes_color"] and "from_store" in other["datasets"]["shapes_color"]
+        assert np.array_equal(raw(one), raw(other))
+    registry = build_registry([])
+    config = make_run_config({"model": "x", "tasks": ["shapes_color"], "limit": 3})
+    from ttmbench.model_adapters import visualgpt
+
+    adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
+    opened = [
+        open_task(
+            registry, config, adapter, registry.task("shapes_color"), with_parts=True, run_store=ScoreStore(Path(store))
+        )
+        for _ in range(2)
+    ]
+    assert opened[0].from_store is None and opened[1].from_store is not None
+    assert np.array_equal(opened[0].parts.prior, opened[1].parts.prior)
+    assert np.array_equal(opened[0].parts.conditional.groups, opened[1].parts.conditional.groups)
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def test_no_damage_to_a_file_goes_unnoticed(tmp_path):
+    file = tmp_path / "x.safetensors"
+    entry = Entry({"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)})
+    write_entry(file, entry)
+    whole = file.read_bytes()
+    same = read_entry(file)
+    assert same.about == entry.about and np.array_equal(same.arrays["groups"], entry.arrays["groups"])
+    for position in range(len(whole)):
+        for bit in (0, 3, 5, 7):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            file.write_bytes(damaged)
+            with pytest.raises(DamagedError):
+                read_entry(file)
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        with pytest.raises(DamagedError):
+            read_entry(file)
+    for more in (b"\0", whole):
+        file.write_bytes(whole + more)
+        with pytest.raises(DamagedError):
+            read_entry(file)
+    assert list(tmp_path.iterdir()) == [file], "nothing is left aside"
+
+
+def test_others_may_read_a_shared_store(tmp_path):
+    before = os.umask(0o022)
+    try:
+        write_entry(tmp_path / "x.safetensors", Entry({}, {"a": np.zeros(1, dtype=np.float32)}))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
+    file = tmp_path / "x.safetensors"
+    header = json.dumps({"groups": {"dtype": "F32", "shape": [2**40, 2], "data_offsets": [0, 2**43]}}).encode()
+    for content in (len(header).to_bytes(8, "little") + header, (2**62).to_bytes(8, "little") + header, b""):
+        file.write_bytes(content)
+        with pytest.raises(DamagedError):
+            read_entry(file)
+
+
+def damage_entry(kind: str, path: Path, other: Path) -> None:
+    content = bytearray(path.read_bytes())
+    if kind == "bit":
+        content[-5] ^= 4
+        path.write_bytes(content)
+    elif kind == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "another entry":
+        path.write_bytes(other.read_bytes())
+    elif kind == "other shape":
+        entry = read_entry(path)
+        write_entry(path, Entry(entry.about, {"groups": entry.arrays["groups"][:-1]}))
+    elif kind == "not finite":
+        entry = read_entry(path)
+        write_entry(path, Entry(entry.about, {"groups": np.full_like(entry.arrays["groups"], np.nan)}))
+    elif kind == "more arrays":
+        entry = read_entry(path)
+        write_entry(path, Entry(entry.about, {**entry.arrays, "x": np.zeros(1, dtype=np.float32)}))
+    elif kind == "a folder":
+        path.unlink()
+        path.mkdir()
+
+
+KINDS = ("bit", "truncated", "empty", "another entry", "other shape", "not finite", "more arrays", "a folder")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_entry_is_named_and_computed_again(tmp_path, capsys, kind):
+    store, model = tmp_path / "store", Counting(tmp_path / "log")
+    first = run(model, use_cache=str(store))
+    (path,) = entries(store)
+    run(model, "shapes_place", use_cache=str(store))
+    other = next(one for one in entries(store) if one != path)
+    damage_entry(kind, path, other)
+    before = model.calls
+    again = run(model, use_cache=str(store))
+    said = capsys.readouterr().err
+    assert model.calls > before and np.array_equal(raw(first), raw(again))
+    assert "from_store" not in again["datasets"]["shapes_color"]
+    if kind == "a folder":
+        return
+    assert said.count("\n") == 1 and str(path) in said and "damaged" in said
+    assert "from_store" in run(model, use_cache=str(store))["datasets"]["shapes_color"], "mended"
+
+
+def test_secrets_are_in_no_file(tmp_path):
+    secret = "sk-THISISASECRET1234"
+    stated = {"api_key": secret, "nested": {"hf_token": secret}, "listed": [f"key {secret}"], "end_token": True}
+    run(Counting(tmp_path / "log", **stated), use_cache=str(tmp_path / "store"))
+    for path in (tmp_path / "store").rglob("*"):
+        assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
+    about = read_entry(entries(tmp_path / "store")[0]).about["made_of"]["model"]["fingerprint"]
+    assert about["end_token"] is True and about["api_key"] == "<redacted>"
+
+
+def test_a_fingerprint_may_hold_anything(tmp_path):
+    """Names that are no text, arrays whose text leaves numbers out, sets in any order."""
+    from ttmbench.cache.key import model_statement, score_identity
+    from ttmbench.plugins.registry import build_registry
+
+    spec = build_registry([]).task("shapes_color").spec
+
+    def key(value) -> str:
+        return score_identity(model_statement(Counting(tmp_path / "log", value=value)), spec, False, None).key
+
+    long = np.arange(5000)
+    assert key({1: "a", "b": None}) == key({"1": "a", "b": None}) != key({1: "b", "b": None})
+    changed = long.copy()
+    changed[2500] = -1
+    assert str(changed) == str(long) and key(long) != key(changed) and key(long) == key(long.copy())
+    assert key(torch.from_numpy(long)) != key(torch.from_numpy(changed))
+    assert key({"x", "y", "z"}) == key({"z", "y", "x"}) != key({"x", "y"})
+    assert key(Path("a")) == key(Path("a")) != key(Path("b"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkeypatch):
+    model = Counting(tmp_path / "log")
+    plain = run(model)
+    (tmp_path / "file").write_text("no folder")
+    result = run(model, "shapes_color,shapes_place", use_cache=str(tmp_path / "file"))
+    assert np.array_equal(raw(plain), raw(result)) and result["status"] == "done"
+    assert capsys.readouterr().err.count("cannot be written to") == 1
+    store = tmp_path / "store"
+    run(model, use_cache=str(store))
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(entryfile, "write_aside", full)
+    before = model.calls
+    result = run(model, "shapes_color,shapes_place", use_cache=str(store))
+    assert "from_store" in result["datasets"]["shapes_color"], "what is there is still read"
+    assert model.calls > before and result["status"] == "done"
+    said = capsys.readouterr().err
+    assert said.count("No space left on device") == 1 and said.count("\n") == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_read(tmp_path, capsys):
+    model, store = Counting(tmp_path / "log"), tmp_path / "store"
+    run(model, use_cache=str(store))
+    for path in [store, *store.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    result = run(model, "shapes_color,shapes_place", use_cache=str(store))
+    assert "from_store" in result["datasets"]["shapes_color"] and "cannot be written" in capsys.readouterr().err
+
+
+def test_sizes_are_read():
+    assert parse_size("10GB", "x") == 10**10 and parse_size("0", "x") == 0 and parse_size("1.5k", "x") == 1500
+    with pytest.raises(ttmbench.errors.UsageError, match="LIMIT: 'much' is no size"):
+        parse_size("much", "LIMIT")
+
+
+# --- stopped runs --------------------------------------------------------------------------------------------
+
+STOPPED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+from tests import test_store  # the class is part of the key, so its module has the name that pytest gives it
+model = {model}
+test_store.run(model, use_cache={store!r}, limit=None, batch_size={batch})
+"""
+
+
+def start(model: str, store: Path, batch: int) -> subprocess.Popen:
+    code = STOPPED.format(root=str(Path(__file__).parents[2]), model=model, store=str(store), batch=batch)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
+    for _ in range(1200):
+        blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+        if len(blocks) >= count:
+            return blocks
+        assert process.poll() is None, "it ended before it could be stopped"
+        time.sleep(0.05)
+    raise AssertionError("no block was written")
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
+    """shapes_color has 200 groups of 2x2, hence 800 pairs in 7 blocks of 128."""
+    store, log = tmp_path / "store", tmp_path / "log"
+    process = start(f"test_store.Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
+    wait_for_blocks(store, 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+    assert 2 <= len(blocks) < 7 and not entries(store)
+    model = Counting(tmp_path / "again")
+    undisturbed = run(Counting(tmp_path / "plain"), limit=None, batch_size=30)
+    resumed = run(model, limit=None, batch_size=30, use_cache=str(store))
+    assert model.calls == 800 - 128 * len(blocks)
+    assert np.array_equal(raw(resumed), raw(undisturbed))
+    assert resumed["datasets"]["shapes_color"]["from_store"]["blocks"] == len(blocks)
+    assert resumed["datasets"]["shapes_color"]["from_store"]["of"] == 7
+    assert f"{len(blocks)} of 7 blocks were kept by a stopped run" in capsys.readouterr().err
+    assert len(entries(store)) == 1 and not list(store.glob("scores/*/*.blocks")), "blocks are gone"
+    jsonschema.Draft202012Validator(schema("results")).validate(resumed.document)
+
+
+@pytest.mark.parametrize("batch_size", [64, 100, 600])
+def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch_size):
+    """shapes_color has 400 pictures: two blocks of features of images; what is stopped in between encodes the rest."""
+
+    class Stopping(CountingClip):
+        limit = 256 if batch_size < 256 else 0
+
+        def encode_images(self, prepared):
+            if self.rows["images"] >= self.limit > 0:
+                raise KeyboardInterrupt
+            return super().encode_images(prepared)
+
+        def encode_captions(self, prepared):
+            if self.limit == 0:
+                raise KeyboardInterrupt
+            return super().encode_captions(prepared)
+
+    store = tmp_path / "store"
+    plain = run(CountingClip(hf.load(pretrained=str(tiny_hf_clip), device="cpu")), limit=None, batch_size=batch_size)
+    model = Stopping(hf.load(pretrained=str(tiny_hf_clip), device="cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        run(model, limit=None, use_cache=str(store), batch_size=batch_size)
+    kept = 256 if batch_size < 256 else 400
+    assert model.rows["images"] == kept
+    Stopping.limit = -1
+    resumed = run(model, limit=None, use_cache=str(store), batch_size=batch_size)
+    assert model.rows["images"] == 400 and np.array_equal(raw(plain), raw(resumed))
+    off = run("hf", model_args={"pretrained": str(tiny_hf_clip)}, limit=None, batch_size=batch_size)
+    assert np.array_equal(raw(off), raw(resumed)), "the store changes no bit"
+
+
+def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
+    """A picture whose captions lie on both sides of a border is encoded on both."""
+    from ttmbench.model_adapters import itm
+
+    class Stopping:
+        def __init__(self, model) -> None:
+            self.model, self.calls, self.limit = model, 0, 3
+
+        def __getattr__(self, name):
+            return getattr(self.model, name)
+
+        def fingerprint(self):
+            return self.model.fingerprint()
+
+        def score_pairs(self, images, captions):
+            return self.model.score_pairs(images, captions)
+
+        def prepare_images(self, images):
+            return self.model.prepare_images(images)
+
+        def prepare_captions(self, captions):
+            return self.model.prepare_captions(captions)
+
+        def encode_images(self, prepared):
+            return self.model.encode_images(prepared)
+
+        def score_prepared(self, images, captions):
+            self.calls += 1
+            if self.calls > self.limit:
+                raise KeyboardInterrupt
+            return self.model.score_prepared(images, captions)
+
+    folder, store = str(tiny_vlm("blip", captioner=False)), str(tmp_path / "store")
+    settings = {"limit": 8, "batch_size": 50}
+    task = "shapes_color_global"  # 16 pictures, 16 captions: 256 pairs, two blocks
+    plain = run(itm.load(pretrained=folder, device="cpu"), task, **settings)
+    model = Stopping(itm.load(pretrained=folder, device="cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        run(model, task, use_cache=store, **settings)
+    model.limit = 10**6
+    before = model.calls
+    resumed = run(model, task, use_cache=store, **settings)
+    assert model.calls - before == 3, "one of two blocks was there"
+    for one, other in ((plain, resumed),):
+        assert np.array_equal(one.scores[task]["none"][0].all_pairs, other.scores[task]["none"][0].all_pairs)
+
+
+def test_a_damaged_block_is_computed_again(tmp_path, capsys):
+    store = tmp_path / "store"
+
+    class Stopping(Counting):
+        limit = 300
+
+        def score_pairs(self, images, captions):
+            if self.calls >= self.limit:
+                raise KeyboardInterrupt
+            return super().score_pairs(images, captions)
+
+    model = Stopping(tmp_path / "log")
+    plain = run(Counting(tmp_path / "plain"), limit=None)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, limit=None, use_cache=str(store))
+    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+    assert len(blocks) == 2
+    blocks[0].write_bytes(blocks[1].read_bytes())
+    Stopping.limit, before = 10**6, model.calls
+    resumed = run(model, limit=None, use_cache=str(store))
+    assert model.calls - before == 800 - 128 and np.array_equal(raw(plain), raw(resumed))
+    assert str(blocks[0]) in capsys.readouterr().err
+
+
+def test_two_processes_at_once(tmp_path):
+    store, log = tmp_path / "store", tmp_path / "log"
+    model = f"test_store.Counting(Path({str(log)!r}), seconds=0.02)"
+    both = [start(model, store, 30) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    (path,) = entries(store)
+    assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
+    plain = run(Counting(tmp_path / "plain"), limit=None, batch_size=30)
+    assert np.array_equal(read_entry(path).arrays["groups"], raw(plain))

@@ -1,0 +1,460 @@
+"""Annotations beside images in the data folder: formats, order of sources, further tags, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+import ttmbench
+from ttmbench.data.loading import OutOfReachError, data_folder
+from ttmbench.errors import DataError, UsageError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.fingerprint import open_upright
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+SUGARCREPE = {  # rows, distinct images
+    "add_att": (692, 497),
+    "add_obj": (2062, 908),
+    "replace_att": (788, 524),
+    "replace_obj": (1652, 823),
+    "replace_rel": (1406, 777),
+    "swap_att": (666, 593),
+    "swap_obj": (245, 224),
+}
+
+
+def picture(path: Path, size=(8, 6), color=(200, 10, 10), mode="RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, color if mode == "RGB" else (*color, 90)).save(path)
+    return path
+
+
+def write(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def task_file(folder: Path, source: dict, group: dict, **more: object):
+    spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
+    path = write(folder / "mine.yaml", yaml.safe_dump(spec))
+    return build_registry().task(str(path))
+
+
+def load(task, data_dir, **more):
+    return build_registry().load(task, data_dir=data_dir, **more)
+
+
+PAIR = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
+ROWS = [{"image": f"{i}.png", "good": f"good {i}", "bad": f"bad {i}"} for i in range(3)]
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A data folder with three pictures."""
+    for index in range(3):
+        picture(tmp_path / "data" / "pictures" / f"{index}.png")
+    return tmp_path / "data"
+
+
+# --- formats -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ids"),
+    [
+        ("rows.json", ROWS, ["0", "1", "2"]),
+        ("rows.json", {"5": ROWS[0], "7": ROWS[1], "x": ROWS[2]}, ["5", "7", "x"]),
+        ("rows.jsonl", "\n".join(json.dumps(row) for row in ROWS), ["0", "1", "2"]),
+        ("rows.csv", "image,good,bad\n0.png,good 0,bad 0\n1.png,good 1,bad 1\n2.png,good 2,bad 2\n", ["0", "1", "2"]),
+        ("rows.csv", "\ufeffimage,good,bad\r\n0.png,good 0,bad 0\r\n", ["0"]),
+        ("rows.json", [["0.png", "good 0", "bad 0"]], ["0"]),
+    ],
+)
+def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, content, ids):
+    write(data / name, content)
+    source = {"kind": "annotations", "file": name, "images": "pictures", "fields": ["image", "good", "bad"]}
+    loaded = load(task_file(tmp_path, source, PAIR), data)
+    assert [group.group_id for group in loaded.groups] == ids
+    assert loaded.groups[0].captions == ("good 0", "bad 0") and loaded.groups[0].images[0].name == "0.png"
+    assert loaded.source["kind"] == "annotations" and len(loaded.source["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.json", "{", "rows.json: is not JSON"),
+        ("rows.json", b"\xff\xfe", "is not UTF-8 text"),
+        ("rows.json", "3", "expected a list or an object of rows, got int"),
+        ("rows.json", [3], "row 0 is int, not an object"),
+        ("rows.json", [["0.png", "good"]], "row 0 has 2 cells, but 3 are named: image, good, bad"),
+        ("rows.json", [{**ROWS[0], "good": " "}], "caption 'good' of group 0 is empty"),
+        ("rows.json", [{**ROWS[0], "image": None}], "'image' of group 0 should name an image file, got None"),
+        ("rows.json", [{**ROWS[0], "image": "../secret.png"}], "leaves the folder"),
+        ("rows.json", [{**ROWS[0], "image": "/etc/hostname"}], "leaves the folder"),
+        ("rows.json", [{**ROWS[0], "image": "a\0b"}], "is no usable path"),
+        ("rows.json", [{**ROWS[0], "image": "9.png"}], "image 9.png of group 0 is not in"),
+        ("rows.csv", "image,good,bad\n0.png,good\n", "row 0 (line 2) has not as many cells as the header"),
+        ("rows.csv", "image,good,bad\n0.png,good,bad,worse\n", "row 0 (line 2) has not as many cells as the header"),
+        ("rows.csv", "image,good\n0.png,good\n", "row 0 has no column 'bad'; it has image, good"),
+    ],
+)
+def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, name, content, message):
+    if isinstance(content, bytes):
+        (data / name).write_bytes(content)
+    else:
+        write(data / name, content)
+    source = {"kind": "annotations", "file": name, "images": "pictures", "fields": ["image", "good", "bad"]}
+    with pytest.raises(DataError) as caught:
+        load(task_file(tmp_path, source, PAIR), data)
+    assert message in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
+    assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
+
+
+def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, data):
+    write(data / "rows.json", [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)])
+    source = {"kind": "annotations", "file": "rows.json", "images": "pictures"}
+    group = {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}
+    groups = load(task_file(tmp_path, source, group), data).groups
+    assert groups[2].captions == ("good 2", "b", "c") and groups[2].images[0].name == "2.png"
+
+
+@pytest.mark.parametrize(
+    ("cells", "group", "error", "message"),
+    [
+        ({"texts": ["a", "b"]}, {"captions": "texts"}, DataError, "'texts' of group 0 holds 2 captions, but 3"),
+        ({"texts": "abc"}, {"captions": "texts"}, DataError, "should hold a list of captions, got 'abc'"),
+        (
+            {"texts": ["a", "b", 3]},
+            {"captions": "texts"},
+            DataError,
+            "caption 'texts[2]' of group 0 is empty",
+        ),
+        ({}, {"images": ["{nr:03d}.png"], "captions": "texts"}, DataError, "'nr' of row 0 is 'x', not a whole number"),
+        ({}, {"images": ["{no}.png"], "captions": "texts"}, DataError, "has no column 'no'"),
+        ({}, {"images": ["{nr.__class__}"], "captions": "texts"}, DataError, "has no column 'nr.__class__'"),
+        ({}, {"images": ["{nr!r}"], "captions": "texts"}, UsageError, "only digits and 'd' may stand"),
+        ({}, {"images": ["{nr:>999999}"], "captions": "texts"}, UsageError, "only digits and 'd' may stand"),
+        ({}, {"images": ["{nr"], "captions": "texts"}, UsageError, "is no template"),
+        ({}, {"images": ["a", "b"], "captions": "texts"}, UsageError, "name 2 and a list in one columns"),
+    ],
+)
+def test_wrong_columns_are_told(tmp_path, data, cells, group, error, message):
+    write(data / "rows.json", [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}])
+    source = {"kind": "annotations", "file": "rows.json", "images": "pictures"}
+    with pytest.raises(error) as caught:
+        load(task_file(tmp_path, source, {"shape": [1, 3], "images": ["image"], **group}), data)
+    assert message in str(caught.value)
+
+
+def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data):
+    rows = [{"image": f"{i % 3}.png", "text": f"text {i}", "kind": "ab"[i // 2]} for i in range(4)]
+    write(data / "rows.json", rows)
+    source = {"kind": "annotations", "file": "rows.json", "images": "pictures", "rows_per_group": 2}
+    group = {"shape": [2, 2], "images": ["image"], "captions": ["text"], "tags": ["kind"]}
+    task = task_file(tmp_path, source, group)
+    groups = load(task, data).groups
+    assert [one.group_id for one in groups] == ["0-1", "2-3"] and groups[1].tags == {"kind": "b"}
+    assert groups[1].captions == ("text 2", "text 3") and [i.name for i in groups[1].images] == ["2.png", "0.png"]
+    assert len(load(task, data, limit=1).groups) == 1
+    write(data / "rows.json", rows[:3])
+    with pytest.raises(DataError, match="2 rows make a group, but 1 are left over at the end, from row 2"):
+        load(task, data)
+    write(data / "rows.json", rows[1:3])
+    with pytest.raises(DataError, match="rows 0 to 1 should be one group, but their 'kind' differs: 'a' and 'b'"):
+        load(task, data)
+    with pytest.raises(UsageError, match="3 rows cannot share a 2x2 group evenly"):
+        load(task_file(tmp_path, {**source, "rows_per_group": 3}, group), data)
+
+
+# --- images --------------------------------------------------------------------------------------------------
+
+
+def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
+    picture(data / "pictures" / "0.png", (30, 20), mode="RGBA")
+    turned = Image.new("RGB", (30, 20))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(data / "pictures" / "1.jpg", exif=exif)
+    write(data / "rows.json", [ROWS[0], {**ROWS[1], "image": "1.jpg"}])
+    opened: list[str] = []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda file, **how: (opened.append(str(file)), real(file, **how))[1])
+    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR), data)
+    assert opened == [], "reading a task decodes no picture"
+    first, second = (open_upright(group.images[0], group.group_id) for group in groups.groups)
+    assert (first.mode, first.size) == ("RGB", (30, 20)) and (second.mode, second.size) == ("RGB", (20, 30))
+    assert len(opened) == 2
+
+
+def test_a_broken_image_names_file_and_group(tmp_path, data):
+    (data / "pictures" / "1.png").write_bytes(b"no picture")
+    write(data / "rows.json", ROWS)
+    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR), data)
+    with pytest.raises(DataError, match=r"image 1\.png of group 1 cannot be read"):
+        open_upright(groups.groups[1].images[0], "1")
+
+
+def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp_path, data):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(data / "pictures", elsewhere)
+    (data / "pictures").symlink_to(elsewhere)
+    write(data / "rows.json", ROWS)
+    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR)
+    assert len(load(task, data).groups) == 3
+    (elsewhere / "2.png").unlink()
+    (elsewhere / "2.png").symlink_to(picture(tmp_path / "private.png"))
+    with pytest.raises(DataError, match=r"'image' of group 2: '2\.png' leaves the folder"):
+        load(task, data)
+
+
+# --- where the data are --------------------------------------------------------------------------------------
+
+
+def test_the_data_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("TTMBENCH_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert data_folder().parts[-2:] == ("ttmbench", "data")
+    monkeypatch.setenv("TTMBENCH_DATA", str(tmp_path / "mine"))
+    assert data_folder() == tmp_path / "mine"
+    assert data_folder(tmp_path / "given") == tmp_path / "given"
+
+
+def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch):
+    write(data / "rows.json", ROWS)
+    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR)
+    monkeypatch.setenv("TTMBENCH_DATA", str(data))
+    assert len(build_registry().load_groups(task)) == 3
+
+
+def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
+    get = {"rows.json": "https://example.org/rows.json", "pictures/extra": "https://example.org/extra.zip"}
+    source = {"kind": "annotations", "file": "rows.json", "images": "pictures", "get": get}
+    with pytest.raises(OutOfReachError) as caught:
+        load(task_file(tmp_path, source, PAIR), data)
+    assert str(caught.value) == (
+        f"rows.json and pictures/extra are not in the data folder {data} (--data_dir or TTMBENCH_DATA names another "
+        "one); get rows.json from https://example.org/rows.json, and pictures/extra from https://example.org/extra.zip"
+        "; `ttmbench download mine` fetches what it can"
+    )
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("path", ["../rows.json", "/etc/passwd", "a/../../rows.json"])
+def test_a_task_file_may_not_lead_out_of_the_data_folder(tmp_path, data, path):
+    with pytest.raises(UsageError, match="leaves the folder"):
+        load(task_file(tmp_path, {"kind": "annotations", "file": path}, PAIR), data)
+
+
+def both(**more):
+    first = {"kind": "annotations", "file": "first.json", "images": "pictures"}
+    second = {"kind": "annotations", "file": "second.json", "images": "pictures"}
+    second["columns"] = {"images": ["picture"], "captions": "texts"}
+    return {"kind": "first_of", "of": [first, second], **more}
+
+
+def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
+    write(data / "second.json", [{"picture": "0.png", "texts": ["good", "bad"]}])
+    task = task_file(tmp_path, both(), PAIR)
+    loaded = load(task, data)
+    assert loaded.groups[0].captions == ("good", "bad")
+    assert loaded.source["file"] == "second.json" and loaded.source["passed_over"] == ["annotations first.json"]
+    write(data / "first.json", ROWS)
+    loaded = load(task, data)
+    assert len(loaded.groups) == 3 and loaded.source["file"] == "first.json" and "passed_over" not in loaded.source
+    json.dumps(loaded.source)
+
+
+def test_a_source_at_hand_that_is_wrong_is_not_passed_over(tmp_path, data):
+    write(data / "second.json", [{"picture": "0.png", "texts": ["good", "bad"]}])
+    write(data / "first.json", "{")
+    with pytest.raises(DataError, match=r"first\.json: is not JSON"):
+        load(task_file(tmp_path, both(), PAIR), data)
+
+
+def test_none_at_hand_says_why_for_each(tmp_path, data):
+    with pytest.raises(OutOfReachError) as caught:
+        load(task_file(tmp_path, both(), PAIR), data)
+    text = str(caught.value)
+    assert text.startswith("none of 2 places has the data: (1) first.json is not in the data folder")
+    assert "(2) second.json is not in the data folder" in text and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"kind": "first_of", "of": []}, "'of'"),
+        ({"kind": "first_of"}, "key 'of' is missing"),
+        ({"kind": "first_of", "of": [{"file": "x.json"}]}, "every source needs a 'kind'"),
+        ({"kind": "first_of", "of": [{"kind": "annotation"}]}, "did you mean 'annotations'"),
+        (both(file="x"), "unknown key 'file'"),
+        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": {"image": "x"}}]}, "'images'"),
+        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": 3}]}, "should be a mapping"),
+        ({"kind": "annotations", "fille": "x"}, "unknown key 'fille'; did you mean 'file'"),
+    ],
+)
+def test_a_wrong_source_is_a_usage_error(tmp_path, data, source, message):
+    with pytest.raises(UsageError) as caught:
+        load(task_file(tmp_path, source, PAIR), data)
+    assert message in str(caught.value)
+
+
+# --- tags ----------------------------------------------------------------------------------------------------
+
+
+def tagged(tmp_path, data):
+    write(data / "rows.json", ROWS)
+    group = {**PAIR, "constant_tags": {"subset": "mine"}, "tag_files": {"more": "tags/more.json"}}
+    return task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, group)
+
+
+def test_tags_from_a_file_are_added_and_recorded(tmp_path, data):
+    task = tagged(tmp_path, data)
+    loaded = load(task, data)
+    assert loaded.groups[0].tags == {"subset": "mine"} and loaded.source["tag_files"] == {"more": None}
+    write(data / "tags" / "more.json", {"0": ["a", "b"], "1": [], "2": "c"})
+    loaded = load(task, data)
+    assert [group.tags["more"] for group in loaded.groups] == ["a, b", "", "c"]
+    assert loaded.source["tag_files"]["more"]["file"] == "tags/more.json"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "is not JSON"), ("[]", "expected an object of group ids, got list"), ({"0": [3]}, "tags of group 0")],
+)
+def test_a_wrong_tag_file_is_named(tmp_path, data, content, message):
+    write(data / "tags" / "more.json", content)
+    with pytest.raises(DataError, match=r"more\.json") as caught:
+        load(tagged(tmp_path, data), data)
+    assert message in str(caught.value)
+
+
+# --- SugarCrepe ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real_sugarcrepe(tmp_path) -> Path:
+    """The real annotation files in a data folder, where they are at hand, with a small picture for every name."""
+    origin = SHARED / "annotations" / "sugarcrepe"
+    if not origin.is_dir():
+        pytest.skip("real annotation files are not at hand")
+    data = tmp_path / "real"
+    shutil.copytree(origin, data / "sugarcrepe")
+    small = picture(tmp_path / "small.jpg").read_bytes()
+    (data / "coco" / "val2017").mkdir(parents=True)
+    for name in SUGARCREPE:
+        rows = json.loads((data / "sugarcrepe" / f"{name}.json").read_text(encoding="utf-8"))
+        for row in rows.values():
+            (data / "coco" / "val2017" / row["filename"]).write_bytes(small)
+    return data
+
+
+def test_the_real_annotations_of_sugarcrepe(real_sugarcrepe):
+    registry = build_registry()
+    for name, (rows, images) in SUGARCREPE.items():
+        loaded = registry.load(registry.task(f"sugarcrepe_{name}"), data_dir=real_sugarcrepe, offline=True)
+        assert len(loaded.groups) == rows, name
+        assert len({group.images[0].name for group in loaded.groups}) == images, name
+        assert all(group.tags == {"subset": name} for group in loaded.groups)
+        assert loaded.source["kind"] == "annotations" and "passed_over" not in loaded.source
+    ids = [group.group_id for group in loaded.groups]
+    assert "108" not in ids and ids[-1] == "245", "items are taken as they come, gaps and all"
+
+
+def test_all_of_the_real_sugarcrepe_runs_and_has_a_mean(real_sugarcrepe, capsys):
+    run = ttmbench.simple_evaluate(
+        "tiny-clip", "sugarcrepe", data_dir=str(real_sugarcrepe), offline=True, device="cpu", bootstrap_iters=0
+    )
+    counts = {name: sizes["effective"] for name, sizes in run["n-samples"].items()}
+    assert counts == {f"sugarcrepe_{name}": rows for name, (rows, _) in SUGARCREPE.items()}
+    means = [run.results[name]["group_score,none"] for name in counts]
+    assert run["groups"]["sugarcrepe"]["group_score,none"] == pytest.approx(sum(means) / 7)
+    assert sorted(run["group_subtasks"]["sugarcrepe"]) == sorted(counts)
+
+
+def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe):
+    file = real_sugarcrepe / "sugarcrepe" / "swap_obj.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    rows["108"] = {**rows["0"], "caption": "A West 32nd sign under a Korea Way road sign."}
+    write(file, rows)
+    registry = build_registry()
+    with pytest.raises(DataError) as caught:
+        registry.load(registry.task("sugarcrepe_swap_obj"), data_dir=real_sugarcrepe, offline=True)
+    text = str(caught.value)
+    assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 2) has 245: this is the copy from before" in text
+    assert "group 108, whose true caption is wrong" in text
+
+
+def test_sugarcrepe_without_data_names_both_places(tmp_path):
+    registry = build_registry()
+    with pytest.raises(OutOfReachError) as caught:
+        registry.load(registry.task("sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+    text = str(caught.value)
+    for word in (
+        "sugarcrepe/swap_att.json and coco/val2017 are not in the data folder",
+        "https://raw.githubusercontent.com/RAIVNLab/sugar-crepe/main/data/swap_att.json",
+        "http://images.cocodataset.org/zips/val2017.zip",
+        "(2) dataset HuggingFaceM4/SugarCrepe_swap_att at revision 6a00094a51bd114da1af8b431eebf1811284205e",
+        "not in the cache and the hub cannot be reached",
+    ):
+        assert word in text
+    write(tmp_path / "sugarcrepe" / "swap_att.json", {})
+    with pytest.raises(OutOfReachError, match=r"\(1\) coco/val2017 is not in the data folder"):
+        registry.load(registry.task("sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+
+
+def test_the_real_tags_of_winoground(tmp_path):
+    """Diwan et al.'s file through the code that adds its tags."""
+    from ttmbench.data.loading import Loaded
+    from ttmbench.data.tags import add_tags
+    from ttmbench.types import Group
+
+    origin = SHARED / "annotations" / "winoground_tags.json"
+    if not origin.is_file():
+        pytest.skip("the real tags are not at hand")
+    (tmp_path / "winoground").mkdir()
+    shutil.copy(origin, tmp_path / "winoground" / "new_tag_assignments.json")
+    files = build_registry().task("winoground").spec.group.tag_files
+    groups = [Group(str(index), (), ("a", "b")) for index in range(400)]
+    loaded = add_tags(Loaded(groups), {}, files, tmp_path)
+    tags = [group.tags["diwan"].split(", ") if group.tags["diwan"] else [] for group in loaded.groups]
+    assert Counter(tag for several in tags for tag in several) == {
+        "Complex Reasoning": 78,
+        "Unusual Image": 56,
+        "Unusual Text": 50,
+        "Ambiguously Correct": 46,
+        "Visually Difficult": 38,
+        "Non Minimal": 30,
+    }
+    assert sum(len(several) > 1 for several in tags) == 55 and sum(not several for several in tags) == 172
+
+
+# --- COCO and Visual Genome spatial --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "count", "image"),
+    [
+        ("whatsup_coco_one", "coco_qa_one_obj.json", 2247, "coco/val2017/000000000139.jpg"),
+        ("whatsup_coco_two", "coco_qa_two_obj.json", 440, "coco/val2017/000000000139.jpg"),
+        ("whatsup_vg_one", "vg_qa_one_obj.json", 1160, "whatsup/vg_images/139.jpg"),
+        ("whatsup_vg_two", "vg_qa_two_obj.json", 291, "whatsup/vg_images/139.jpg"),
+    ],
+)
+def test_spatial_rows_of_coco_and_visual_genome(tmp_path, task, file, count, image):
+    picture(tmp_path / image)
+    rows = [[139, f"A photo of a cup on the left {i}", f"A photo of a cup on the right {i}"] for i in range(count)]
+    write(tmp_path / "whatsup" / file, rows)
+    registry = build_registry()
+    loaded = registry.load(registry.task(task), data_dir=tmp_path, offline=True)
+    assert loaded.groups[3].captions == ("A photo of a cup on the left 3", "A photo of a cup on the right 3")
+    assert loaded.groups[3].images[0].name == Path(image).name and len(loaded.groups) == count
+    with pytest.raises(DataError, match=f"has {count - 1} groups, but task '{task}'"):
+        write(tmp_path / "whatsup" / file, rows[1:])
+        registry.load(registry.task(task), data_dir=tmp_path, offline=True)

@@ -1,0 +1,215 @@
+"""The tasks of the TTM paper as their files state them: names, sizes, metrics and every row of Tables 3 to 5."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.config import TTMConfig
+from ttmbench.plugins.registry import build_registry
+
+TASKS = Path(__file__).resolve().parents[2] / "tasks"
+
+SIZES = {  # task -> images, captions, groups
+    "winoground": (2, 2, 400),
+    "winoground_global": (2, 2, 400),
+    "mmvp_vlm": (2, 2, 135),
+    "mmvp_vlm_global": (2, 2, 135),
+    "colorswap": (2, 2, 300),
+    "colorswap_train": (2, 2, 700),
+    "colorswap_global": (2, 2, 300),
+    "sugarcrepe_add_att": (1, 2, 692),
+    "sugarcrepe_add_obj": (1, 2, 2062),
+    "sugarcrepe_replace_att": (1, 2, 788),
+    "sugarcrepe_replace_obj": (1, 2, 1652),
+    "sugarcrepe_replace_rel": (1, 2, 1406),
+    "sugarcrepe_swap_att": (1, 2, 666),
+    "sugarcrepe_swap_obj": (1, 2, 245),
+    "whatsup_a": (1, 4, 412),
+    "whatsup_b": (1, 4, 408),
+    "whatsup_a_left_right": (2, 2, 103),
+    "whatsup_a_on_under": (2, 2, 103),
+    "whatsup_b_left_right": (2, 2, 102),
+    "whatsup_b_front_behind": (2, 2, 102),
+    "whatsup_coco_one": (1, 2, 2247),
+    "whatsup_coco_two": (1, 2, 440),
+    "whatsup_vg_one": (1, 2, 1160),
+    "whatsup_vg_two": (1, 2, 291),
+}
+
+# Tables 3 to 5 of arXiv:2510.07632: task, model, tau_1, tau_T, schedule.
+TABLES = [
+    ("winoground", "clip-b16", 0.9, 0.0, "linear"),
+    ("winoground", "siglip-b16", 2.0, 0.0, "linear"),
+    ("winoground", "siglip-l16", 2.0, 0.1, "cosine"),
+    ("mmvp_vlm", "clip-b16", 2.0, 0.0, "linear"),
+    ("mmvp_vlm", "siglip-b16", 2.0, 0.1, "cosine"),
+    ("colorswap", "clip-b16", 2.3, 0.0, "cosine"),
+    ("colorswap", "siglip-b16", 1.0, 0.0, "cosine"),
+    ("colorswap", "siglip-l16", 2.5, 0.0, "cosine"),
+    ("sugarcrepe_replace_rel", "siglip-b16", 2.1, 0.0, "cosine"),
+    ("sugarcrepe_swap_att", "siglip-b16", 1.8, 0.0, "cosine"),
+    ("sugarcrepe_swap_obj", "siglip-b16", 2.0, 0.0, "cosine"),
+    ("sugarcrepe_add_att", "siglip-b16", 2.5, 0.0, "cosine"),
+    ("whatsup_a", "clip-b32", 0.55, 0.0, "linear"),
+    ("whatsup_b", "clip-b32", 0.80, 0.0, "linear"),
+    ("whatsup_a_left_right", "clip-b32", 0.25, 0.0, "linear"),
+    ("whatsup_a_on_under", "clip-b32", 0.85, 0.0, "linear"),
+    ("whatsup_b_left_right", "clip-b32", 0.50, 0.0, "cosine"),
+    ("whatsup_b_front_behind", "clip-b32", 1.30, 0.0, "cosine"),
+    ("winoground_global", "siglip-b16", 0.50, 0.0, "linear"),
+    ("mmvp_vlm_global", "siglip-b16", 0.55, 0.0, "linear"),
+    ("colorswap_global", "siglip-b16", 0.50, 0.0, "linear"),
+]
+AUGMENTED = {
+    ("winoground", "siglip-l16"),
+    ("mmvp_vlm", "siglip-b16"),
+    ("colorswap", "siglip-b16"),
+    ("mmvp_vlm_global", "siglip-b16"),
+    ("whatsup_a_left_right", "clip-b32"),
+}
+RATES = {("winoground", "siglip-b16"): 1e-5, ("colorswap", "siglip-b16"): 4e-5}
+OF_THE_PAPER = {task for task, *_ in TABLES}
+
+
+@pytest.fixture(scope="module")
+def specs():
+    return {name: file.spec for name, file in build_registry().all_tasks().items()}
+
+
+def test_every_row_of_the_tables_is_a_preset_and_nothing_else_is(specs):
+    presets = {
+        (task, model): settings
+        for task, spec in specs.items()
+        for model, settings in spec.ttm.items()
+        if model != "defaults"
+    }
+    assert set(presets) == {(task, model) for task, model, *_ in TABLES}
+    for task, model, first, last, schedule in TABLES:
+        written = {**specs[task].ttm.get("defaults", {}), **presets[task, model]}
+        settings = TTMConfig(**written)
+        where = (task, model)
+        assert (settings.tau_start, settings.tau_end, settings.schedule) == (first, last, schedule), where
+        assert "lr" in written, f"{where}: an unknown learning rate is written down as null"
+        assert settings.lr == RATES.get(where), where
+        assert settings.augment is (where in AUGMENTED), where
+        assert settings.threshold == ("share" if task.endswith("_global") else "auto"), where
+        assert settings.keep_optimizer_state is (where == ("winoground", "siglip-b16")), where
+        assert settings.epochs == (30 if task.startswith("winoground") else 20), where
+        assert settings.iterations == 10, where
+        known = {"tau_start", "tau_end", "schedule", "lr", "lr_note", "augment", "threshold", "epochs"}
+        assert set(written) <= known | {"keep_optimizer_state"}, f"{where}: only what has a source"
+    assert "likely, not certain" in presets["colorswap", "siglip-b16"]["lr_note"]
+    assert "# not legible" in (TASKS / "mmvp_vlm.yaml").read_text(encoding="utf-8")
+
+
+def test_the_sixteen_tasks_of_the_paper_have_their_tag(specs):
+    registry = build_registry()
+    assert len(OF_THE_PAPER) == 16
+    assert set(registry.select_tasks(["paper16"])) == OF_THE_PAPER
+
+
+def test_sizes_shapes_and_metrics(specs):
+    for task, (images, captions, groups) in SIZES.items():
+        spec = specs[task]
+        assert (spec.shape.images, spec.shape.captions, spec.group.n_groups) == (images, captions, groups), task
+        if spec.is_global:
+            expected = ["group_score", "group_match", "global_assignment_accuracy"]
+        elif images == 1:
+            expected = ["text_score", "group_score", "group_match", "individual_match"]
+        else:
+            expected = ["text_score", "image_score", "group_score", "group_match", "individual_match"]
+        assert spec.metrics == expected, task
+    assert {name for name in specs if not name.startswith("shapes_")} == set(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "percent", "unit"),
+    [
+        ("whatsup_a_left_right", "raw", 40.78, 1),
+        ("whatsup_a_on_under", "raw", 3.88, 1),
+        ("whatsup_b_left_right", "raw", 55.88, 1),
+        ("whatsup_b_front_behind", "raw", 47.06, 1),
+        ("whatsup_a", "raw", 30.58, 1),
+        ("whatsup_b", "raw", 30.88, 1),
+        ("mmvp_vlm", "raw", 5.19, 1),
+        ("sugarcrepe_replace_rel", "raw", 70.48, 1),
+        ("sugarcrepe_swap_att", "raw", 71.47, 1),
+        ("sugarcrepe_swap_obj", "raw", 60.41, 1),
+        ("sugarcrepe_add_att", "raw", 83.67, 1),
+        ("winoground_global", "global", 44.38, 2),
+        ("mmvp_vlm_global", "global", 39.63, 2),
+        ("colorswap_global", "global", 88.00, 2),
+    ],
+)
+def test_published_scores_are_whole_counts_of_our_sizes(task, metric, percent, unit):
+    units = unit * SIZES[task][2]
+    count = round(percent / 100 * units)
+    assert f"{100 * count / units:.2f}" == f"{percent:.2f}", (task, metric)
+
+
+def test_tags_select_by_shape_and_dataset(specs):
+    registry = build_registry()
+    sugarcrepe = {name for name in SIZES if name.startswith("sugarcrepe_")}
+    assert set(registry.select_tasks(["sugarcrepe"])) == sugarcrepe and len(sugarcrepe) == 7
+    assert set(registry.select_tasks(["whatsup"])) == {name for name in SIZES if name.startswith("whatsup_")}
+    for name, spec in specs.items():
+        assert ("global" in spec.tag) is spec.is_global, name
+        assert ("group_2x2" in spec.tag) is (str(spec.shape) == "2x2" and not spec.is_global), name
+        assert ("group_1xk" in spec.tag) is (spec.shape.images == 1), name
+        assert not set(spec.tag) & set(specs), f"{name}: a tag that is also a task could never be chosen"
+
+
+def test_what_every_published_task_states(specs):
+    for name in SIZES:
+        spec = specs[name]
+        assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
+        assert spec.license and spec.description, name
+        # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs.
+        assert spec.version == (1 if name in ("winoground", "colorswap", "colorswap_train") else 2), name
+        assert spec.gated is (name.partition("_")[0] in ("winoground", "colorswap")), name
+
+
+def test_hub_sources_are_pinned_or_say_why_not(specs):
+    for name in SIZES:
+        source = specs[name].source
+        lines = (TASKS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        for one in source.get("of", [source]):
+            if one["kind"] in ("huggingface", "hub_files"):
+                assert "revision" in one, name
+        for line in lines:
+            if "revision:" in line:
+                value = line.partition("revision:")[2].strip()
+                assert len(value.partition(" ")[0]) == 40 or value.startswith("null  # "), (name, line)
+
+
+def test_ls_lists_every_file(capsys):
+    assert main(["ls", "tasks", "--json"]) == 0
+    listed = {row["task"] for row in json.loads(capsys.readouterr().out)}
+    assert listed == {path.stem for path in TASKS.glob("*.yaml")} and set(SIZES) <= listed
+    assert main(["validate", *SIZES, "--schema_only"]) == 0
+
+
+def test_the_table_in_the_docs_is_that_of_the_task_files():
+    import subprocess
+    import sys
+
+    script = TASKS.parent / "scripts" / "docs" / "task_table.py"
+    done = subprocess.run([sys.executable, str(script), "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_docs_name_every_file_of_the_data_folder(specs):
+    page = (TASKS.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+    layout = page.partition("## The data folder")[2]
+    for name in SIZES:
+        for one in specs[name].source.get("of", []):
+            for path, origin in one.get("get", {}).items():
+                listed = "sugarcrepe/add_att.json ..." if path.startswith("sugarcrepe/") else path
+                assert listed in layout, path
+                if "id=" in origin:
+                    drive = origin.partition("id=")[2].split()[0]
+                    assert drive in layout, (path, drive)

@@ -1,0 +1,347 @@
+"""Task files, the registry and plugins: what is right is read, what is wrong names its file and key."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.errors import DataError, UsageError
+from ttmbench.hookspecs import hookimpl
+from ttmbench.plugins.manager import load_plugins
+from ttmbench.plugins.registry import build_registry
+from ttmbench.types import AdapterSpec, SourceSpec
+
+TASKS = Path(__file__).resolve().parents[2] / "tasks"
+GOOD = """
+task: mine
+version: 1
+source: {kind: rendered, scene: color}
+group: {shape: [2, 2], n_groups: 3}
+metrics: [group_match]
+"""
+
+
+def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_shipped_task_is_right():
+    registry = build_registry()
+    names = {path.stem for path in TASKS.glob("*.yaml")}
+    assert names == set(registry.all_tasks()) and len(names) >= 6
+    for name in names:
+        spec = registry.task(name).spec
+        assert spec.license and spec.description and spec.group.n_groups
+        for metric in spec.metrics:
+            assert registry.metric(metric).defined(spec.shape.images, spec.shape.captions), (name, metric)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("version: 1", "version: 1\nlicence: MIT"), "unknown key 'licence'; did you mean 'license'?"),
+        (("shape: [2, 2]", "shape: [2, 2], n_group: 3"), "unknown key 'group.n_group'; did you mean 'n_groups'?"),
+        (("version: 1", ""), "key 'version' is missing"),
+        (("version: 1", "version: one"), "'version'"),
+        (("[2, 2]", "[3, 2]"), "3x2"),
+        (("metrics: [group_match]", "metrics: []"), "'metrics'"),
+        (("{kind: rendered, scene: color}", "{scene: color}"), "'kind'"),
+        (("metrics: [group_match]", "metrics: [group_match]\nttm: {defaults: {epoch: 3}}"), "ttm.defaults.epoch"),
+        (("metrics: [group_match]", "metrics: [group_match]\nttm: {defaults: {lr: -1}}"), "ttm.defaults"),
+        (("task: mine", "task: other"), "must be equal"),
+        (("task: mine", "task: mine\ntask: mine"), "given twice"),
+        (("task: mine", "task: [mine"), "not valid YAML"),
+        (("task: mine", "task: !!python/object/apply:os.system ['true']"), "not valid YAML"),
+        (("task: mine", "a: &a [1]\nb: *a"), "aliases"),
+        (("task: mine", "include: nothing.yaml\ntask: mine"), "'include' names 'nothing.yaml'"),
+        (("task: mine", "include: ../mine.yaml\ntask: mine"), "no file of the same folder"),
+        (("task: mine", "include: mine.yaml\ntask: mine"), "include itself"),
+        (("task: mine", "include: 3\ntask: mine"), "'include' should be a file name"),
+        (("task: mine", "include: {file: mine.yaml, but: [x]}\ntask: mine"), "'include' should be a file name"),
+        (("task: mine", "include: {file: mine.yaml, without: ttm}\ntask: mine"), "'include' should be a file name"),
+        (("task: mine", "include: {without: [ttm]}\ntask: mine"), "'include' should be a file name"),
+        (("n_groups: 3", "n_groups: 3, wrong_sizes: {four: no}"), "'group.wrong_sizes"),
+    ],
+)
+def test_a_wrong_task_file_names_file_and_key(tmp_path, change, message):
+    path = write(tmp_path, GOOD.replace(*change))
+    with pytest.raises(UsageError) as caught:
+        load_task(path)
+    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"- a\n- b\n", b"hello", b"", b"{" * 5000, b"a" * 1_000_001])
+def test_what_is_no_task_file_is_refused(tmp_path, content):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        load_task(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_include_shares_fields_and_the_including_file_wins(tmp_path):
+    write(tmp_path, GOOD)
+    path = write(tmp_path, "include: mine.yaml\ntask: variant\nsource: {seed: 9}\nmatching: global\n", "variant.yaml")
+    spec = load_task(path).spec
+    assert spec.source == {"kind": "rendered", "scene": "color", "seed": 9}
+    assert spec.is_global and spec.version == 1 and spec.task == "variant"
+
+
+def test_include_may_leave_keys_out(tmp_path):
+    write(tmp_path, GOOD + "ttm: {siglip-b16: {tau_start: 2}}\nlicense: MIT\n")
+    include = "include: {file: mine.yaml, without: [ttm]}\ntask: variant\nttm: {clip-b16: {tau_start: 1}}\n"
+    spec = load_task(write(tmp_path, include, "variant.yaml")).spec
+    assert spec.ttm == {"clip-b16": {"tau_start": 1}} and spec.license == "MIT"
+    path = write(tmp_path, "include: [{file: mine.yaml, without: [tmm]}]\ntask: variant\n", "variant.yaml")
+    with pytest.raises(UsageError, match=r"variant\.yaml: 'include' leaves out 'tmm', which mine\.yaml does not have"):
+        load_task(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("metrics", "group_mach", "did you mean 'group_match'"),
+        ("source", "{kind: renderd}", "did you mean 'rendered'"),
+        ("source", "{kind: first_of, of: [{kind: huggingfac}]}", "did you mean 'huggingface'"),
+        ("ttm", "{defaults: {schedule: lineer}}", "did you mean 'linear'"),
+    ],
+)
+def test_unknown_names_in_a_task_get_a_suggestion(tmp_path, key, value, message):
+    lines = [line for line in GOOD.strip().splitlines() if not line.startswith(key)]
+    listed = f"[{value}]" if key == "metrics" else value
+    path = write(tmp_path, "\n".join([*lines, f"{key}: {listed}"]))
+    with pytest.raises(UsageError, match=message):
+        build_registry().task(str(path))
+
+
+def test_select_by_name_tag_glob_and_file(tmp_path):
+    path = write(tmp_path, GOOD)
+    registry = build_registry()
+    assert list(registry.select_tasks(["shapes_place", "shapes_color"])) == ["shapes_place", "shapes_color"]
+    assert {"shapes_replace", "shapes_spatial"} <= set(registry.select_tasks(["group_1xk"]))
+    assert set(registry.select_tasks(["builtin"])) == {n for n in registry.task_files if "shapes" in n}
+    assert {"shapes_color", "shapes_color_global"} == set(registry.select_tasks(["shapes_color*"]))
+    assert list(registry.select_tasks([str(path), "shapes_color", "shapes_color"])) == ["mine", "shapes_color"]
+
+
+def test_unknown_names_get_did_you_mean():
+    registry = build_registry()
+    with pytest.raises(UsageError, match="did you mean 'shapes_color'"):
+        registry.select_tasks(["shape_color"])
+    with pytest.raises(UsageError, match="did you mean 'siglip-b16'"):
+        registry.adapter("siglip-b61")
+    with pytest.raises(UsageError, match=r"known: .*tiny-clip"):
+        registry.adapter("zzzzz")
+
+
+def test_include_path_adds_tasks_and_doubled_names_are_an_error(tmp_path):
+    write(tmp_path, GOOD)
+    assert "mine" in build_registry([tmp_path]).all_tasks()
+    write(tmp_path, GOOD.replace("mine", "shapes_color"), "shapes_color.yaml")
+    with pytest.raises(UsageError, match="'shapes_color' is defined by both 'ttmbench' and"):
+        build_registry([tmp_path])
+    with pytest.raises(UsageError, match="is no folder"):
+        build_registry([tmp_path / "nowhere"])
+
+
+class Plugin:
+    """Registers one adapter."""
+
+    def __init__(self, name="x", aliases=()):
+        self.spec = AdapterSpec(name, "m:f", aliases=aliases)
+
+    @hookimpl
+    def ttmbench_register_adapters(self):
+        return [self.spec]
+
+
+def test_doubled_names_name_both_plugins():
+    with pytest.raises(UsageError, match="'ttmbench' and 'mine' both register 'tiny-clip'"):
+        build_registry(extra=[("mine", Plugin("tiny-clip"))])
+    with pytest.raises(UsageError, match="'a' and 'b' both register 'x'"):
+        build_registry(extra=[("a", Plugin("x")), ("b", Plugin("y", aliases=("x",)))])
+
+
+def test_a_misspelt_hook_is_an_error():
+    class Misspelt:
+        @hookimpl
+        def ttmbench_register_adapter(self):
+            return []
+
+    with pytest.raises(UsageError, match=r"plugin 'mine' does not fit.*ttmbench_register_adapter"):
+        load_plugins([("mine", Misspelt())])
+
+
+def test_a_hook_that_raises_names_the_plugin():
+    class Raising:
+        @hookimpl
+        def ttmbench_register_sources(self):
+            raise RuntimeError("no luck")
+
+    with pytest.raises(UsageError, match="plugin 'mine' failed in ttmbench_register_sources: RuntimeError: no luck"):
+        build_registry(extra=[("mine", Raising())])
+
+
+def test_an_event_hook_that_raises_warns_and_ends_nothing():
+    class Raising:
+        @hookimpl
+        def ttmbench_run_started(self):
+            raise RuntimeError("no luck")
+
+    plugins = load_plugins([("mine", Raising())])
+    with pytest.warns(UserWarning, match="plugin 'mine' failed in ttmbench_run_started"):
+        plugins.notify("ttmbench_run_started", config={})
+
+
+def test_a_plugin_that_cannot_be_imported_is_listed_and_named_when_needed(monkeypatch):
+    from importlib.metadata import EntryPoint
+
+    from ttmbench.plugins import manager as plugins
+
+    point = EntryPoint("acme", "ttmbench_no_such_module.plugin", "ttmbench")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    registry = build_registry()
+    assert [broken.name for broken in registry.plugins.broken] == ["acme"]
+    assert registry.adapter("tiny-clip")
+    with pytest.raises(UsageError, match="plugin 'acme' could not be imported: ModuleNotFoundError"):
+        registry.adapter("acme-model")
+
+
+def test_every_registering_hook_reaches_the_registry(monkeypatch):
+    sys.path.insert(0, str(Path(__file__).parents[1] / "third_party" / "src"))
+    try:
+        from ttmbench_acme import plugin
+
+        assert isinstance(plugin, ModuleType)
+        registry = build_registry(extra=[("acme", plugin)])
+        assert registry.adapter("acme").name == "acme-mean-color"
+        assert registry.metric("acme_first_image") and registry.schedule("acme_gentle")
+        task = registry.task("acme_walls")
+        assert len(registry.load_groups(task)) == 5
+    finally:
+        sys.path.pop(0)
+
+
+def test_folder_source_reads_a_users_own_task(folder_task):
+    folder = folder_task()
+    registry = build_registry([folder])
+    groups = registry.load_groups(registry.task("mine"))
+    assert [group.group_id for group in groups] == [f"g{i}" for i in range(6)]
+    assert groups[0].images[0].name == "0_0.png" and groups[0].images[0].open().size == (30, 24)
+    assert len(registry.load_groups(registry.task("mine"), limit=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"0_0.png"', '"../../secret.png"', "leaves the folder"),
+        ('"0_0.png"', '"/etc/hostname"', "leaves the folder"),
+        ('"0_0.png"', "7", "should name an image file, got 7"),
+        ('"image_0"', '"picture"', "has no column 'image_0'"),
+        ('"g1"', '"g0"', "group id g0 is given to several groups"),
+        ('"id": "g5"', '"nr": "g5"', "row 5 has no column 'id'"),
+    ],
+)
+def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
+    folder = folder_task()
+    file = folder / "groups.jsonl"
+    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    registry = build_registry([folder])
+    with pytest.raises(DataError) as caught:
+        registry.load_groups(registry.task("mine"))
+    assert message in str(caught.value)
+
+
+def test_a_broken_image_names_file_and_group(folder_task):
+    from ttmbench.scoring.fingerprint import open_upright
+
+    folder = folder_task()
+    (folder / "pictures" / "2_1.png").write_bytes(b"no picture")
+    registry = build_registry([folder])
+    group = registry.load_groups(registry.task("mine"))[2]
+    with pytest.raises(DataError, match=r"image 2_1\.png of group g2 cannot be read"):
+        open_upright(group.images[1], group.group_id)
+
+
+def test_another_number_of_groups_names_both_counts(folder_task):
+    folder = folder_task()
+    file = folder / "groups.jsonl"
+    file.write_text("\n".join(file.read_text(encoding="utf-8").splitlines()[:4]), encoding="utf-8")
+    registry = build_registry([folder])
+    with pytest.raises(DataError, match=r"has 4 groups, but task 'mine' \(version 1\) has 6"):
+        registry.load_groups(registry.task("mine"))
+
+
+def test_a_size_known_to_be_wrong_is_told_with_its_reason(folder_task):
+    group = {"shape": [2, 2], "n_groups": 5, "wrong_sizes": {6: "one row too many"}, "id": "id"}
+    group |= {"images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
+    registry = build_registry([folder_task(group=group)])
+    with pytest.raises(DataError, match=r"has 6 groups, but task 'mine' \(version 1\) has 5: one row too many"):
+        registry.load_groups(registry.task("mine"))
+
+
+def test_loading_tells_where_the_groups_come_from(folder_task):
+    registry = build_registry([folder_task()])
+    loaded = registry.load(registry.task("mine"))
+    assert loaded.groups == registry.load_groups(registry.task("mine"))
+    assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "pictures"}
+
+
+def test_a_source_may_tell_more_of_what_it_did(tmp_path):
+    module = ModuleType("ttmbench_telling")
+
+    def read(request):
+        from ttmbench.data.loading import Loaded
+
+        groups = list(read_rendered(request))
+        return Loaded(groups, {"drawn": len(groups), "data_dir": str(request.data_dir)})
+
+    from ttmbench.data.sources.folder import read_rendered
+
+    module.read = read
+
+    class Telling:
+        @hookimpl
+        def ttmbench_register_sources(self):
+            return [SourceSpec("telling", "ttmbench_telling:read")]
+
+    sys.modules["ttmbench_telling"] = module
+    try:
+        registry = build_registry(extra=[("telling", Telling())])
+        spec = registry.task("shapes_color").spec
+        spec = spec.model_copy(update={"source": {"kind": "telling", "scene": "color"}})
+        loaded = registry.load(TaskFile(spec, None), limit=2, data_dir=tmp_path)
+        assert loaded.source == {"kind": "telling", "scene": "color", "drawn": 2, "data_dir": str(tmp_path)}
+    finally:
+        del sys.modules["ttmbench_telling"]
+
+
+def test_a_source_may_not_give_groups_of_another_shape():
+    class Wrong:
+        @hookimpl
+        def ttmbench_register_sources(self):
+            return [SourceSpec("wrong", "ttmbench.data.sources.folder:read_rendered")]
+
+    registry = build_registry(extra=[("wrong", Wrong())])
+    spec = registry.task("shapes_color").spec
+    changed = spec.model_copy(update={"source": {"kind": "wrong", "scene": "replace"}})
+    with pytest.raises(DataError, match="is 1x2, the task file says 2x2"):
+        registry.load_groups(TaskFile(changed, None))
+
+
+def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
+    import datasets
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    registry = build_registry()
+    with pytest.raises(DataError, match=r"facebook/winoground.*not in the cache") as caught:
+        registry.load_groups(registry.task("winoground"), limit=1, offline=True)
+    assert "\n" not in str(caught.value)
+    assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)

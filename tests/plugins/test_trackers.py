@@ -1,0 +1,398 @@
+"""Trackers: what real libraries hold after a run, and that a tracker which fails never disturbs one."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
+from ttmbench.errors import UsageError
+from ttmbench.hookspecs import hookimpl
+from ttmbench.plugins.trackers import select as choosing
+from ttmbench.plugins.trackers.series import COLUMNS, result_rows
+from ttmbench.plugins.trackers.tracker import Tracking
+from ttmbench.ttm.checkpoint import SeedCheckpoint
+
+QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 20}
+SHORT = {"iterations": 3, "epochs": 1}
+SECRET = "sk-abcdefgh12345678"
+LINE = {"seed", "iteration", "loss", "metrics", "candidates"}
+
+
+def evaluate(tracker, folder, **more):
+    settings = {"ttm": SHORT, "seeds": [0, 1], "ttm_controls": ["placebo"], **QUICK, **more}
+    track_args = {"project": "p", "name": "first", "dir": str(folder / "logs")}
+    if tracker == "wandb":
+        track_args["mode"] = "offline"
+    if tracker == "trackio":
+        del track_args["dir"]
+    command = ["ttmbench", "--model_args", f"api_key={SECRET}"]
+    return ttmbench.simple_evaluate(
+        "tiny-clip", "shapes_color", track=[tracker], track_args=track_args, command=command, **settings
+    )
+
+
+def library(name: str) -> Any:
+    """A library, or a skipped test; what it warns of while it is imported is its own affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
+
+
+def expected_finals(document) -> dict[str, float]:
+    """Every number under its track, written out from the document once more."""
+    found = {}
+    for key, value in document["results"]["shapes_color"].items():
+        metric, name = key.split(",")
+        base = metric.replace("_stderr", "").replace("_seed_std", "")
+        track = document["tracks"]["shapes_color"].get(f"{base},{name}", "unranked")
+        if value is not None:
+            found[f"{track}/shapes_color/{name}/{metric}"] = value
+    assert {key.split("/")[0] for key in found} == {"zero_shot", "matching", "test_time", "unranked"}
+    assert all(("/ttm/" in key) == key.startswith("test_time/") for key in found)
+    return found
+
+
+def expected_curves(document) -> dict[str, list[tuple[int, float]]]:
+    """name -> (iteration, value)."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in document["ttm"]["shapes_color"]["iterations"]:
+        values = {key: value for key, value in line.items() if key not in LINE} | line["metrics"]
+        if line["loss"]:
+            values["loss"] = line["loss"][-1]
+        for key, value in values.items():
+            if value is not None:
+                name = f"ttm/shapes_color/seed_{line['seed']}/{key}"
+                found.setdefault(name, []).append((line["iteration"], float(value)))
+    assert any(name.endswith("/pseudo_label_accuracy") for name in found) and len(found) >= 20
+    return found
+
+
+def test_tensorboard_holds_the_run(tmp_path):
+    library("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    document = evaluate("tensorboard", tmp_path).document
+    events = EventAccumulator(str(tmp_path / "logs" / "p" / "first"))
+    events.Reload()
+    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    expected = expected_curves(document) | {name: [(0, value)] for name, value in expected_finals(document).items()}
+    assert scalars.keys() == expected.keys()
+    for tag, points in expected.items():
+        assert [step for step, _ in scalars[tag]] == [step for step, _ in points], tag
+        assert [value for _, value in scalars[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
+    texts = {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
+    assert '"limit": 8' in texts["config/text_summary"] and '"status": "done"' in texts["run/text_summary"]
+    assert texts["results/text_summary"].count("\n") == 1 + len(result_rows(document))
+    assert SECRET not in str(texts)
+
+
+def test_a_second_run_of_one_name_gets_a_folder_of_its_own(tmp_path):
+    library("tensorboard")
+    for _ in range(2):
+        evaluate("tensorboard", tmp_path, ttm=False, ttm_controls=[])
+    assert sorted(path.name for path in (tmp_path / "logs" / "p").iterdir()) == ["first", "first-2"]
+
+
+def wandb_records(path) -> list[Any]:
+    """The records of an offline run: LevelDB's log format behind a header of seven bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    stream, records, parts = io.BytesIO(path.read_bytes()), [], []
+    stream.seek(7)
+    while True:
+        left = 32768 - stream.tell() % 32768
+        if left < 7:
+            stream.seek(left, 1)
+        header = stream.read(7)
+        if len(header) < 7:
+            return records
+        _, length, kind = struct.unpack("<IHB", header)
+        parts.append(stream.read(length))
+        if kind in (1, 4):  # whole, or the last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(b"".join(parts))
+            records.append(record)
+            parts = []
+
+
+def test_wandb_holds_the_run(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    library("wandb")
+    document = evaluate("wandb", tmp_path).document
+    assert "tracker wandb" not in capfd.readouterr().err
+    (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb")
+    records = wandb_records(file)
+    curves: dict[str, list[tuple[int, float]]] = {}
+    summary: dict[str, Any] = {}
+    for record in records:
+        if record.WhichOneof("record_type") == "history":
+            row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            steps = {key.rpartition("/")[0]: value for key, value in row.items() if key.endswith("/iteration")}
+            for key, value in row.items():
+                name = key.rpartition("/")[0]
+                if name in steps and not key.endswith("/iteration"):
+                    curves.setdefault(key, []).append((steps[name], value))
+        if record.WhichOneof("record_type") == "summary":
+            for item in record.summary.update:
+                summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    expected = expected_curves(document)
+    assert curves == expected
+    finals = expected_finals(document)
+    assert {name: summary[name] for name in finals} == pytest.approx(finals)
+    assert summary["status"] == "done" and summary["run_key"] == document["run_key"]
+    kinds = [record.WhichOneof("record_type") for record in records]
+    assert "exit" in kinds and any("artifact" in str(record) for record in records if "results.json" in str(record))
+    (table,) = file.parent.glob("files/media/table/*.json")
+    table = json.loads(table.read_text())
+    assert table["columns"] == list(COLUMNS) and len(table["data"]) == len(result_rows(document))
+    text = file.read_bytes()
+    assert SECRET.encode() not in text and b"shapes_color" in text
+
+
+def test_trackio_holds_the_run(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    library("trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    for module in [module for name, module in sys.modules.items() if name.startswith("trackio")]:
+        for name in ("TRACKIO_DIR", "MEDIA_DIR"):
+            if name in vars(module):
+                monkeypatch.setattr(module, name, tmp_path / "db" / ("media" if name == "MEDIA_DIR" else ""))
+    document = evaluate("trackio", tmp_path).document
+    said = capfd.readouterr()
+    assert "tracker trackio" not in said.err and "Trackio" not in said.out
+    rows = SQLiteStorage.get_logs("p", "first")
+    config = SQLiteStorage.get_run_config("p", "first")
+    assert config["model"] == "tiny-clip" and config["limit"] == 8
+    assert (tmp_path / "db" / "p.db").exists()
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if "/" in key:
+                found.setdefault(key, []).append((row["step"], value))
+    expected = expected_curves(document) | {name: [(0, value)] for name, value in expected_finals(document).items()}
+    assert found == expected
+    (table,) = (row["results"] for row in rows if "results" in row)
+    assert len(table["_value"]) == len(result_rows(document))
+    (artifact,) = SQLiteStorage.get_artifacts("p")
+    assert artifact["name"] == "results" and artifact["type"] == "results"
+
+
+@dataclass
+class Fake:
+    """A tracker that takes down what it is told, and fails where it is told to."""
+
+    fails: str = ""
+    error: BaseException = field(default_factory=lambda: OSError(f"no network\nfor {SECRET}"))
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def _call(self, *call):
+        self.calls.append(call)
+        print("a library that prints")
+        if call[0] == self.fails:
+            raise self.error
+
+    def open(self, config):
+        self._call("open", config)
+
+    def curve(self, name, iteration, values):
+        self._call("curve", name, iteration, values)
+
+    def numbers(self, values):
+        self._call("numbers", dict(values))
+
+    def close(self, document):
+        self._call("close", document)
+
+    def named(self, name):
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+def run_with(fake, **more):
+    plugins = [("fake", Tracking("fake", fake))]
+    return ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=plugins, **{**QUICK, **more})
+
+
+@pytest.mark.parametrize("error", [OSError(f"no network\nfor {SECRET}"), SystemExit(3)], ids=["error", "exit"])
+@pytest.mark.parametrize("moment", ["open", "curve", "numbers", "close"])
+def test_a_tracker_that_fails_is_one_line_and_left_alone(moment, error, capsys):
+    fake = Fake(moment, error)
+    run = run_with(fake, ttm=SHORT)
+    said = capsys.readouterr()
+    assert run["status"] == "done" and said.out == "" and SECRET not in said.err
+    lines = [line for line in said.err.splitlines() if line.startswith("ttmbench:")]
+    assert len(lines) == 1 and "tracker fake: could not" in lines[0] and "the run goes on without it" in lines[0]
+    assert "Traceback" not in said.err
+    assert [call[0] for call in fake.calls].count(moment) == 1 and fake.calls[-1][0] == moment
+
+
+def test_a_warning_of_a_tracker_is_one_line(capsys):
+    class Warns(Fake):
+        def curve(self, name, iteration, values):
+            warnings.warn("disk is\nfull", stacklevel=2)
+            warnings.warn("old", DeprecationWarning, stacklevel=2)
+
+    fake = Warns()
+    run_with(fake, ttm=SHORT)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ttmbench:")]
+    assert lines == ["ttmbench: tracker fake: disk is full"] and fake.calls[-1][0] == "close"
+
+
+def test_a_failed_run_is_closed_with_its_document(tmp_path, monkeypatch):
+    fake = Fake()
+    with pytest.raises(Exception, match="finite"):
+        run_with(fake, ttm={**SHORT, "lr": 1e30})
+    ((document,),) = fake.named("close")
+    assert document["status"] == "failed" and document["errors"] and fake.calls[-1][0] == "close"
+
+    def no_model(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
+    fake = Fake()
+    with pytest.raises(KeyboardInterrupt):
+        run_with(fake)
+    assert [call[0] for call in fake.calls] == ["open", "close"]
+    assert fake.named("close")[0][0]["status"] == "interrupted"
+
+
+def test_plugins_are_told_of_a_run_that_fails(monkeypatch):
+    told = []
+
+    class Listener:
+        @hookimpl
+        def ttmbench_run_finished(self, result, run_dir):
+            told.append((result["status"], result["errors"][0]["type"], run_dir))
+
+    def no_model(*_):
+        raise UsageError("no")
+
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
+    with pytest.raises(UsageError):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=[("mine", Listener())], **QUICK)
+    assert told == [("failed", "UsageError", None)]
+
+
+class Killed(BaseException):
+    """Ends a run the hard way."""
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 5])
+def test_a_run_that_goes_on_has_whole_curves_in_order(tmp_path, monkeypatch, stop):
+    settings = {"ttm": SHORT, "seeds": [0, 1], "output_path": str(tmp_path / "x.json")}
+    keep, kept = SeedCheckpoint.keep, []
+
+    def kill(self, step, state):
+        keep(self, step, state)
+        kept.append(step)
+        if len(kept) == stop:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SeedCheckpoint, "keep", kill)
+        first = Fake()
+        with pytest.raises(Killed):
+            run_with(first, **settings)
+    assert len(first.named("curve")) == stop - 1 and first.calls[-1][0] == "close"
+    second = Fake()
+    document = run_with(second, **settings).document
+    told = [(name, iteration) for name, iteration, _ in second.named("curve")]
+    for seed in (0, 1):
+        name = f"ttm/shapes_color/seed_{seed}"
+        assert [iteration for one, iteration in told if one == name] == [1, 2, 3]
+    assert second.calls[-1][0] == "close"
+    again = Fake()
+    assert run_with(again, **settings)["results"] == document["results"]
+    assert len(again.named("curve")) == 6 and again.named("numbers"), "a finished run can be sent later"
+
+
+def test_numbers_are_told_once(tmp_path):
+    fake = Fake()
+    document = run_with(fake, ttm=SHORT, ttm_controls=["placebo"]).document
+    names = [name for (values,) in fake.named("numbers") for name in values]
+    assert len(names) == len(set(names)) and set(names) == set(expected_finals(document))
+    assert not any(math.isnan(value) for (values,) in fake.named("numbers") for value in values.values())
+
+
+def test_settings_go_to_the_trackers_that_have_them(monkeypatch):
+    made = {}
+
+    def sink(name, spec, settings):
+        made[name] = dict(settings)
+        return Fake()
+
+    monkeypatch.setattr(choosing, "_sink", sink)
+    base = {"model": "tiny-clip", "tasks": ["t"], "track": ["wandb", "tensorboard", "trackio", "wandb"]}
+    args = {"wandb.project": "q", "project": 7, "dir": "d", "wandb.mode": "offline", "group": "g"}
+    plugins = choosing.make_trackers(make_run_config({**base, "track_args": args}))
+    assert [name for name, _ in plugins] == ["tracker wandb", "tracker tensorboard", "tracker trackio"]
+    name = made["wandb"].pop("name")
+    assert name.startswith("tiny-clip-2") and made["tensorboard"].pop("name") == made["trackio"].pop("name") == name
+    assert made == {
+        "wandb": {"project": "q", "dir": "d", "mode": "offline", "group": "g"},
+        "tensorboard": {"project": "7", "dir": "d"},
+        "trackio": {"project": "7", "group": "g"},
+    }
+    for wrong in ("entty", "trackio.dir", "mlflow.dir", "tensorboard.group"):
+        with pytest.raises(UsageError, match=f"--track_args {wrong}: no tracker of this run takes it"):
+            choosing.make_trackers(make_run_config({**base, "track_args": {wrong: 1}}))
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio", "tensorboard"])
+def test_a_missing_library_names_its_extra_before_a_model_is_loaded(tracker, monkeypatch, capsys):
+    def no_model(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
+    for name in [name for name in sys.modules if name.split(".")[0] == tracker]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, tracker, None)
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--track", tracker]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and f"pip install 'ttmbench[{tracker}]'" in said
+    assert main([*words, "--dry_run"]) == 2
+
+
+def test_every_tracker_has_an_extra():
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name, spec in choosing.TRACKERS.items():
+        assert any(need.startswith(spec.library) for need in project["optional-dependencies"][name])
+
+
+def test_trackers_do_not_change_which_command_it_is(tmp_path):
+    first = run_with(Fake(), output_path=str(tmp_path / "x.json"))
+    settings = {"output_path": str(tmp_path / "x.json"), "track": ["tensorboard"], "track_args": {"dir": str(tmp_path)}}
+    library("tensorboard")
+    assert run_with(Fake(), **settings)["run_key"] == first["run_key"]
+
+
+def test_a_broken_library_is_named(monkeypatch):
+    def broken(name):
+        if name == "wandb":
+            raise DoesNotFit("built for another Python")
+        raise AssertionError(name)
+
+    monkeypatch.setattr(choosing, "import_module", broken)
+    config = make_run_config({"model": "tiny-clip", "tasks": ["t"], "track": ["wandb"]})
+    with pytest.raises(UsageError, match=r"wandb cannot be imported \(built for another Python\)"):
+        choosing.make_trackers(config)
+
+
+class DoesNotFit(ImportError):
+    """What a library raises that does not fit this Python."""

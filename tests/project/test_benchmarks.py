@@ -1,0 +1,53 @@
+"""The benchmarks run, and the two versions that they time give the same numbers. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SMALL = ["--groups", "12", "--layers", "1", "--iterations", "2", "--epochs", "2"]
+
+
+def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple(SMALL)) -> dict:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), *small, *options, "--output", str(output)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize("images", ["png", "jpeg"])
+def test_both_versions_give_the_same_numbers(tmp_path, images):
+    report = run("ttm.py", tmp_path / "x.json", "--batch", "5", "--images", images, "--threads", "1", "--repeats", "1")
+    same = report["same_numbers"]
+    assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]
+    assert same["threshold_difference"] < 1e-4 and same["loss_difference"] < 1e-4
+    assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
+
+
+def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
+    report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "5")
+    for dtype in ("fp32", "bf16"):
+        one = report["runs"][dtype]
+        # 3 and then all 12 groups are selected, of 2 pictures, in 2 epochs each.
+        assert one["trained_images"] == 2 * 2 * (3 + 12)
+        assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e9
+    first = [report["runs"][dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
+    assert first[0] == pytest.approx(first[1], rel=0.02)
+
+
+def test_the_store_changes_no_score(tmp_path):
+    report = run("store.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
+    assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
+    assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}

@@ -1,0 +1,106 @@
+"""Documents: commands that a page shows are run, links lead somewhere, hooks and metrics have their lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ttmbench import hookspecs
+from ttmbench.cli import main
+from ttmbench.cli.options import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def console_commands(page: Path) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes
+SHOWN = [(page.name, command) for page in PAGES if page.name not in WALKED for command in console_commands(page)]
+
+
+@pytest.mark.parametrize(("page", "command"), SHOWN, ids=[f"{page}: {command[:60]}" for page, command in SHOWN])
+def test_a_command_that_a_page_shows_works(page, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "kept"))
+    words = shlex.split(command.partition(" | ")[0])
+    assert words[0] == "ttmbench", command
+    assert main(words[1:]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", sorted(WALKED))
+def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    """Its commands, and the files and programs that are marked by a comment, in their order, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:<!-- (run|file: [^ ]+) -->\n)?```(\w+)\n(.*?)```", text, flags=re.DOTALL)
+    ran = 0
+    for mark, language, block in blocks:
+        if mark == "run":
+            subprocess.run([sys.executable, "-c", block], check=True)
+        elif mark:
+            Path(mark.removeprefix("file: ")).write_text(block, encoding="utf-8")
+        for line in block.splitlines() if language == "console" else ():
+            words = shlex.split(line.removeprefix("$ "))
+            assert line.startswith("$ ttmbench ") and main(words[1:]) == 0, (line, capsys.readouterr())
+            ran += 1
+    assert ran == len(console_commands(ROOT / "docs" / page)) > 4
+    assert "```bash" not in text, "every command of this page is run"
+
+
+def test_every_option_in_a_page_exists():
+    parser = build_parser()
+    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices)
+    options = {option for command in commands.choices.values() for a in command._actions for option in a.option_strings}
+    options |= {"--version", "--help"}
+    for page in PAGES:
+        for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            for line in re.findall(r"^(?:\$ )?(?:.*&& )?ttmbench .*$", block, flags=re.MULTILINE):
+                for option in re.findall(r"(?<=\s)--[a-z][a-z_-]*", line.partition("ttmbench ")[2]):
+                    assert option.replace("-", "_").replace("__", "--", 1) in options, (page.name, option)
+
+
+def test_every_option_of_a_command_is_in_the_page():
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    parser = build_parser()
+    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices)
+    for name, command in commands.choices.items():
+        assert f"`{name}" in text, name
+        for option in (o for action in command._actions for o in action.option_strings if o.startswith("--")):
+            assert option in text, (name, option)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not target.startswith("mailto:"):
+                assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_every_hook_has_a_line_in_its_page():
+    text = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    for name in vars(hookspecs):
+        if name.startswith("ttmbench_"):
+            assert name in text, name
+
+
+def test_every_key_of_the_results_is_explained():
+    text = (ROOT / "docs" / "results-format.md").read_text(encoding="utf-8")
+    schema = json.loads((ROOT / "ttmbench" / "schemas" / "results-1.0.json").read_text(encoding="utf-8"))
+    for key in schema["properties"]:
+        assert f"`{key}`" in text, key
+
+
+def test_no_page_or_source_names_this_machine_or_a_registry():
+    words = re.compile(r"/work/|/tmp/|pypi\.org|files\.pythonhosted")
+    for path in [*PAGES, *(ROOT / "ttmbench").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]:
+        assert not words.search(path.read_text(encoding="utf-8")), path.name

@@ -1,0 +1,193 @@
+"""The reference results: whole, made by the commands that are stated, and what pages and pictures show of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.results.files import schema
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "results" / "reference"
+DOCUMENTS = sorted(path for path in FOLDER.glob("*.json") if not path.name.startswith("study_"))
+BUILTIN = ["shapes_color", "shapes_color_global", "shapes_place", "shapes_replace", "shapes_spatial"]
+
+
+def read(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "docs"))
+    before = set(sys.modules)
+    import reference
+
+    yield reference
+    for name in {"reference", "reference_pictures", "builtin_study", "builtin_table"} - before:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def copied(scripts, monkeypatch, tmp_path):
+    """The script on copies of everything that it reads and writes."""
+    for folder in ("results/reference", "docs/images", "ttmbench/published"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for page in ("README.md", "docs/builtin.md"):
+        shutil.copy(ROOT / page, tmp_path / page)
+    for module, names in (
+        (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "IMAGES", "RECORD")),
+        (scripts.builtin_study, ("FOLDER",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, tmp_path / getattr(module, name).relative_to(ROOT))
+    return scripts
+
+
+# The documents
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_reference_document_is_whole_and_claims_no_file_that_is_not_there(path):
+    document = read(path)
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    assert document["status"] == "done" and not document["errors"]
+    for counts in document["n-samples"].values():
+        assert counts["original"] == counts["effective"] == 200
+    beside = {one.name for one in FOLDER.glob(f"{path.stem}_ttm_*.jsonl")}
+    assert set(document["artifacts"]) == beside and beside
+    for name, about in document["artifacts"].items():
+        assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == about["sha256"], name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_reference_document_was_made_by_the_command_that_its_page_states(path):
+    document = read(path)
+    assert document["command"] in (ROOT / "results" / "README.md").read_text(encoding="utf-8").splitlines()
+    words = shlex.split(document["command"])
+    assert words[-2:] == ["--output_path", f"results/reference/{path.name}"]
+    assert document["config"]["seeds"] == [0, 1, 2, 3]
+    assert list(document["results"]) == (["shapes_color"] if path.name == "first.json" else BUILTIN)
+
+
+def test_the_run_that_the_readme_shows_is_its_own_command():
+    line = next(one for one in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "pip install" in one)
+    typed, stored = line.partition("&& ttmbench ")[2], read(FOLDER / "first.json")["command"].partition(" ")[2]
+    assert typed.partition(" --output_path")[0] == stored.partition(" --output_path")[0] != ""
+
+
+@pytest.mark.parametrize(("model", "name"), [("tiny-clip", "builtin.json"), ("tiny-clip-seed1", "builtin_seed1.json")])
+def test_the_study_and_the_reference_agree_where_they_meet(model, name):
+    """The study's first data set is the task, and its TTM seed the reference's first."""
+    document, rows = read(FOLDER / name), read(FOLDER / f"study_{model}.json")
+    met = [row for row in rows if row["data_seed"] == 0]
+    assert sorted(row["task"] for row in met) == BUILTIN
+    for row in met:
+        numbers, task = document["results"][row["task"]], row["task"]
+        match = "global_assignment_accuracy" if task.endswith("_global") else "group_match"
+        last = [one for one in document["ttm"][task]["iterations"] if one["seed"] == 0][-1]["metrics"]
+        found = (numbers["group_score,none"], numbers[f"{match},none"], last[match], last["group_score"])
+        assert found == (row["raw"], row["simple_match"], row["ttm"], row["group_score_ttm"]), task
+
+
+def test_nothing_else_lies_in_the_folder():
+    known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
+    assert {path.name for path in FOLDER.iterdir()} - known == {"study_tiny-clip.json", "study_tiny-clip-seed1.json"}
+
+
+def test_two_commands_give_the_same_numbers():
+    first, whole = read(FOLDER / "first.json"), read(FOLDER / "builtin.json")
+    found = {key: value for key, value in whole["results"]["shapes_color"].items() if "simple_match" not in key}
+    assert found == first["results"]["shapes_color"]
+    lines = [(FOLDER / f"{stem}_ttm_shapes_color.jsonl").read_bytes() for stem in ("first", "builtin")]
+    assert lines[0] == lines[1]
+
+
+# What is shown of them
+
+
+def test_pages_tables_and_pictures_show_the_reference(scripts):
+    assert scripts.problems() == []
+
+
+def test_a_number_typed_into_a_page_is_found(copied):
+    for page in ("README.md", "docs/builtin.md", "ttmbench/reproduce/published/builtin.csv"):
+        path = copied.ROOT / page
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("85.38", "95.38"), encoding="utf-8")
+        assert [one.partition(" does not")[0] for one in copied.problems()] == [page]
+        path.write_text(text, encoding="utf-8")
+    assert copied.problems() == []
+
+
+def test_another_picture_or_one_that_nobody_noted_is_found(copied):
+    picture = copied.IMAGES / "reference_curves.svg"
+    picture.write_text(picture.read_text(encoding="utf-8") + "<!-- -->", encoding="utf-8")
+    assert copied.problems() == [
+        "docs/images/reference_curves.svg is not the picture that was made; "
+        "make it again by scripts/docs/reference.py write"
+    ]
+    known = read(copied.RECORD)
+    del known["reference_curves.svg"]
+    copied.RECORD.write_text(json.dumps(known), encoding="utf-8")
+    assert "reference_curves.svg shows other numbers" in copied.problems()[0]
+
+
+def test_other_reference_numbers_make_everything_stale_until_it_is_written_again(copied):
+    document = read(copied.MAIN)
+    document["results"]["shapes_place"]["group_match,ttm"] = 0.5
+    for row in document["ttm"]["shapes_place"]["iterations"]:
+        row["metrics"]["group_match"] = 0.5
+    copied.MAIN.write_text(json.dumps(document), encoding="utf-8")
+    stale = " ".join(copied.problems())
+    screenshots = set(read(copied.RECORD)) - set(copied.charts())
+    for name in ("README.md", "docs/builtin.md", "builtin.csv", *copied.charts(), *screenshots):
+        assert name in stale, name
+    copied.write()
+    assert "| shapes_place | 200, 2x2 | 16.67, 50.00 | 43.00 | 85.50 | 85.00 ± 0.41 | 50.00" in (
+        copied.ROOT / "README.md"
+    ).read_text(encoding="utf-8")
+    left = copied.problems()
+    assert len(left) == len(screenshots) and all("page_pictures.py" in one for one in left)
+
+
+def test_a_page_without_its_marks_is_named(copied):
+    page = copied.ROOT / "docs" / "builtin.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("<!-- /reference -->", ""), encoding="utf-8")
+    with pytest.raises(SystemExit, match="no marks <!-- reference -->"):
+        copied.problems()
+
+
+def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
+    assert main(["reproduce", "builtin", "--runs", str(FOLDER)]) == 0
+    out = capsys.readouterr().out
+    rows = len((ROOT / "ttmbench" / "published" / "builtin.csv").read_text(encoding="utf-8").splitlines()) - 1
+    assert f"{rows} numbers: agrees {rows}" in out
+
+
+# Again
+
+
+@pytest.mark.slow
+def test_a_row_comes_out_again_exactly(tmp_path, monkeypatch):
+    """The first of its seeds. On another kind of processor or another torch, training may round another way."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = "--model tiny-clip --tasks shapes_replace --simple_match --ttm --seeds 0 --device cpu --use_cache off"
+    assert main([*command.split(), "--output_path", str(tmp_path / "again.json")]) == 0
+    again, reference = read(tmp_path / "again.json"), read(FOLDER / "builtin.json")
+    assert again["task_hashes"]["shapes_replace"] == reference["task_hashes"]["shapes_replace"]
+    found, known = again["results"]["shapes_replace"], reference["results"]["shapes_replace"]
+    raw = {key: value for key, value in known.items() if key.endswith(",none")}
+    assert raw and {key: found[key] for key in raw} == raw
+    wanted = reference["ttm"]["shapes_replace"]["iterations"]
+    rows = [{**row, "seconds": None} for row in wanted if row["seed"] == 0]
+    assert len(rows) == 10
+    assert [{**row, "seconds": None} for row in again["ttm"]["shapes_replace"]["iterations"]] == rows

@@ -1,0 +1,36 @@
+"""What goes wrong when files, processes or machines do: experiments that anyone can repeat.
+
+    python tests/reliability/faults.py fuzz --files 10000 --seed 0
+    python tests/reliability/faults.py kills --kills 200
+    python tests/reliability/faults.py trouble
+    python tests/reliability/faults.py same
+
+Each experiment is a subcommand with a module of its own; it prints a table, writes JSON on request and exits 1 if it
+found a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+# subcommand -> module with add_options(parser) and main(options) -> exit code
+EXPERIMENTS = {"fuzz": "fuzzing", "kills": "kills", "trouble": "trouble", "same": "same"}
+
+
+def main() -> int:
+    """Parses the command line and runs one experiment."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    commands = parser.add_subparsers(required=True, metavar="EXPERIMENT")
+    for name, module_name in EXPERIMENTS.items():
+        module = import_module(module_name)
+        command = commands.add_parser(name, help=module.__doc__.split("\n", 1)[0])
+        module.add_options(command)
+        command.set_defaults(main=module.main)
+    options = parser.parse_args()
+    code: int = options.main(options)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

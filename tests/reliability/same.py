@@ -1,0 +1,489 @@
+"""Changes what must change no number - batches, order, threads, company, the store - and measures what moves.
+
+Small random models of every way of scoring meet rendered groups: 2x2, one image with two captions, and 2x2 matched
+globally. Each change is measured against one quiet run: the largest difference of a raw score, and metrics that differ.
+What is permuted is put back in order first. Then runs of TTM: what each iteration selected, and the scores afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+import ttmbench
+from ttmbench.data.rendered.scenes import make_groups, render
+from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs
+from ttmbench.plugins.registry import build_registry
+from ttmbench.protocols import StoredFeatures
+from ttmbench.results.scores_file import read_scores
+from ttmbench.results.summary import RAW, TTM, summarise
+from ttmbench.types import GroupShape, Scores
+
+LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
+METRICS = ("text_score", "group_score", "group_match")
+SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3, "tau_start": 1e-4}
+SELECTION = ("selected", "candidates", "tied", "pseudo_label_accuracy")  # of an iteration's record
+WIDE = "CLIP, width 256"  # wide enough for threads to share its products; too slow to train here
+LARGEST = 1e-4  # what a raw score may move
+# Tiny models of every architecture are made beside the tests, and larger ones by the benchmarks.
+SHARED = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "benchmarks")]
+Model = Callable[[str, "Order"], Any]
+
+
+class Light:
+    """A plain pair scorer without torch: how bright the picture is, times a number of the caption."""
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """States that it has no weights, so that its scores are kept."""
+        return {"weights": "none"}
+
+    def score_pairs(self, images: Sequence[Any], captions: Sequence[str]) -> np.ndarray:
+        """One score a pair."""
+        light = [np.asarray(image, dtype=np.float64)[..., 0].mean() for image in images]
+        codes = [sum(position * ord(letter) for position, letter in enumerate(caption)) for caption in captions]
+        return np.sin(np.array(light) * np.array(codes) / 1000)
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order groups, and images and captions inside them, stand: new place -> old place."""
+
+    name: str = "plain"
+    groups: np.ndarray = field(default_factory=lambda: np.arange(0))
+    images: tuple[int, ...] = (0, 1)
+    captions: tuple[int, ...] = (0, 1)
+
+    def positions(self, count: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Old places of groups, images and captions for so many groups of a shape."""
+        groups = self.groups if len(self.groups) else np.arange(count)
+        images = [image for image in self.images if image < shape[0]]
+        return groups, np.array(images), np.array(self.captions)
+
+
+def orders(count: int) -> dict[str, Order]:
+    """Every order that is measured; one image has none, so it stays."""
+    mixed = np.random.default_rng(5).permutation(count)
+    return {
+        "plain": Order(),
+        "groups": Order("groups", mixed),
+        "captions": Order("captions", captions=(1, 0)),
+        "images": Order("images", images=(1, 0)),
+    }
+
+
+class Tasks:
+    """Task files of every layout and order over one set of pictures.
+
+    Args:
+        folder: where they go.
+        count: groups of each layout.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+        self.orders = orders(count)
+        (folder / "pictures").mkdir(parents=True)
+        for layout, (kind, shape) in LAYOUTS.items():
+            groups = make_groups(kind, count, 1)
+            for number, group in enumerate(groups):
+                for index, scene in enumerate(group.scenes):
+                    render(scene).save(folder / "pictures" / f"{layout}_{number}_{index}.png")
+            for order in self.orders.values():
+                self._write(layout, shape, [group.captions for group in groups], order)
+
+    def _write(self, layout: str, shape: tuple[int, int], captions: Sequence[Sequence[str]], order: Order) -> None:
+        groups, images, places = order.positions(self.count, shape)
+        rows = []
+        for group in groups.tolist():
+            row = {"id": f"g{group}"}
+            row |= {f"image_{place}": f"{layout}_{group}_{image}.png" for place, image in enumerate(images)}
+            row |= {f"caption_{place}": captions[group][caption] for place, caption in enumerate(places)}
+            rows.append(json.dumps(row) + "\n")
+        name = self.name(layout, order)
+        (self.folder / f"{name}.jsonl").write_text("".join(rows), encoding="utf-8")
+        spec = {
+            "task": name,
+            "version": 1,
+            "source": {"kind": "folder", "path": f"{name}.jsonl", "images": "pictures"},
+            "group": {
+                "shape": list(shape),
+                "n_groups": self.count,
+                "id": "id",
+                "images": [f"image_{place}" for place in range(shape[0])],
+                "captions": [f"caption_{place}" for place in range(shape[1])],
+            },
+            "metrics": [*METRICS, *(["global_assignment_accuracy"] if layout == "all" else [])],
+            **({"matching": "global"} if layout == "all" else {}),
+        }
+        self.path(layout, order).write_text(yaml.safe_dump(spec), encoding="utf-8")
+
+    def name(self, layout: str, order: Order) -> str:
+        """Of a task."""
+        return f"same_{layout}_{order.name}"
+
+    def path(self, layout: str, order: Order) -> Path:
+        """Its file."""
+        return self.folder / f"{self.name(layout, order)}.yaml"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Raw scores of a task in the plain order, and its metrics."""
+
+    scores: Scores
+    metrics: dict[str, float | None]
+
+    def against(self, other: Seen) -> tuple[float, list[str]]:
+        """The largest difference of a score, and the metrics that differ."""
+        pairs = [(self.scores.groups, other.scores.groups)]
+        if self.scores.all_pairs is not None and other.scores.all_pairs is not None:
+            pairs.append((self.scores.all_pairs, other.scores.all_pairs))
+        moved = max(float(np.abs(one - another).max()) for one, another in pairs)
+        return moved, [name for name, value in self.metrics.items() if value != other.metrics[name]]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """One seed of TTM: what it recorded of its iterations, and the scores afterwards."""
+
+    iterations: list[dict[str, Any]]
+    scores: Scores
+
+    def against(self, other: Adapted) -> tuple[float, list[str]]:
+        """The largest difference of a score, and what of the selections differs."""
+        pairs = list(zip(self.iterations, other.iterations, strict=True))
+        differing = [key for key in SELECTION if any(one[key] != another[key] for one, another in pairs)]
+        # The same pairs in the same batches have the same loss, up to rounding; others of the same number do not.
+        losses = [(one["loss"], another["loss"]) for one, another in pairs]
+        if not all(np.allclose(one, another, rtol=0, atol=LARGEST) for one, another in losses):
+            differing.append("loss")
+        return float(np.abs(self.scores.groups - other.scores.groups).max()), differing
+
+
+class Bench:
+    """One model and the tasks it is scored on.
+
+    Args:
+        model: gives the adapter for a layout and an order; the same one each time, unless the model is the data.
+        tasks: what it meets.
+        trains: whether it is adapted too, where it can be.
+    """
+
+    def __init__(self, model: Model, tasks: Tasks, trains: bool = True) -> None:
+        self.model, self.tasks, self._trains = model, tasks, trains
+        self._quiet: dict[str, Seen] = {}
+        self._quiet_ttm: dict[str, dict[int, Adapted]] = {}
+
+    def adapts(self, layout: str) -> bool:
+        """Whether TTM adapts the model to this layout."""
+        adapter = self.model(layout, Order())
+        return self._trains and can_adapt(adapter) and not (learns_from_pairs(adapter) and layout == "all")
+
+    def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:
+        """The task of a layout after those of other layouts, in one run."""
+        order = order or Order()
+        names = [str(self.tasks.path(one, order)) for one in (*others, layout)]
+        common = {"device": "cpu", "bootstrap_iters": 0, "use_cache": "off", **settings}
+        return ttmbench.simple_evaluate(self.model(layout, order), names, **common)
+
+    def seen(self, layout: str, order: Order | None = None, **settings: Any) -> Seen:
+        """What a run gives, put back into the plain order."""
+        order = order or Order()
+        result = self.run(layout, order, **settings)
+        return self.in_order(layout, order, result.scores[self.tasks.name(layout, order)][RAW][0])
+
+    def fellows(self, layout: str) -> list[str]:
+        """Other layouts that the model of this one can be scored on: stored features fit their own groups alone."""
+        stored = isinstance(self.model(layout, Order()), StoredFeatures)
+        return [
+            one for one, (_, shape) in LAYOUTS.items() if one != layout and not (stored and shape != LAYOUTS[layout][1])
+        ]
+
+    def quiet(self, layout: str) -> Seen:
+        """The run that the others are measured against."""
+        if layout not in self._quiet:
+            self._quiet[layout] = self.seen(layout)
+        return self._quiet[layout]
+
+    def adapted(self, layout: str, seeds: Sequence[int] = (0, 1, 2), **settings: Any) -> dict[int, Adapted]:
+        """What TTM does, by seed."""
+        result = self.run(layout, ttm=True, ttm_args=SHORT, seeds=list(seeds), **settings)
+        name = self.tasks.name(layout, Order())
+        records = result["ttm"][name]["iterations"]
+        return {
+            seed: Adapted([one for one in records if one["seed"] == seed], scores)
+            for seed, scores in zip(seeds, result.scores[name][TTM], strict=True)
+        }
+
+    def quiet_ttm(self, layout: str) -> dict[int, Adapted]:
+        """The runs of TTM that others are measured against."""
+        if layout not in self._quiet_ttm:
+            self._quiet_ttm[layout] = self.adapted(layout)
+        return self._quiet_ttm[layout]
+
+    def in_order(self, layout: str, order: Order, scores: Scores) -> Seen:
+        """Scores put back into the plain order, and the metrics of the task."""
+        count, shape = self.tasks.count, LAYOUTS[layout][1]
+        groups, images, captions = (np.argsort(one) for one in order.positions(count, shape))
+        inside = scores.groups[groups][:, images][:, :, captions]
+        pairs = scores.all_pairs
+        if pairs is not None:
+            rows = (groups[:, None] * shape[0] + images).reshape(-1)
+            columns = (groups[:, None] * shape[1] + captions).reshape(-1)
+            pairs = pairs[np.ix_(rows, columns)]
+        registry = build_registry()
+        names = [*METRICS, *(["global_assignment_accuracy"] if pairs is not None else [])]
+        back = Scores(np.ascontiguousarray(inside), pairs)
+        summary = summarise({RAW: [back]}, [registry.metric(name) for name in names], 0, 0)
+        return Seen(back, dict(summary.results))
+
+
+@contextmanager
+def threads(count: int):
+    """So many threads of torch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def batch_sizes(bench: Bench, layout: str) -> list[Seen]:
+    """Small and odd batches, and one larger than the task."""
+    return [bench.seen(layout, batch_size=size) for size in (1, 3, 7, 1000)]
+
+
+def order_of(what: str) -> Callable[[Bench, str], list[Seen]]:
+    """Groups, or images or captions inside groups, in another order."""
+    return lambda bench, layout: [bench.seen(layout, bench.tasks.orders[what])]
+
+
+def thread_counts(bench: Bench, layout: str) -> list[Seen]:
+    """One, two and four threads."""
+    found = []
+    for count in (1, 2, 4):
+        with threads(count):
+            found.append(bench.seen(layout))
+    return found
+
+
+def company(bench: Bench, layout: str) -> list[Seen]:
+    """After other tasks of the same run, in either order."""
+    others = bench.fellows(layout)
+    return [bench.seen(layout, others=others), bench.seen(layout, others=others[::-1])]
+
+
+def store(bench: Bench, layout: str) -> list[Seen]:
+    """A store that is empty, and one that has the scores; kept with another batch size."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [bench.seen(layout, use_cache=folder, batch_size=size) for size in (7, 64)]
+
+
+def after_ttm(bench: Bench, layout: str) -> list[Seen]:
+    """Raw scores of a run that adapts, of the task after one that was adapted to, and of the model afterwards."""
+    if not bench.adapts(layout):
+        return []
+    adapting = {"ttm": True, "ttm_args": SHORT}
+    others = [one for one in bench.fellows(layout) if bench.adapts(one)][:1]
+    return [bench.seen(layout, **adapting), bench.seen(layout, others=others, **adapting), bench.seen(layout)]
+
+
+def saved(bench: Bench, layout: str) -> list[Seen]:
+    """Scores that were saved and read back."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench.run(layout, save_scores=True, output_path=f"{folder}/x.json")
+        (path,) = Path(folder).glob("*.safetensors")
+        scores = read_scores(path, GroupShape(*LAYOUTS[layout][1])).scores[RAW][0]
+        return [bench.in_order(layout, Order(), scores)]
+
+
+CHANGES: dict[str, Callable[[Bench, str], list[Seen]]] = {
+    "batch size 1, 3, 7, 1000": batch_sizes,
+    "order of groups": order_of("groups"),
+    "order of captions in groups": order_of("captions"),
+    "order of images in groups": order_of("images"),
+    "1, 2, 4 threads": thread_counts,
+    "other tasks before it": company,
+    "the store, empty and full": store,
+    "test-time stages before it": after_ttm,
+    "saved and read back": saved,
+}
+
+
+def ttm_batch_size(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """Scoring in other batches, one larger than the task."""
+    return [bench.adapted(layout, seeds=(0,), batch_size=size) for size in (1, 7, 1000)]
+
+
+def ttm_company(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """After other tasks of the same run, in either order."""
+    others = [one for one in bench.fellows(layout) if bench.adapts(one)]
+    return [bench.adapted(layout, seeds=(0,), others=one) for one in (others, others[::-1])]
+
+
+def ttm_seeds(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
+    """One seed without the others, and all in another order."""
+    return [bench.adapted(layout, seeds=(1,)), bench.adapted(layout, seeds=(2, 0, 1))]
+
+
+TTM_CHANGES: dict[str, Callable[[Bench, str], list[dict[int, Adapted]]]] = {
+    "TTM: batch size 1, 7, 1000": ttm_batch_size,
+    "TTM: other tasks before it": ttm_company,
+    "TTM: a seed alone, or in another order": ttm_seeds,
+}
+
+
+def same_model(adapter: Any) -> Model:
+    """A model that does not depend on the data."""
+    return lambda layout, order: adapter
+
+
+class FeaturesOf:
+    """Stored features of every layout and order: random ones, a picture and a caption each."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, layout: str, order: Order) -> Any:
+        """The adapter that reads them."""
+        from ttmbench.model_adapters import embeddings
+
+        if (layout, order.name) not in self._made:
+            shape, rng = LAYOUTS[layout][1], np.random.default_rng(2)
+            groups, *members = order.positions(self.count, shape)
+            content = {}
+            for name, size, places in zip(("img", "cap"), shape, members, strict=True):
+                vectors = rng.normal(size=(self.count, size, 24)).astype(np.float32)
+                content[name] = vectors[groups][:, places].reshape(-1, 24)
+            path = self.folder / f"features_{layout}_{order.name}.npz"
+            np.savez(path, **content)
+            self._made[layout, order.name] = embeddings.load(path=str(path), device="cpu")
+        return self._made[layout, order.name]
+
+
+def make_benches(folder: Path, count: int) -> dict[str, Bench]:
+    """A tiny model of every way of scoring, by name.
+
+    Args:
+        folder: for models and tasks.
+        count: groups of each task.
+
+    Returns:
+        What is measured.
+    """
+    sys.path += SHARED
+    try:
+        from material import make_clip
+        from support import tiny_models
+    finally:
+        del sys.path[-len(SHARED) :]
+    from ttmbench.model_adapters import hf, itm, visualgpt, vqascore
+    from ttmbench.model_adapters import open_clip as open_clip_models
+
+    def written(maker: str, name: str, **options: Any) -> str:
+        (folder / name).mkdir()
+        return str(getattr(tiny_models, maker)(folder / name, **options))
+
+    def wide(path: Path) -> str:
+        path.mkdir()
+        make_clip(path, width=256, layers=2)
+        return str(path)
+
+    tasks = Tasks(folder / "tasks", count)
+    open_clip_folder = written("open_clip", "open_clip")
+    adapters = {
+        "CLIP": hf.load(pretrained=written("clip", "clip"), device="cpu"),
+        WIDE: hf.load(pretrained=wide(folder / "wide"), device="cpu"),
+        "SigLIP": hf.load(pretrained=written("siglip", "siglip"), device="cpu"),
+        "open_clip": open_clip_models.load(model=f"local-dir:{open_clip_folder}", device="cpu"),
+        "BLIP ITM": itm.load(pretrained=written("blip", "blip", captioner=False), device="cpu"),
+        "VQAScore of LLaVA": vqascore.load(pretrained=written("chat", "llava", kind="llava"), device="cpu"),
+        "VisualGPTScore": visualgpt.load(
+            pretrained=written("blip", "captioner", captioner=True), device="cpu", alpha=0.5
+        ),
+        "pair scorer": Light(),
+    }
+    found = {name: Bench(same_model(adapter), tasks, trains=name != WIDE) for name, adapter in adapters.items()}
+    return {**found, "stored features": Bench(FeaturesOf(folder, count), tasks)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change of one model, over all layouts.
+
+    Attributes:
+        model: its name.
+        change: what was changed.
+        moved: the largest difference of a score; None if the change says nothing of this model.
+        differing: metrics, or parts of TTM's selections, that differ.
+    """
+
+    model: str
+    change: str
+    moved: float | None
+    differing: list[str]
+
+    @property
+    def fault(self) -> bool:
+        """Whether a decision differs, or a raw score moved more than rounding moves it."""
+        adapted = self.change in TTM_CHANGES  # training enlarges rounding
+        return bool(self.differing) or (not adapted and self.moved is not None and self.moved > LARGEST)
+
+
+def measure(name: str, bench: Bench, change: str) -> Row:
+    """Makes one change on every layout."""
+    moved, differing = [], []
+    for layout in LAYOUTS:
+        if change in CHANGES:
+            found = [bench.quiet(layout).against(seen) for seen in CHANGES[change](bench, layout)]
+        elif bench.adapts(layout):
+            quiet, runs = bench.quiet_ttm(layout), TTM_CHANGES[change](bench, layout)
+            found = [quiet[seed].against(one) for run in runs for seed, one in run.items()]
+        else:
+            found = []
+        moved += [difference for difference, _ in found]
+        differing += [f"{layout}: {what}" for _, names in found for what in names]
+    return Row(name, change, max(moved, default=None), differing)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measures and prints the table; 1 if there is a fault."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        benches = make_benches(Path(name), options.groups)
+        print(f"| largest difference of a score | {' | '.join(benches)} |\n|---|{'---:|' * len(benches)}")
+        for change in (*CHANGES, *TTM_CHANGES):
+            made = [measure(model, bench, change) for model, bench in benches.items()]
+            print(f"| {change} | {' | '.join(map(_shown, made))} |", flush=True)
+            rows += made
+    if options.json:
+        content = {"groups": options.groups, "threads": torch.get_num_threads(), "rows": [vars(row) for row in rows]}
+        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    faults = [row for row in rows if row.fault]
+    for row in faults:
+        print(f"fault: {row.model}, {row.change}: {row.moved}, {', '.join(row.differing)}", file=sys.stderr)
+    return int(bool(faults))
+
+
+def _shown(row: Row) -> str:
+    value = "" if row.moved is None else "0" if row.moved == 0 else f"{row.moved:.0e}"
+    return f"{value} and {len(row.differing)} decisions" if row.differing else value
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this part."""
+    parser.add_argument("--groups", type=int, default=40, metavar="N", help="of each task (default 40)")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows")

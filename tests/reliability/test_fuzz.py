@@ -1,0 +1,163 @@
+"""A dose of the fuzzer, the proof that it finds what it looks for, and the files on which it found something once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def fuzzer():
+    """The modules of the fuzzer, which are scripts beside the package."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import fuzz_formats
+        import fuzzing
+        import mutations
+    finally:
+        sys.path.remove(str(FOLDER))
+    return {"formats": fuzz_formats, "fuzzing": fuzzing, "mutations": mutations}
+
+
+def test_a_few_hundred_broken_files_of_every_format(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    report = tmp_path / "report.json"
+    words = ["fuzz", "--in_this_process", "--files", "300", "--seed", "7", "--json", str(report)]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "faults.py"), *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    *rows, total = json.loads(report.read_text())["rows"]
+    assert len(rows) == 24 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
+    assert total["files"] == 300 and total["accepted"] > 30 and total["refused"] > 100
+    for name in ("tracebacks", "wrong numbers", "touched outside", "too long or large"):
+        assert total[name] == 0, rows
+
+
+def test_the_same_seed_breaks_the_same_files(fuzzer):
+    for one in fuzzer["formats"].FORMATS:
+        if one.name in ("parquet", "tar", "zip", "scores npz", "embeddings npz", "embeddings model"):
+            continue  # their writers note the time
+        draw = fuzzer["fuzzing"]._draw
+        assert draw(one, random.Random("3")) == draw(one, random.Random("3")), one.name
+        assert len({draw(one, random.Random(str(n)))[0] for n in range(8)}) > 4, one.name
+
+
+def planted(fuzzer, put):
+    """A format whose files do something that the fuzzer has to see."""
+    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
+    outcome = fuzzer["formats"].Outcome
+    calls = iter(range(10**6))
+
+    def act(folder: Path, content: bytes):
+        return (
+            put(outcome, folder) if next(calls) >= 2 else outcome(accepted=True)
+        )  # the two valid files that come first
+
+    return replace(one, put=act, neutral=None)
+
+
+def opened_outside(outcome, folder):
+    (folder.parents[2] / "sentinel" / "secret.txt").read_text()
+    return outcome(accepted=True)
+
+
+def written_outside(outcome, folder):
+    (folder.parents[2] / "new.txt").write_text("x")
+    return outcome(accepted=True)
+
+
+def started(outcome, folder):
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    return outcome(accepted=True)
+
+
+def connected(outcome, folder):
+    with socket.socket() as one:
+        one.connect_ex(("127.0.0.1", 9))
+    return outcome(accepted=True)
+
+
+def slow(outcome, folder):
+    while True:
+        pass
+
+
+def large(outcome, folder):
+    np.ones(1 << 28)
+    return outcome(accepted=True)
+
+
+@pytest.mark.parametrize(
+    ("put", "column"),
+    [
+        (opened_outside, "touched outside"),
+        (written_outside, "touched outside"),
+        (started, "touched outside"),
+        (connected, "touched outside"),
+        (slow, "too long or large"),
+        (large, "too long or large"),
+        (lambda outcome, folder: outcome(tracebacks=["x"]), "tracebacks"),
+        (lambda outcome, folder: outcome(accepted=True, wrong=["x"]), "wrong numbers"),
+    ],
+)
+def test_the_fuzzer_sees_what_it_looks_for(fuzzer, monkeypatch, put, column):
+    monkeypatch.setattr(fuzzer["fuzzing"], "SECONDS", 0.3)
+    row = fuzzer["fuzzing"].fuzz(planted(fuzzer, put), 2, 0)
+    assert row[column] == 2 and row["files"] == 2 and row["faults"]
+
+
+def test_a_change_without_meaning_that_changes_something_is_seen(fuzzer):
+    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
+    outcome = fuzzer["formats"].Outcome
+    broken = replace(one, put=lambda folder, content: outcome(True, numbers=hash(content)))
+    assert fuzzer["fuzzing"].fuzz(broken, 40, 0)["wrong numbers"] >= 1
+
+
+def test_a_valid_file_that_is_refused_stops_the_fuzzer(fuzzer):
+    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
+    with pytest.raises(RuntimeError, match="a valid file of rows CSV"):
+        fuzzer["fuzzing"].fuzz(replace(one, put=lambda *_: fuzzer["formats"].Outcome()), 2, 0)
+
+
+def test_naive_metrics_are_those_of_the_package(fuzzer):
+    from ttmbench import metrics
+
+    table = np.random.RandomState(0).randint(0, 4, (300, 2, 2)).astype(np.float64)
+    for name, value in fuzzer["formats"].naive_metrics(table).items():
+        assert float(value) == getattr(metrics, name)(table).mean(), name
+
+
+FOUND = {
+    "a filter beside none alone": ("scores safetensors", "scores.nome.0"),
+    "a whole number beyond floats": ("compared JSONL", "1" + "0" * 400),
+}
+
+
+def test_files_on_which_something_was_found_once(fuzzer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    formats = {one.name: one for one in fuzzer["formats"].FORMATS}
+    for number, (what, (name, text)) in enumerate(FOUND.items()):
+        good = formats[name].make(random.Random(0))
+        old = b"scores.none.0" if name == "scores safetensors" else b'"text_score": 1.0'
+        assert old in good, what
+        new = text.encode() if name == "scores safetensors" else b'"text_score": ' + text.encode()
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        outcome = formats[name].put(folder, good.replace(old, new))
+        assert not outcome.accepted and not outcome.tracebacks and outcome.said.count("\n") == 1, (what, outcome)

@@ -1,0 +1,892 @@
+"""Hostile input of every kind: one clear line, nothing outside the folder, nothing executed or rendered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import struct
+import time
+import unicodedata
+import zipfile
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.documents import whole_document
+
+from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from ttmbench._util import limits
+from ttmbench._util.arrays import read_arrays
+from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.foreign import blaming, said
+from ttmbench._util.images import BadPicture, as_rgb, open_picture
+from ttmbench._util.redact import redact, redact_values, scrub
+from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
+from ttmbench.cli import main
+from ttmbench.data.download.archive import unpack
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.run import read_samples, simple_evaluate
+from ttmbench.model_adapters import embeddings
+from ttmbench.report.leaderboard_formats import to_latex, to_markdown
+from ttmbench.results.files import safe_name
+from ttmbench.results.scores_file import read_scores
+from ttmbench.types import GroupShape
+
+SQUARE = GroupShape(2, 2)
+
+
+def refused(capsys, *arguments: object, code: int = 2) -> str:
+    """The one line that a command says when it refuses."""
+    found = main([str(one) for one in arguments])
+    err = capsys.readouterr().err
+    assert found == code, err
+    assert err.startswith("ttmbench: ") and err.count("\n") == 1 and "shows where" not in err, err
+    assert err.rstrip("\n").isprintable(), err
+    return err
+
+
+# ---- YAML
+
+YAML_FAULTS = {
+    "tag": ("x: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+    "unknown tag": ("x: !mine {}", "could not determine a constructor"),
+    "bomb": ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "aliases"),
+    "flow depth": ("x: " + "[" * 5000, "nests more than 50 deep"),
+    "block depth": ("\n".join(" " * level + "x:" for level in range(200)), "nests more than 50 deep"),
+    "long number": ("version: " + "9" * 5000, "is not valid YAML"),
+    "wrong date": ("x: 2026-13-45", "month must be in"),
+    "wrong int": ("x: !!int abc", "is not valid YAML"),
+    "doubled key": ("task: a\ntask: b", "given twice"),
+    "doubled number": ("1: a\n0x1: b", "given twice"),
+    "two documents": ("a: 1\n---\nb: 2", "single document"),
+    "surrogate": ('x: "\\ud800"', "half a surrogate pair"),
+    "null character": ("x: \0", "special characters"),
+    "unhashable key": ("? [a, b]\n: c", "unhashable"),
+}
+
+
+@pytest.mark.parametrize("name", YAML_FAULTS)
+@pytest.mark.parametrize("option", ["--tasks", "--config"])
+def test_yaml_that_is_refused(tmp_path, capsys, name, option):
+    text, message = YAML_FAULTS[name]
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    words = ("--model", "tiny-clip") if option == "--tasks" else ()
+    assert message in refused(capsys, "run", *words, option, file)
+
+
+def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    with file.open("wb") as stream:
+        stream.truncate(50_000_000)
+    started = time.perf_counter()
+    message = refused(capsys, "show", file)
+    assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
+    assert time.perf_counter() - started < 2
+
+
+def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
+    file = tmp_path / "x.yaml"
+    file.write_text("a: " + "x" * 1_100_000)
+    with pytest.raises(Unreadable, match="too large"):
+        read_yaml(file)
+    monkeypatch.setenv("TTMBENCH_LIMITS", "picture_pixels=1e6, yaml_bytes=2e6")
+    assert len(read_yaml(file)["a"]) == 1_100_000 and limits.limit("picture_pixels") == 1_000_000
+    for wrong in ("yaml_bytes", "yaml_bytes=x", "nothing=3", "yaml_bytes=0", "picture_pixels=1e12", "yaml_bytes=inf"):
+        monkeypatch.setenv("TTMBENCH_LIMITS", wrong)
+        with pytest.raises(UsageError, match="TTMBENCH_LIMITS"):
+            limits.limit("yaml_bytes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": {"kind": "folder", "path": "/etc/passwd"}}, "leaves the folder"),
+        ({"source": {"kind": "folder", "path": "../secret.jsonl"}}, "leaves the folder"),
+        ({"source": {"kind": "folder", "path": "link.jsonl"}}, "leaves the folder"),
+        ({"source": {"kind": "folder", "path": "a\0b"}}, "no usable path"),
+        ({"source": {"kind": "annotations", "file": "/etc/passwd"}}, "leaves the folder"),
+        ({"source": {"kind": "annotations", "file": "../x"}}, "leaves the folder"),
+        ({"include": "../other.yaml"}, "no file of the same folder"),
+        ({"include": "/etc/passwd"}, "no file of the same folder"),
+        ({"group": {"shape": [12, 12]}}, "matchings"),
+        ({"group": {"shape": [1, 10**9]}}, "too large"),
+        ({"group": {"shape": [2, 2], "n_groups": 10**12}}, "too many"),
+        ({"version": float("nan")}, "version"),
+        ({"task": "x" * 101}, "at most 100 characters"),
+        ({"task": "a/b"}, "pattern"),
+        ({"ttm": {"defaults": {"lr": float("nan")}}}, "lr"),
+        ({"ttm": {"defaults": {"betas": [float("nan"), 2]}}}, "betas"),
+        ({"source": {"kind": "rendered", "scene": "color"}, "group": {"shape": [2, 2], "n_groups": 10**6}}, "at most"),
+    ],
+)
+def test_what_a_task_file_may_not_say(folder_task, tmp_path, capsys, changes, message):
+    folder = folder_task(**changes)
+    (tmp_path / "secret.jsonl").write_text("{}\n")
+    (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    file = next(folder.glob("*.yaml"))
+    code = main(["validate", str(file)])
+    out, err = capsys.readouterr()
+    assert code in (2, 4) and message in out + err and "Traceback" not in err
+
+
+# ---- JSON, lines, CSV
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "nests too deeply"),
+        ('{"a": 1, "a": 2}', "given twice"),
+        ("[NaN]", "NaN is no number"),
+        ("[1e999]", "too large for a number"),
+        ("[" + "9" * 5000 + "]", "is not JSON"),
+        ('["\\ud800"]', "half a surrogate pair"),
+        ("", "is not JSON"),
+    ],
+)
+def test_json_that_is_refused(text, message):
+    with pytest.raises(Unreadable, match=message):
+        parse_json(text)
+    with pytest.raises((Unreadable, AssertionError)):
+        assert parse_yaml(text) is None or message in ("given twice", "is not JSON")
+        raise Unreadable("read, or refused, and never something else")
+
+
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(Unreadable, match="no regular file"):
+            read_json(path)
+        with pytest.raises(DataError, match="no regular file"):
+            read_arrays(path)
+    with pytest.raises(Unreadable, match="Is a directory"):
+        read_json(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "[[1]]", "[true]", '[{"a": 1}]', "[null]", "[1.5]", '"g0"', "{"])
+def test_samples_files_that_are_refused(tmp_path, text):
+    (tmp_path / "ids.json").write_text(text)
+    with pytest.raises(UsageError, match=r"--samples .*ids\.json: .*is "):
+        read_samples(str(tmp_path / "ids.json"))
+
+
+def score_lines(table: np.ndarray, **changes: object) -> str:
+    lines = [{"group_id": f"g{index}", "scores": block.tolist(), **changes} for index, block in enumerate(table)]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (score_lines(GOOD).replace("2.0", '"2.0"'), "which is no number"),
+        (score_lines(GOOD).replace("2.0", "true"), "which is no number"),
+        (score_lines(GOOD).replace("2.0", "null"), "which is no number"),
+        (score_lines(GOOD).replace("2.0", "NaN"), "group g0 has a score that is nan"),
+        (score_lines(GOOD).replace("2.0", "1e999"), "group g0 has a score that is inf"),
+        (score_lines(GOOD).replace("2.0", "1e308"), "larger than any logit"),
+        (score_lines(GOOD).replace("2.0", "9007199254740993"), "beyond 2"),
+        (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "differ in length"),
+        (score_lines(GOOD, seed_index="0"), "seed_index"),
+        (score_lines(GOOD, filter="../x"), "filter"),
+        (score_lines(GOOD).replace('"g1"', '"g0"'), "there twice"),
+        ('{"label": "1_c0_i0", "score": 1, "score": 2}\n', "given twice"),
+    ],
+)
+def test_score_lines_that_are_refused(tmp_path, text, message):
+    (tmp_path / "s.jsonl").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_scores(tmp_path / "s.jsonl", SQUARE)
+
+
+def test_numbers_that_float32_cannot_tell_apart_stay_apart(tmp_path):
+    close = np.array([[[16777217.0, 16777216.0], [0.0, 1.0]]])
+    (tmp_path / "s.jsonl").write_text(score_lines(close))
+    np.savez(tmp_path / "i.npz", scores=close.astype(np.int64))
+    for name in ("s.jsonl", "i.npz"):
+        found = read_scores(tmp_path / name, SQUARE).scores["none"][0].groups
+        assert found[0, 0, 0] > found[0, 0, 1], name
+
+
+# ---- arrays
+
+
+def npy(shape: str, descr: str = "'<f4'", data: bytes = b"\0" * 32) -> bytes:
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+def npz(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (npy("(1000000000000,)"), "promises 1000000000000 numbers"),
+        (npy("(-2, -2, 2)"), "promises"),
+        (npy("(2, 2, 2)", "'|O'"), "no numbers"),
+        (npy("(2, 2, 2)", "[('a', '<f4')]"), "no numbers"),
+        (npy("(2, 2, 2)", "'<c8'", b"\0" * 64), "not numbers"),
+        (npy("(2, 2, 2)", "'|b1'", b"\0" * 8), "not numbers"),
+        (npy("(2, 2, 2)", "__import__('os').system('true')"), "no readable npz"),
+        (npy("(2, 2, 2)") + b"more", "4 bytes|36 bytes"),
+        (b"no array at all", "no readable npz"),
+        (npy("(2, 2, 2)", "'<i8'", struct.pack("<8q", *[2**60] * 8)), "beyond 2"),
+    ],
+)
+def test_npz_that_is_refused(tmp_path, member, message):
+    path = npz(tmp_path / "x.npz", scores=member)
+    for read in (lambda: read_scores(path, SQUARE), lambda: embeddings.load(path=str(path))):
+        with pytest.raises(DataError, match=message):
+            read()
+
+
+def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    path = npz(tmp_path / "bomb.npz", scores=npy("(75000000,)", data=b"\0" * 300_000_000))
+    assert path.stat().st_size < 400_000
+    started = time.perf_counter()
+    with pytest.raises(DataError, match="unpack to 3000000"):
+        read_scores(path, SQUARE)
+    assert time.perf_counter() - started < 1
+
+
+def tensors(path: Path, header: object, data: bytes = b"\0" * 32, length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+def entry(**changes: object) -> dict[str, object]:
+    return {"dtype": "F32", "shape": [2, 2, 2], "data_offsets": [0, 32], **changes}
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [
+        ({"a": entry(data_offsets=[0, 10**12])}, None),
+        ({"a": entry(data_offsets=[8, 40])}, None),
+        ({"a": entry(data_offsets=[-8, 24])}, None),
+        ({"a": entry(shape=[2, 2, 3])}, None),
+        ({"a": entry(shape=[2**62, 8, 2])}, None),
+        ({"a": entry(dtype="F1")}, None),
+        ({"a": entry()}, 2**63),
+        ({"a": entry()}, 10**9),
+        ({"a": entry()}, 3),
+        (b'{"a": ' + json.dumps(entry()).encode() + b', "a": ' + json.dumps(entry()).encode() + b"}", None),
+        ({"a": entry(), "__metadata__": {"ttmbench": "{"}}, None),
+        ({"a": entry(), "__metadata__": {"ttmbench": '{"format": "ttmbench-scores"}'}}, None),
+        (
+            {"scores.none.0": entry(), "__metadata__": {"ttmbench": '{"format":"ttmbench-scores","group_ids":"[1]"}'}},
+            None,
+        ),
+        (b"{" * 1000, None),
+    ],
+)
+def test_safetensors_that_are_refused(tmp_path, header, length):
+    path = tensors(tmp_path / "x.safetensors", header, length=length)
+    with pytest.raises(DataError, match=r"x\.safetensors"):
+        read_scores(path, SQUARE)
+
+
+# ---- pictures
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    data = zlib.compress(rows or b"\0" * min(10_000, (width + 1) * height))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), **more: object) -> bytes:
+    stream = io.BytesIO()
+    picture = Image.frombytes("RGB", size, bytes(range(3 * size[0] * size[1]))).convert(mode)
+    picture.save(stream, kind, **more)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (png(60_000, 60_000), "too large"),
+        (png(10_000, 9_000), "90000000|10000x9000 pixels, more than"),
+        (png(30_000, 2), "strip"),
+        (png(0, 5), "known format|no pixels"),
+        (b"", "known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run\n%%EOF\n", "known format"),
+        (b"%PDF-1.4\n%%EOF", "known format"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "known format"),
+        (encoded("ICO"), "known format"),
+        (encoded("PNG")[:-30], "truncated|broken|Truncated"),
+        (encoded("JPEG")[:-20], "Truncated|truncated"),
+    ],
+)
+def test_pictures_that_are_refused(folder_task, capsys, recwarn, content, message):
+    folder = folder_task()
+    (folder / "pictures" / "0_0.png").write_bytes(content)
+    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    out = capsys.readouterr().out
+    assert re.search(rf"image 0_0\.png of group g0 cannot be read: .*({message})", out), out
+    assert not recwarn.list
+
+
+def test_nothing_but_raster_readers_is_ever_asked(monkeypatch):
+    asked = []
+    Image.init()
+    for name, (_, accept) in list(Image.OPEN.items()):
+        monkeypatch.setitem(
+            Image.OPEN, name, (lambda *_, name=name: asked.append(name), accept if name == "PNG" else None)
+        )
+    with pytest.raises(Exception, match=r"."):
+        open_picture(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n"))
+    assert set(asked) <= {"JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"}
+
+
+def test_an_animated_picture_gives_its_first_frame_and_validate_says_so(folder_task, capsys):
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    for kind in ("GIF", "WEBP", "PNG"):
+        stream = io.BytesIO()
+        frames[0].save(
+            stream, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {})
+        )
+        picture = open_picture(io.BytesIO(stream.getvalue()))
+        assert picture.info["animated"] and as_rgb(picture).getpixel((0, 0)) == (255, 0, 0), kind
+    folder = folder_task()
+    (folder / "pictures" / "0_0.png").write_bytes(stream.getvalue())
+    assert main(["validate", str(folder / "mine.yaml")]) == 0
+    assert "1 picture is animated: its first frame is taken" in capsys.readouterr().out
+
+
+def test_modes_become_the_rgb_that_is_meant():
+    grey = Image.fromarray(np.array([[0, 256 * 100, 65535]], dtype=np.uint16))
+    assert [as_rgb(grey).getpixel((x, 0))[0] for x in range(3)] == [0, 100, 255]
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 200, 100, 50])
+    palette.putpixel((1, 0), 1)
+    stream = io.BytesIO()
+    palette.save(stream, "PNG", transparency=b"\x00\x80")
+    assert as_rgb(open_picture(io.BytesIO(stream.getvalue()))).tobytes() == bytes([10, 20, 30, 200, 100, 50])
+    assert as_rgb(open_picture(io.BytesIO(encoded("JPEG", "CMYK")))).mode == "RGB"
+    with pytest.raises(BadPicture, match="32-bit numbers"):
+        as_rgb(Image.new("F", (2, 2)))
+    for orientation, size in ((6, (4, 6)), (0, (6, 4)), (200, (6, 4))):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        assert as_rgb(open_picture(io.BytesIO(encoded("JPEG", exif=exif)))).size == size, orientation
+
+
+def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_task, tmp_path, capsys):
+    folder = folder_task()
+    (folder / "pictures" / "0_0.png").write_bytes(encoded("JPEG", size=(8, 8)))
+    assert main(["validate", str(folder / "mine.yaml")]) == 0
+    Image.new("RGB", (9, 9)).save(tmp_path / "outside.png")
+    (folder / "pictures" / "link.png").symlink_to(tmp_path / "outside.png")
+    rows = (folder / "groups.jsonl").read_text()
+    for path in (
+        "../outside.png",
+        "/etc/passwd",
+        "../../outside.png",
+        str(tmp_path / "outside.png"),
+        "link.png",
+        "a\\u0000b",
+    ):
+        (folder / "groups.jsonl").write_text(rows.replace("0_0.png", path))
+        capsys.readouterr()
+        assert main(["validate", str(folder / "mine.yaml")]) == 4, path
+        assert re.search(r"leaves the folder|no usable path|cannot be read", capsys.readouterr().out), path
+
+
+# ---- texts that are shown
+
+EVIL = (
+    *("\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202egnp.exe", "\x9b31m", "a\u2028b", "[/bold][red]x", ":skull:", "\x00"),
+    *("<script>alert(1)</script>", "=cmd|' /C calc'!A0", "a|b\n| c |", "\\input{/etc/passwd}", "x" * 100_000, "أحمر"),
+)
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=range(len(EVIL)))
+def test_captions_and_ids_are_shown_as_they_are_and_do_nothing(folder_task, capsys, evil):
+    folder = folder_task()
+    rows = [json.loads(line) for line in (folder / "groups.jsonl").read_text().splitlines()]
+    rows[0].update(id=f"id {evil}", caption_0=f"a caption {evil}")
+    (folder / "groups.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "pictures" / "0_0.png").write_bytes(b"broken")
+    code = main(["validate", str(folder / "mine.yaml")])
+    out, err = capsys.readouterr()
+    assert code == 4 and "Traceback" not in err
+    assert not [one for one in out + err if unicodedata.category(one) in ("Cc", "Cf", "Zl") and one not in "\n\t"]
+
+
+def run_document(folder: Path, **changes: object) -> Path:
+    """A results document as far as other commands read it."""
+    document = whole_document(
+        {"mine": {"group_match,none": 0.5, "group_match_stderr,none": 0.1}},
+        tracks={"mine": {"group_match,none": "matching"}},
+        artifacts={"run_samples_mine.jsonl": {"kind": "samples"}},
+    )
+    document.update(changes)
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(document))
+    lines = [{"group_id": f"g{i}", "filter": "none", "metrics": {"group_match": float(i)}} for i in range(2)]
+    (folder / "run_samples_mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / "run.json"
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=range(len(EVIL)))
+def test_model_names_in_every_table(tmp_path, capsys, evil):
+    runs = tmp_path / "runs"
+    path = run_document(runs, model_name=evil)
+    assert main(["leaderboard", str(runs)]) == 0
+    assert main(["compare", str(path), str(path), "-o", str(tmp_path / "c.md")]) == 0
+    out = capsys.readouterr().out
+    assert not [one for one in out if unicodedata.category(one) in ("Cc", "Cf", "Zl") and one not in "\n\t"]
+    for cell in (cell for row in csv.reader(io.StringIO((runs / "leaderboard.csv").read_text())) for cell in row):
+        assert cell[:1] not in ("=", "+", "@", "\t", "\r")
+    assert "<script>alert" not in (runs / "leaderboard.html").read_text()
+    for file in (runs / "leaderboard.md", tmp_path / "c.md"):
+        text = file.read_text()
+        assert "<script" not in text.replace("\\<script", "") and "\n| c" not in text
+    assert "\\input{/" not in (runs / "leaderboard.tex").read_text()
+
+
+def test_names_that_begin_like_a_rule_are_escaped_too(tmp_path):
+    run_document(tmp_path / "runs", model_name="---<script>alert(1)</script>|x")
+    assert main(["leaderboard", str(tmp_path / "runs")]) == 0
+    assert "\\<script\\>" in (tmp_path / "runs" / "leaderboard.md").read_text()
+
+
+def test_escapes():
+    assert csv_cell(" =1+1") == "' =1+1" and csv_cell("\uff1d1") == "'\uff1d1" and csv_cell("clip") == "clip"
+    assert plain("a\x1b[1m\u200bb") == "a\\x1b[1m\\u200bb"
+    assert markdown("[x](javascript:1) `c` &lt;") == "\\[x\\](javascript:1) \\`c\\` \\&lt;"
+    assert latex("a%\nb") == "a\\% b" and len(one_line("x" * 10**6)) < 2100
+    assert callable(to_latex) and callable(to_markdown)
+
+
+# ---- results documents
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"results": {"mine": {"group_match,none": 1.5}}}, "no fraction"),
+        ({"results": {"mine": {"group_match,none": "0.5"}}}, "no finite number"),
+        ({"results": {"mine": {"group_match,none": True}}}, "no finite number"),
+        ({"results": {"mine": {"group_match_stderr,none": -0.5}}}, "fraction|negative"),
+        ({"results": []}, "no object"),
+        ({"results": {"mine": 3}}, "no object"),
+        ({"tracks": {"mine": {"group_match,none": "x}\n\\input{/etc/passwd}"}}}, "tracks"),
+        ({"model_name": {"a": 1}}, "model_name"),
+        ({"schema_version": "9" * 500}, "has schema"),
+        ({"artifacts": []}, "no object"),
+    ],
+)
+def test_results_documents_that_are_refused(tmp_path, capsys, changes, message):
+    path = run_document(tmp_path / "bad", **changes)
+    assert re.search(message, refused(capsys, "compare", path, code=4))
+    run_document(tmp_path / "bad" / "good")
+    assert main(["leaderboard", str(tmp_path / "bad"), "-o", str(tmp_path / "out")]) == 0
+    board = json.loads((tmp_path / "out" / "leaderboard.json").read_text())
+    assert [row["source"] for row in board["rows"]] == ["good/run.json"]
+    assert re.search(message, board["skipped"]["run.json"])
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret_samples_mine.jsonl", "/etc/secret_samples_mine.jsonl", "a\\b_samples_mine.jsonl"]
+)
+def test_samples_are_read_beside_their_document_only(tmp_path, capsys, name):
+    (tmp_path / "secret_samples_mine.jsonl").write_text("{}\n")
+    path = run_document(tmp_path / "runs", artifacts={name: {"kind": "samples"}})
+    assert "lies in another folder" in refused(capsys, "compare", path, code=4)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "2", '"1"', "true", "[1]"])
+def test_samples_lines_with_wrong_values(tmp_path, capsys, value):
+    path = run_document(tmp_path / "runs")
+    lines = (tmp_path / "runs" / "run_samples_mine.jsonl").read_text().replace("1.0", value)
+    (tmp_path / "runs" / "run_samples_mine.jsonl").write_text(lines)
+    assert "line 2 is no samples line" in refused(capsys, "compare", path, path, code=4)
+
+
+@pytest.mark.parametrize("percent", ["nan", "inf", "1e3", "101", "-1", "1_0", "\u0661", "", "0x10", "50 %"])
+def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
+    run_document(tmp_path / "runs")
+    table = tmp_path / "p.csv"
+    table.write_text(f"source,table,task,model,method,metric,percent\na,b,mine,clip,raw,group_score,{percent}\n")
+    message = refused(capsys, "leaderboard", tmp_path / "runs", "--published", table, code=4)
+    assert "line 2 has percent" in message
+
+
+# ---- archives
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a/x.jpg", "a/X.JPG"),
+        ("a/\u00e9.jpg", "a/e\u0301.jpg"),
+        ("a/\x1b[2J.jpg",),
+        ("a/NUL",),
+        ("a/con.txt",),
+        ("a/b. ",),
+        ("a/\u202e.jpg",),
+        ("a/" + "x" * 300,),
+    ],
+)
+def test_names_in_archives_that_not_every_system_can_hold(tmp_path, names):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for name in names:
+            file.writestr(name, b"x")
+    with pytest.raises(DataError, match=r"two files of one name|not every system|cannot be unpacked"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_names_of_folders():
+    long = safe_name("org/" + "x" * 300)
+    assert len(long) < 120 and long != safe_name("org/" + "x" * 301)
+    for name in ("../../etc", "/etc/passwd", "a\\b", "..", "\x1b[2J", "CON", "con.txt", "x.", "\ud800", ""):
+        found = safe_name(name)
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", found) and found[-1] != "." and found.upper() != "CON", name
+
+
+# ---- plugins
+
+
+class Listener:
+    """A plugin with one hook that does as it is told."""
+
+
+def plugin(hook: str, act):
+    def call(self):
+        return act()
+
+    listening = {
+        "ttmbench_run_started": lambda self, config: act(),
+        "ttmbench_task_scored": lambda self, task, filter, results: act(),
+        "ttmbench_iteration_finished": lambda self, task, record: act(),
+        "ttmbench_run_finished": lambda self, result, run_dir: act(),
+    }
+    return type("Made", (), {hook: hookimpl(listening.get(hook, call))})()
+
+
+def raising(error: BaseException):
+    def act():
+        raise error
+
+    return act
+
+
+def installed(monkeypatch, thing) -> None:
+    """Makes a plugin look like an installed one: an object, or what its import does."""
+    load = thing if callable(thing) else lambda: thing
+    point = SimpleNamespace(name="evil", value="evil:plugin", dist=None, load=load)
+    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
+
+
+BAD = [ValueError("two\nlines \x1b[2J"), SystemExit(0), MemoryError(), RecursionError("deep"), OSError("x" * 10**6)]
+REGISTERING = ("adapters", "task_dirs", "sources", "metrics", "schedules")
+
+
+@pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
+def test_a_plugin_whose_import_fails_is_named_and_the_rest_works(monkeypatch, capsys, error):
+    installed(monkeypatch, raising(error))
+    assert main(["ls", "plugins"]) == 0
+    out = capsys.readouterr().out
+    assert "evil" in out and type(error).__name__ in out and len(out) < 6000
+
+
+@pytest.mark.parametrize("hook", REGISTERING)
+@pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
+def test_a_registering_hook_that_raises(monkeypatch, capsys, hook, error):
+    installed(monkeypatch, plugin(f"ttmbench_register_{hook}", raising(error)))
+    message = refused(capsys, "ls", "tasks")
+    assert "plugin 'evil' failed in" in message and type(error).__name__ in message and len(message) < 2300
+
+
+@pytest.mark.parametrize("hook", REGISTERING)
+@pytest.mark.parametrize("items", [None, 3, [None], ["x"], [{}], [object()]], ids=str)
+def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, items):
+    if hook == "task_dirs" and items == ["x"]:
+        pytest.skip("a name of a folder that is not there is the next test's")
+    installed(monkeypatch, plugin(f"ttmbench_register_{hook}", lambda: items))
+    assert "plugin 'evil'" in refused(capsys, "ls", "tasks")
+
+
+def test_a_folder_of_tasks_that_is_not_there(monkeypatch, capsys, tmp_path):
+    installed(monkeypatch, plugin("ttmbench_register_task_dirs", lambda: [tmp_path / "gone"]))
+    assert "plugin 'evil' registered" in refused(capsys, "ls", "tasks")
+
+
+LISTENING = ("run_started", "task_scored", "run_finished")
+
+
+@pytest.mark.parametrize("hook", LISTENING)
+@pytest.mark.parametrize("error", [ValueError("no\x1b[2J"), SystemExit(0)], ids=["ValueError", "SystemExit"])
+def test_a_listener_that_fails_is_warned_about_and_the_run_goes_on(folder_task, hook, error):
+    evil = plugin(f"ttmbench_{hook}", raising(error))
+    with pytest.warns(UserWarning, match=rf"plugin 'evil' failed in ttmbench_{hook}: {type(error).__name__}"):
+        done = simple_evaluate(Scorer(), str(folder_task() / "mine.yaml"), plugins=[("evil", evil)], bootstrap_iters=0)
+    assert done["status"] == "done"
+
+
+def test_an_interruption_in_a_hook_interrupts(folder_task):
+    evil = plugin("ttmbench_run_started", raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        simple_evaluate(Scorer(), str(folder_task() / "mine.yaml"), plugins=[("evil", evil)])
+
+
+class Scorer:
+    """A scorer by pairs that returns what it is told."""
+
+    def __init__(self, scores=lambda n: np.arange(n, dtype=np.float32), stated=None):
+        self._scores, self._stated = scores, stated or {"kind": "test"}
+
+    def fingerprint(self):
+        return self._stated() if callable(self._stated) else self._stated
+
+    def score_pairs(self, images, captions):
+        return self._scores(len(captions))
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (lambda n: np.zeros(n + 1), "scores of shape"),
+        (lambda n: np.zeros((n, 1)), "scores of shape"),
+        (lambda n: ["1"] * n, "type <U1"),
+        (lambda n: [None] * n, "type object"),
+        (lambda n: np.zeros(n, dtype=complex), "type complex128"),
+        (lambda n: np.zeros(n, dtype=bool), "type bool"),
+        (lambda n: np.full(n, np.nan), "not a finite number"),
+        (lambda n: np.full(n, 1e300), "not a finite number"),
+        (lambda n: None, "scores of shape"),
+        (raising(RuntimeError("out\nof \x1b[2J memory " + "x" * 10**6)), "task 'mine' with model 'Scorer' failed"),
+        (lambda n: raising(SystemExit(0))(), "SystemExit"),
+    ],
+)
+def test_scores_that_no_model_should_return(folder_task, scores, message):
+    given = scores if scores.__code__.co_argcount else lambda n: scores()
+    with pytest.raises(TtmbenchError, match=message) as caught:
+        simple_evaluate(Scorer(given), str(folder_task() / "mine.yaml"))
+    assert len(str(caught.value)) < 2300 and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [raising(RuntimeError("x")), {"x": np.zeros(2)}, {"x": float("nan")}, {"x": {1, 2}}, raising(SystemExit(0))],
+)
+def test_a_fingerprint_that_is_none(folder_task, stated):
+    with pytest.raises(TtmbenchError, match=r"fingerprint\(\) of Scorer failed"):
+        simple_evaluate(Scorer(stated=stated), str(folder_task() / "mine.yaml"))
+
+
+class Wide:
+    """A dual encoder with a wrong shape at one place."""
+
+    def __init__(self, wrong: str):
+        self._wrong = wrong
+
+    def fingerprint(self):
+        return {}
+
+    def prepare_images(self, images):
+        import torch
+
+        return torch.ones(len(images), 3)
+
+    prepare_captions = prepare_images
+
+    def encode_images(self, batch):
+        return batch[:-1] if self._wrong == "features" else batch
+
+    def encode_captions(self, batch):
+        return batch
+
+    def logits(self, images, captions):
+        found = images @ captions.T
+        return (
+            found[:1, :1] if self._wrong == "logits" else found.fill_(float("nan")) if self._wrong == "nan" else found
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("features", r"features of shape \[\d+, 3\] for \d+ inputs"),
+        ("logits", r"logits have shape \[1, 1\]"),
+        ("nan", "not a finite number"),
+    ],
+)
+def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):
+    with pytest.raises(TtmbenchError, match=message):
+        simple_evaluate(Wide(wrong), str(folder_task() / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("bad"), SystemExit(3), ImportError("gone")], ids=lambda e: type(e).__name__
+)
+def test_a_factory_or_a_target_that_fails(monkeypatch, capsys, error):
+    monkeypatch.setattr(Listener, "make", staticmethod(raising(error)), raising=False)
+    import sys
+
+    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=Listener.make))
+    installed(monkeypatch, plugin("ttmbench_register_adapters", lambda: [AdapterSpec("evil", "evil_models:make", "x")]))
+    message = refused(capsys, "run", "--model", "evil", "--tasks", "shapes_color", "--limit", "2", code=1)
+    assert "model 'evil' of plugin 'evil' failed: " in message and type(error).__name__ in message
+
+
+def no_picture():
+    raise OSError("gone")
+
+
+GROUP = Group("g0", (ImageRef("a", no_picture), ImageRef("b", no_picture)), ("one", "two"))
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (raising(KeyError("x")), "source 'evil' of plugin 'evil' failed: KeyError"),
+        (raising(SystemExit(0)), "failed: SystemExit"),
+        (lambda: [None], "NoneType in place of a group"),
+        (lambda: 3, "failed: TypeError"),
+        (lambda: [Group("g", GROUP.images, ("one", 2))], "is int, not a text"),
+        (lambda: [Group("g", GROUP.images, ("one", "\ud800"))], "surrogate"),
+        (lambda: [Group("g", GROUP.images, ("one", "a\0b"))], "null character"),
+        (lambda: [Group("g", GROUP.images, ("one", "x" * 100_001))], "100001 characters"),
+        (lambda: [GROUP], "image a of group g0 cannot be read: gone"),
+    ],
+)
+def test_a_source_that_fails(monkeypatch, capsys, folder_task, groups, message):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "evil_source", SimpleNamespace(read=lambda request: groups()))
+    installed(monkeypatch, plugin("ttmbench_register_sources", lambda: [SourceSpec("evil", "evil_source:read")]))
+    folder = folder_task(source={"kind": "evil"}, group={"shape": [2, 2]})
+    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    out, err = capsys.readouterr()
+    assert message in out and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "values", [lambda s: np.full(len(s), np.nan), lambda s: np.zeros(1), lambda s: "x", lambda s: 1 / 0]
+)
+def test_a_metric_that_fails(folder_task, values):
+    spec = MetricSpec("evil_metric", values)
+    evil = plugin("ttmbench_register_metrics", lambda: [spec])
+    task = folder_task(metrics=["evil_metric"]) / "mine.yaml"
+    with pytest.raises(TtmbenchError, match="metric 'evil_metric'"):
+        simple_evaluate(Scorer(), str(task), plugins=[("evil", evil)])
+
+
+@pytest.mark.parametrize("taus", [lambda a, b, n: [np.nan] * n, lambda a, b, n: [1.0], lambda a, b, n: None])
+def test_a_schedule_that_fails(taus):
+    evil = plugin("ttmbench_register_schedules", lambda: [ScheduleSpec("evil_schedule", taus)])
+    with pytest.raises(TtmbenchError, match=r"schedule 'evil_schedule' gave|failed: TypeError"):
+        simple_evaluate(
+            *("tiny-clip", "shapes_color"),
+            **{"ttm": {"schedule": "evil_schedule", "iterations": 2, "epochs": 1}, "limit": 4, "device": "cpu"},
+            plugins=[("evil", evil)],
+        )
+
+
+def test_an_error_without_words():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    assert said(Mute()).startswith("Mute: (its message")
+    with pytest.raises(DataError, match="x failed: Mute"), blaming("x", DataError):
+        raise Mute
+    with pytest.raises(UsageError, match="own"), blaming("x"):
+        raise UsageError("own")
+
+
+# ---- secrets
+
+SECRETS = {
+    "option": ("--api_key wordword", "wordword"),
+    "pair": ("--model_args api_key=abc123,model=x", "abc123"),
+    "quoted": ('{"access_token": "t0pt0p"}', "t0pt0p"),
+    "header": ("Authorization: Bearer abcdef.ghijkl", "abcdef.ghijkl"),
+    "hub": ("cannot log in with hf_abcdefgh1234", "hf_abcdefgh1234"),
+    "openai": ("key sk-proj-1234567890 is wrong", "sk-proj-1234567890"),
+    "user": ("https://me:pass@host/x", "me:pass"),
+    "token user": ("https://ghp_abcdefghijklmnop1234@github.com/x", "ghp_abcdefghijklmnop1234"),
+    "query": ("GET https://host/x?a=1&token=t0ken&b=2", "t0ken"),
+    "signed": ("https://s3/x?X-Amz-Signature=abcdef&X-Amz-Credential=AKIAX", "abcdef"),
+    "environment": ("it said my-env-secret-1 is wrong", "my-env-secret-1"),
+}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_secrets_are_taken_out(monkeypatch, kind):
+    monkeypatch.setenv("MY_SERVER_TOKEN", "my-env-secret-1")
+    text, secret = SECRETS[kind]
+    assert secret not in redact([text]) and "<redacted>" in redact([text])
+
+
+def test_words_that_are_no_secrets_stay():
+    for text in (
+        "tokenizer=fast",
+        "max_tokens=20",
+        "api_key_env=OPENAI_KEY",
+        "a sketch of a token",
+        "the secret garden",
+    ):
+        assert redact([text]) == text
+    assert scrub("clip/ViT-B-32@laion") == "clip/ViT-B-32@laion"
+    assert redact_values({"a": [{"password": "x"}], "tokens": 3}) == {"a": [{"password": "<redacted>"}], "tokens": 3}
+
+
+def test_a_secret_reaches_neither_the_terminal_nor_a_file(folder_task, tmp_path, capsys, monkeypatch):
+    import sys
+
+    secret = "not-like-a-key-at-all"
+    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=lambda api_key: Loud(api_key)))
+    installed(monkeypatch, plugin("ttmbench_register_adapters", lambda: [AdapterSpec("loud", "evil_models:make", "x")]))
+    task = folder_task() / "mine.yaml"
+    arguments = ["run", "--model", "loud", "--model_args", f"api_key={secret}", "--tasks", str(task)]
+    code = main([*arguments, "-o", str(tmp_path / "out"), "--log_samples", "--on_error", "continue"])
+    shown = "".join(capsys.readouterr())
+    assert code == 1 and "refused" in shown and secret not in shown
+    written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert "refused" in written and secret not in written
+
+
+class Loud(Scorer):
+    """A model that shouts its key when it fails."""
+
+    def __init__(self, api_key: str):
+        super().__init__(raising(RuntimeError("x")))
+        self._key = api_key
+
+    def score_pairs(self, images, captions):
+        raise RuntimeError(f"the server refused {self._key}")
+
+
+def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_task):
+    task = folder_task() / "mine.yaml"
+    done = simple_evaluate(Scorer(), str(task), output_path=str(tmp_path / "o.json"), command=["ttmbench", "\udcff"])
+    assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench ?"
+
+
+def test_every_limit_stands_in_the_page_with_its_number():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, flags=re.MULTILINE))
+    assert {name: int(value) for name, value in rows.items()} == limits.DEFAULTS

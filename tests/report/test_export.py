@@ -1,0 +1,336 @@
+"""Exports, each read back by the library of those who read it; tracks stay apart, names from data are never code."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.errors import UsageError
+from ttmbench.report.export import hub
+from ttmbench.report.export.lm_eval import file_name, lm_eval_document
+from ttmbench.report.export.numbers import Run, newest, numbers_of, read_runs
+from ttmbench.report.export.tables import to_csv, to_latex
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
+EVIL = '=HYPERLINK("x")|<b>\\input{x}_%&\n: ["'
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A run with an undefined metric, controls, the oracle, and one group only, so that no interval is defined."""
+    path = tmp_path_factory.mktemp("adapted") / "adapted.json"
+    ttmbench.simple_evaluate(
+        "tiny-clip",
+        "shapes_color,shapes_replace",
+        ttm={"iterations": 1, "epochs": 1},
+        simple_match=True,
+        oracle=True,
+        ttm_controls=["placebo"],
+        seeds=[0, 1],
+        limit=1,
+        device="cpu",
+        output_path=str(path),
+    )
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["results"]["shapes_color"]["group_match_stderr,none"] is None
+    document["results"]["shapes_replace"]["image_score,none"] = None
+    document["ci"]["shapes_replace"]["image_score,none"] = None
+    document["tracks"]["shapes_replace"]["image_score,none"] = "zero_shot"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def began(document) -> str:
+    return datetime.fromtimestamp(document["date"], UTC).isoformat(timespec="seconds")
+
+
+@pytest.fixture
+def reference():
+    return json.loads(REFERENCE.read_text(encoding="utf-8"))
+
+
+def on_hub(document, task="shapes_color"):
+    """The same run, of data that the hub serves."""
+    source = {"kind": "huggingface", "path": "owner/colours", "revision": "abc123", "split": "test"}
+    document["datasets"][task] |= {"source": source, "revision": "abc123"}
+    return document
+
+
+def run_of(document, path="x.json"):
+    return Run(Path(path), document)
+
+
+def keys(document):
+    return {
+        (task, *key.split(","))
+        for task, numbers in document["results"].items()
+        for key in numbers
+        if "_stderr," not in key and "_seed_std," not in key
+    }
+
+
+def test_every_number_of_a_run_is_there_with_what_belongs_to_it(adapted):
+    (run,), _ = read_runs([adapted])
+    numbers = list(numbers_of(run))
+    assert {(one.task, one.metric, one.filter) for one in numbers} == keys(run.document)
+    methods = {(one.metric, one.filter): (one.method, one.track, one.seeds) for one in numbers}
+    assert methods["group_score", "none"] == ("raw", "zero_shot", None)
+    assert methods["group_match", "none"] == ("SimpleMatch", "matching", None)
+    assert methods["group_match", "ttm"] == ("TTM", "test_time", 2)
+    assert methods["group_match", "simple_match"] == ("SimpleMatch, overfitted", "test_time", 2)
+    assert methods["group_match", "oracle"] == ("oracle, reads labels", "oracle", 2)
+    assert methods["group_match", "placebo"] == ("TTM on placebo pseudo-labels", None, 2)
+
+
+def test_of_several_runs_the_newest_number_counts(reference):
+    older = {**reference, "date": reference["date"] - 10}
+    older["results"] = {"shapes_color": dict.fromkeys(reference["results"]["shapes_color"], 0.0)}
+    for order in ([older, reference], [reference, older]):
+        found = newest(one for document in order for one in numbers_of(run_of(document)))
+        assert len(found) == 10 and all(one.value for one in found)
+
+
+# lm-evaluation-harness
+
+
+def test_lm_eval_has_the_keys_its_readers_ask_for(adapted):
+    document = lm_eval_document(read_runs([adapted])[0][0])
+    assert set(document["group_subtasks"]) == set(document["results"]) == {"shapes_color", "shapes_replace"}
+    for task, numbers in document["results"].items():
+        assert numbers.pop("alias") == task
+        for key, value in numbers.items():
+            metric, name = key.split(",")
+            if metric.endswith("_stderr"):
+                assert value == "N/A" or type(value) is float
+            else:
+                assert type(value) is float and f"{metric}_stderr,{name}" in numbers
+                assert document["higher_is_better"][task][metric] is True
+    assert "image_score,none" not in document["results"]["shapes_replace"], "undefined is left out"
+    assert document["results"]["shapes_color"]["group_match_stderr,ttm"] == "N/A"
+    assert not any("seed_std" in key for numbers in document["results"].values() for key in numbers)
+    assert "group_match_seed_std,ttm" in document["ttmbench"]["seed_std"]["shapes_color"]
+    assert document["ttmbench"]["tracks"]["shapes_color"]["group_match,ttm"] == "test_time"
+    assert document["config"]["limit"] == 1 and document["n-samples"]["shapes_color"]["effective"] == 1
+    assert isinstance(document["total_evaluation_time_seconds"], str) and document["model_name"] == "tiny-clip"
+
+
+def test_lm_eval_shows_groups_as_their_tasks_and_their_mean(reference):
+    reference["groups"] = {"shapes": {"group_match,none": 0.73, "group_match_stderr,none": None}}
+    reference["group_subtasks"] = {"shapes": ["shapes_color"]}
+    document = lm_eval_document(run_of(reference))
+    assert document["group_subtasks"] == {"shapes": ["shapes_color"]}
+    assert document["groups"]["shapes"]["group_match,none"] == document["results"]["shapes"]["group_match,none"] == 0.73
+    assert document["versions"]["shapes"] == "N/A" and document["higher_is_better"]["shapes"]["group_match"] is True
+
+
+def test_lm_eval_file_lies_where_its_readers_look(tmp_path, capsys):
+    assert main(["export", str(REFERENCE), "--to", "lm-eval", "-o", str(tmp_path / "out")]) == 0
+    (path,) = (tmp_path / "out").rglob("*.json")
+    assert re.fullmatch(r"tiny-clip/results_[0-9T.-]+\.json", path.relative_to(tmp_path / "out").as_posix())
+    assert json.loads(path.read_text(encoding="utf-8"))["results"]["shapes_color"]["group_match,ttm"] == 0.85375
+    assert main(["export", str(REFERENCE), str(REFERENCE), "--to", "lm-eval"]) == 2
+    assert "is one run" in capsys.readouterr().err
+    document = json.loads(REFERENCE.read_text(encoding="utf-8")) | {"model_name": "../../x"}
+    assert ".." not in file_name(run_of(document)).split("/")
+
+
+def test_lm_evals_own_table_reads_it(adapted, reference):
+    utils = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
+    reference["groups"] = {"shapes": {"group_match,none": 0.73}}
+    reference["group_subtasks"] = {"shapes": ["shapes_color"]}
+    table = utils.make_table(json.loads(json.dumps(lm_eval_document(run_of(reference)))))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    assert ["", "", "ttm", "0", "group_match", "↑", "0.8538", "±", "0.0214"] in lines
+    assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
+    assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
+    assert utils.get_results_filenames([f"out/{file_name(run_of(reference))}"])
+
+
+# The hub
+
+
+def test_model_index_is_read_back_by_the_hubs_library(reference):
+    from huggingface_hub import ModelCardData
+    from huggingface_hub.repocard_data import model_index_to_eval_results
+
+    data, left_out = hub.model_card_data([run_of(on_hub(reference))], "https://example.org/results")
+    assert not left_out
+    content = yaml.safe_load(data.to_yaml())
+    name, found = model_index_to_eval_results(content["model-index"])
+    assert name == "tiny-clip" and len(found) == 10
+    values = {one.metric_type: one.metric_value for one in found}
+    assert values["group_score (raw)"] == 12.5 and values["group_match (SimpleMatch)"] == 73
+    assert values["group_match (TTM)"] == 85.375 and len(values) == 10, "no two tracks share a name"
+    one = next(one for one in found if one.metric_type == "group_match (TTM)")
+    assert (one.dataset_type, one.dataset_name, one.dataset_revision) == ("owner/colours", "shapes_color", "abc123")
+    assert one.metric_args["seeds"] == 4 and one.metric_args["seed_std"] == pytest.approx(2.462214)
+    assert one.metric_name == "group match (TTM, test-time track), percent"
+    assert one.source_url == "https://example.org/results"
+    again = ModelCardData(**content)
+    assert [vars(one) for one in again.eval_results] == [vars(one) for one in data.eval_results]
+
+
+def test_two_tasks_on_one_dataset_are_two_entries(reference):
+    from huggingface_hub.repocard_data import model_index_to_eval_results
+
+    for value in reference.values():
+        if isinstance(value, dict) and "shapes_color" in value:
+            value["shapes_color_again"] = json.loads(json.dumps(value["shapes_color"]))
+    on_hub(on_hub(reference), "shapes_color_again")
+    data, _ = hub.model_card_data([run_of(reference)])
+    _, found = model_index_to_eval_results(yaml.safe_load(data.to_yaml())["model-index"])
+    assert {one.dataset_name for one in found} == {"shapes_color", "shapes_color_again"} and len(found) == 20
+
+
+def test_a_model_card_that_exists_keeps_what_it_has(tmp_path, reference):
+    from huggingface_hub import EvalResult, ModelCard
+
+    card = tmp_path / "README.md"
+    card.write_text(
+        "---\nlicense: mit\ntags: [clip]\nmodel-index:\n- name: mine\n  results:\n  - task: {type: t}\n"
+        "    dataset: {name: d, type: d}\n    metrics:\n    - {type: acc, value: 1.0}\n---\n# Mine\n\ntext\n"
+    )
+    source = tmp_path / "x.json"
+    for number in (0.5, 0.6):
+        reference["results"]["shapes_color"]["group_match,ttm"] = number
+        source.write_text(json.dumps(reference))
+        assert main(["export", str(source), "--to", "model-index", "-o", str(card)]) == 0
+    read = ModelCard.load(card)
+    assert read.data.license == "mit" and read.data.tags == ["clip", "ttmbench"] and read.data.model_name == "mine"
+    assert "# Mine\n\ntext" in read.text
+    values = [one.metric_value for one in read.data.eval_results if one.metric_type == "group_match (TTM)"]
+    assert values == [60.0] and len(read.data.eval_results) == 11
+    old = EvalResult(task_type="t", dataset_type="d", dataset_name="d", metric_type="acc", metric_value=1.0)
+    assert old in read.data.eval_results
+    fresh = tmp_path / "new.md"
+    assert main(["export", str(source), "--to", "model-index", "-o", str(fresh)]) == 0
+    assert len(ModelCard.load(fresh).data.eval_results) == 10
+
+
+def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, reference):
+    from huggingface_hub import parse_eval_result_entries
+
+    source = tmp_path / "x.json"
+    source.write_text(json.dumps(on_hub(reference)))
+    assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / ".eval_results")]) == 0
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in (tmp_path / ".eval_results").iterdir()}
+    assert set(files) == {f"ttmbench_shapes_color_{track}" for track in ("zero_shot", "matching", "test_time")}
+    assert [entry["value"] for entry in files["ttmbench_shapes_color_matching"]] == [73.0]
+    entries = [entry for content in files.values() for entry in parse_eval_result_entries(content)]
+    assert len({one.task_id for one in entries}) == len(entries) == 10, "no two numbers share a task id"
+    (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
+    assert (one.dataset_id, one.dataset_revision, one.value) == ("owner/colours", "abc123", 85.375)
+    assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the pictures")
+    assert "4 seeds, standard deviation 2.46" in one.notes and one.date == began(reference)
+    assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
+    assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
+
+
+def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
+    assert main(["export", str(adapted), "--to", "model-index"]) == 2
+    assert "1 of 200 groups are no result of the task" in capsys.readouterr().err
+    assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 2
+    assert "its data are no dataset of the hub" in capsys.readouterr().err
+    document = json.loads(adapted.read_text())
+    for counts in document["n-samples"].values():
+        counts["original"] = counts["effective"]
+    found, _ = hub.results_of([run_of(document)])
+    assert {one.filter for one in found} == {"none", "ttm", "simple_match"} and all(
+        one.value is not None for one in found
+    )
+    with pytest.raises(UsageError, match="of one model"):
+        hub.model_card_data([run_of(document), run_of({**reference, "model_name": "other"})])
+
+
+# Tables
+
+
+def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
+    runs, _ = read_runs([adapted, REFERENCE])
+    exact = {"float_precision": "round_trip"}  # pandas' own way to read a number was once a bit off in the last place
+    table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], **exact)
+    assert len(table) == sum(len(keys(run.document)) for run in runs)
+    one = table[(table.file == "first.json") & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
+    assert (one.value, one.stderr, one.seed_std) == (0.85375, 0.021360560743491304, 0.02462214450449028)
+    low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
+    assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
+    assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
+    undefined = table[(table.task == "shapes_replace") & (table.metric == "image_score") & (table["filter"] == "none")]
+    assert undefined["value"].isna().all() and len(undefined) == 1
+    assert set(table[table.track.isna()]["filter"]) == {"placebo"}
+    assert set(table[table["filter"] == "none"].track.dropna()) == {"zero_shot", "matching"}
+
+
+def test_latex_prints_gains_as_papers_do():
+    text = to_latex(read_runs([REFERENCE])[0])
+    assert r"tiny-clip & shapes\_color & 12.50 & 73.00 & 85.38 $\pm$ 2.46 & $+12.38$ & $+17.0\%$ & $+45.8\%$ \\" in text
+    assert " &  & zero-shot & matching & test-time &  &  &  \\\\" in text
+    parts = text.split("\\begin{tabular}")[1:]
+    assert len(parts) == 4, "the summary and one a track"
+    for part in parts:
+        columns = len(re.match(r"\{(l+r+)\}", part)[1])
+        body = [line for line in part.splitlines() if line.endswith(r"\\")]
+        assert all(len(re.findall(r"(?<!\\)&", line)) == columns - 1 for line in body), part
+
+
+def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
+    text = to_latex(read_runs([adapted])[0])
+    head = text.splitlines()[5:7]
+    assert "oracle" in head[0] and head[1].count("&") == head[0].count("&")
+    assert "% Oracle: reads labels, a skyline and no result (oracle, reads labels)" in text
+    assert "placebo" not in text
+    assert re.search(r"shapes\\_replace & [0-9.]+ & - & ", text), "the undefined image score"
+
+
+def test_forced_choices_have_tables_of_their_own(reference):
+    choices = {"shapes_color": {"text_score,choice": 0.5, "text_score_stderr,choice": 0.03}}
+    maps = {"ci": {"text_score,choice": None}, "ties": {"text_score,choice": None}}
+    maps |= {"tracks": {"text_score,choice": "zero_shot"}}
+    document = {**reference, "results": choices, **{key: {"shapes_color": value} for key, value in maps.items()}}
+    text = to_latex([run_of(document)])
+    assert text.count("\\begin{tabular}") == 1 and text.startswith(
+        "% Zero-shot: every pair scored on its own (forced choice)"
+    )
+
+
+def test_names_from_data_are_never_code(reference):
+    run = run_of({**on_hub(reference), "model_name": EVIL})
+    table = pd.read_csv(io.StringIO(to_csv([run])))
+    assert set(table["model"]) == {"'" + EVIL}
+    text = to_latex([run])
+    assert r"\input" not in text and r"\textbackslash{}input\{x\}\_\%\&" in text
+    data, _ = hub.model_card_data([run])
+    assert yaml.safe_load(data.to_yaml())["model-index"][0]["name"] == EVIL
+
+
+# The command
+
+
+def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
+    (tmp_path / "a.json").write_bytes(REFERENCE.read_bytes())
+    (tmp_path / "b.json").write_bytes(REFERENCE.read_bytes()[:999])
+    assert main(["export", str(tmp_path), "--to", "csv", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
+    out = capsys.readouterr()
+    assert "b.json: is not JSON (" in out.err and out.out.strip().endswith("x.csv")
+    assert len(pd.read_csv(tmp_path / "deep" / "x.csv")) == 10
+    assert main(["export", str(tmp_path / "b.json"), "--to", "csv"]) == 4
+    assert main(["export", str(tmp_path / "a.json"), "--to", "xml"]) == 2
+    assert "lm-eval, model-index" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "a.json"), "--to", "csv", "--source_url", "x"]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
+
+
+def test_an_unfinished_run_says_so(tmp_path, reference, capsys):
+    (tmp_path / "x.json").write_text(json.dumps({**reference, "status": "interrupted"}))
+    assert main(["export", str(tmp_path / "x.json"), "--to", "latex"]) == 0
+    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err

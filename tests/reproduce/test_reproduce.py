@@ -1,0 +1,494 @@
+"""Published tables against runs: the shipped data, the rule, what is compared with what, and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.cli.options import build_parser, normalise
+from ttmbench.errors import UsageError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
+from ttmbench.reproduce.rows import compare, select
+from ttmbench.reproduce.run import plan
+from ttmbench.reproduce.tables import load_table, published_files, shipped_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "results" / "reference" / "first.json"
+SHARED = ROOT.parent / "shared" / "published" / "published.csv"
+HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return build_registry()
+
+
+@pytest.fixture
+def reference():
+    return json.loads(REFERENCE.read_text(encoding="utf-8"))
+
+
+def numbers_of_first():
+    """What the table ``builtin`` has of the run of a single task, which has no overfitting step."""
+    table = select(load_table("builtin"), ["tiny-clip"], ["shapes_color"])
+    return replace(table, numbers=[one for one in table.numbers if one.method != "overfitted"])
+
+
+def as_run(document, **changes):
+    return [(Path("x.json"), {**document, **changes})]
+
+
+def verdicts(rows):
+    return {(row.number.method, row.number.metric): row.verdict for row in rows}
+
+
+# The shipped data
+
+
+def test_every_published_number_ships_once():
+    tables = [load_table(name) for name in shipped_tables()]
+    papers = [table for table in tables if not table.spec.own]
+    assert sum(len(table.numbers) for table in papers) == 299 and len(papers) == 16
+    for table in tables:
+        keys = [(one.task, one.model, one.method, one.metric) for one in table.numbers]
+        assert len(set(keys)) == len(keys), table.name
+        assert {one.model for one in table.numbers} == set(table.spec.models), table.name
+
+
+def test_the_numbers_are_those_that_were_typed_from_the_papers():
+    if not SHARED.is_file():
+        pytest.skip("the typed numbers are not at hand")
+    columns = ("task", "model", "method", "metric", "percent", "std_percent", "ci95_low", "ci95_high")
+    typed, shipped = [], []
+    for rows, paths in ((typed, [SHARED]), (shipped, published_files("all"))):
+        for path in paths:
+            with path.open(encoding="utf-8") as file:
+                rows += [tuple(row[column] for column in columns) for row in csv.DictReader(file)]
+    assert sorted(typed) == sorted(shipped)
+
+
+def test_tables_name_models_and_tasks_that_are_here(registry):
+    for name in shipped_tables():
+        spec = load_table(name).spec
+        for entry in spec.models.values():
+            assert entry.model is None or registry.adapter(entry.model).name == entry.model
+        for task, entry in spec.tasks.items():
+            if entry.mean_of:
+                assert set(entry.mean_of) <= set(spec.tasks), (name, task)
+                continue
+            here = registry.task(task).spec
+            assert (entry.groups, entry.version) == (here.group.n_groups, here.version), (name, task)
+            metrics = {one.metric for one in load_table(name).numbers if one.task == task}
+            assert metrics <= set(here.metrics), (name, task)
+
+
+def test_every_adapted_number_of_the_paper_has_its_preset(registry):
+    for name in ("ttm_table1", "ttm_table2", "ttm_table6", "ttm_table7", "ttm_table8"):
+        table = load_table(name)
+        assert table.spec.settings == {"ttm_preset": "paper"}
+        for one in table.numbers:
+            if one.method == "ttm":
+                assert table.spec.models[one.model].model in registry.task(one.task).spec.ttm, one
+                assert one.measured.std is not None and one.measured.runs == 4
+
+
+def test_raw_numbers_of_papers_are_whole_counts_of_groups_or_images():
+    """A number that no count of groups gives was typed wrongly, or is of other data."""
+    for name in ("ttm_table1", "ttm_table2", "ttm_table6", "ttm_table7", "ttm_table8", "colorswap_table2"):
+        table = load_table(name)
+        for one in table.numbers:
+            if one.method in ("raw", "simple_match") and one.measured.std is None:
+                units = table.spec.tasks[one.task].groups * (2 if one.metric == "global_assignment_accuracy" else 1)
+                nearest = round(one.measured.value * units) / units
+                assert abs(nearest - one.measured.value) <= table.digit / 2 + 1e-9, (name, one)
+
+
+def test_the_builtin_table_is_no_paper():
+    assert load_table("builtin").spec.own
+    assert not any("builtin" in str(path) for path in published_files("all"))
+
+
+# The rule
+
+
+def test_the_rule_by_hand():
+    group, digit = 1 / 200, 1e-4
+    raw = Measured(0.125, None, 1)
+    assert tolerance(raw, raw, group, digit, Rule()) == pytest.approx(0.00505)
+    assert tolerance(raw, raw, group, digit, Rule(groups=0)) == pytest.approx(0.00005)
+    # Two standard deviations of 1 % over four seeds each: t(6) at 99.5 % is 3.7074.
+    spread = Measured(0.8, 0.01, 4)
+    assert tolerance(spread, spread, group, digit, Rule()) == pytest.approx(3.7074 * 0.01 / 2**0.5 + 5e-5, rel=1e-4)
+    # One seed has the paper's spread: t(3) at 99.5 % is 5.8409.
+    assert tolerance(spread, Measured(0.8, None, 1), group, digit, Rule()) == pytest.approx(
+        5.8409 * 0.01 * 1.25**0.5 + 5e-5, rel=1e-4
+    )
+    # A published number without spread is one run with ours.
+    assert tolerance(raw, spread, group, digit, Rule()) == tolerance(
+        spread, Measured(0.8, None, 1), group, digit, Rule()
+    )
+    # Printed as 0.00, nothing but a group may differ.
+    still = Measured(0.9903, 0.0, 4)
+    assert tolerance(still, Measured(0.98, 0.05, 4), 1 / 103, digit, Rule()) == pytest.approx(1 / 103 + 5e-5)
+
+
+def test_a_number_one_group_off_agrees_and_two_off_does_not():
+    published, group = Measured(0.1025, None, 1), 1 / 400
+    for off, wanted in ((0, True), (1, True), (-1, True), (2, False), (-2, False)):
+        ours = Measured(41 / 400 + off * group, None, 1)
+        assert agrees(published, ours, tolerance(published, ours, group, 1e-4, Rule())) is wanted
+
+
+def test_two_means_of_one_procedure_agree_as_often_as_the_rule_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        one, other = rng.normal(0.7, 0.01, (2, 4))
+        published, ours = (Measured(x.mean(), x.std(ddof=1), 4) for x in (one, other))
+        inside += agrees(published, ours, tolerance(published, ours, 0, 0, Rule(level=0.95)))
+    assert 0.93 < inside / 2000 < 0.98
+
+
+def test_a_noisy_run_does_not_agree_by_its_noise():
+    published = Measured(0.725, 0.0064, 4)
+    allowed = [tolerance(published, Measured(0.6, std, 4), 1 / 400, 1e-4, Rule()) for std in (0.0064, 0.02, 0.1, 0.4)]
+    assert allowed[0] < allowed[1] == allowed[2] == allowed[3] < 0.06
+
+
+# Which runs are compared
+
+
+def test_the_reference_run_reproduces_itself(reference, registry):
+    rows = compare(numbers_of_first(), as_run(reference), registry)
+    assert {row.verdict for row in rows} == {"agrees"} and len(rows) == 10
+    by_key = {row.key: row for row in rows}
+    assert by_key["group_match,ttm"].ours.measured == Measured(0.85375, 0.02462214450449028, 4)
+    assert by_key["group_match,none"].number.method == "simple_match"
+
+
+def test_a_difference_is_one(reference, registry):
+    numbers = dict(reference["results"]["shapes_color"])
+    numbers["group_score,none"] += 2 / 200
+    numbers["text_score,none"] += 1 / 200
+    numbers["group_match,ttm"] -= 0.12
+    rows = compare(numbers_of_first(), as_run(reference, results={"shapes_color": numbers}), registry)
+    found = verdicts(rows)
+    assert found["raw", "group_score"] == "differs" and found["ttm", "group_match"] == "differs"
+    assert found["raw", "text_score"] == "agrees" and sum(one == "differs" for one in found.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"n-samples": {"shapes_color": {"original": 200, "effective": 8}}}, "8 groups, not 200"),
+        ({"n-samples": {"shapes_color": {"original": 300, "effective": 300}}}, "300 groups, not 200"),
+        ({"versions": {"shapes_color": 2}}, "task version 2, not 1"),
+        ({"task_hashes": {"shapes_color": "other"}}, "other pictures or captions"),
+        ({"config": {"model": "tiny-clip", "task_args": {"seed": 3}}}, "another source (seed=3)"),
+    ],
+)
+def test_other_data_never_agree(reference, registry, change, why):
+    rows = compare(numbers_of_first(), as_run(reference, **change), registry)
+    assert {row.verdict for row in rows} == {"not comparable"} and {row.why for row in rows} == {why}
+    newer = as_run(reference, **change, date=reference["date"] + 9)
+    both = compare(numbers_of_first(), [*newer, *as_run(reference)], registry)
+    assert {row.verdict for row in both} == {"agrees"}, "a comparable run goes before a newer one that is not"
+
+
+def test_the_newest_comparable_run_counts(reference, registry):
+    numbers = {"shapes_color": dict.fromkeys(reference["results"]["shapes_color"], 0.0)}
+    older = as_run(reference, results=numbers, date=reference["date"] - 9)
+    newer = as_run(reference, results=numbers, date=reference["date"] + 9)
+    table = numbers_of_first()
+    assert {row.verdict for row in compare(table, [*older, *as_run(reference)], registry)} == {"agrees"}
+    assert {row.verdict for row in compare(table, [*as_run(reference), *newer], registry)} == {"differs"}
+
+
+def test_a_model_is_known_by_what_loads_it(reference, registry):
+    table = numbers_of_first()
+
+    def missing(config):
+        rows = compare(table, as_run(reference, config=config, model_name="x"), registry)
+        return {row.verdict for row in rows} == {"missing"}
+
+    assert not missing({"model": "tiny-clip", "model_args": {}})
+    assert not missing({"model": "tiny-clip-seed1", "model_args": {"training_seed": 0}})
+    assert missing({"model": "tiny-clip-seed1"}) and missing({"model": "tiny-clip", "model_args": {"training_seed": 1}})
+    assert missing({"model": "not-registered"}) and missing({})
+    hub_id = {"model": "hf", "model_args": {"pretrained": "openai/clip-vit-base-patch32"}}
+    document = {**reference, "config": hub_id}
+    for key in ("results", "n-samples", "versions", "task_hashes", "configs"):
+        document[key] = {"winoground": reference[key]["shapes_color"]}
+    document["n-samples"] = {"winoground": {"original": 400, "effective": 400}}
+    rows = compare(load_table("winoground_main"), as_run(document), registry)
+    assert [row.ours is not None for row in rows] == [True] * 3 + [False] * 6, "clip-b32 by its hub id"
+
+
+def test_settings_that_are_not_the_papers_are_said(reference, registry, tmp_path):
+    table = numbers_of_first()
+    document = json.loads(json.dumps(reference))
+    document["ttm"]["shapes_color"] |= {"preset": "paper", "seeds": [0], "notes": ["no learning rate is known for it"]}
+    document["config"] |= {"ttm_args": {"lr": 0.1}, "dtype": "bf16"}
+    row = next(row for row in compare(table, as_run(document), registry) if row.key == "group_match,ttm")
+    assert row.ours.notes == (
+        "computed in bf16",
+        "TTM's preset was paper, not auto",
+        "TTM's settings were changed (lr=0.1)",
+        "no learning rate is known for it",
+        "1 of 4 seeds",
+    )
+
+
+def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tmp_path):
+    spec = {
+        **{"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "decimals": 1},
+        "tasks": {"both": {"mean_of": ["shapes_color", "shapes_place"]}},
+        "models": {"m": {"model": "tiny-clip"}, "stored": {"why": "gone", "names": ["answers"], "filter": "choice"}},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "own.csv").write_text(
+        HEAD + "S,T,both,m,raw,text_score,40.3,\nS,T,shapes_color,stored,raw,text_score,9,\n"
+    )
+    table = load_table(str(tmp_path / "own.yaml"))
+    document = json.loads(json.dumps(reference))
+    for value in document.values():
+        if isinstance(value, dict) and "shapes_color" in value:
+            value["shapes_place"] = json.loads(json.dumps(value["shapes_color"]))
+    document["results"]["shapes_place"]["text_score,none"] = 0.5
+    mean, stored = compare(table, as_run(document), registry)
+    assert (mean.verdict, mean.tasks) == ("agrees", ("shapes_color", "shapes_place"))
+    assert mean.ours.measured.value == pytest.approx((0.305 + 0.5) / 2)
+    assert (stored.verdict, stored.why) == ("cannot be run", "gone")
+    del document["results"]["shapes_place"]
+    assert compare(table, as_run(document), registry)[0].verdict == "missing", "half of a mean is none"
+    answers = {**reference, "model_name": "answers", "results": {"shapes_color": {"text_score,choice": 0.09}}}
+    assert compare(table, as_run(answers), registry)[1].verdict == "cannot be run", "a run with a model has a model"
+    answers["datasets"] = {"shapes_color": {"source": {"kind": "stored_answers"}}}
+    assert compare(table, as_run(answers), registry)[1].verdict == "agrees"
+
+
+# What is missing is run
+
+
+def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
+    table = load_table("ttm_table1")
+    rows = compare(table, [], registry)
+    runs = list(plan(table, rows, registry, {"output_path": "out dir", "offline": True, "include_path": ["a", "b"]}))
+    assert [run.settings["model"] for run in runs] == ["gpt-4.1", "clip-b16", "siglip-b16", "siglip-l16"]
+    assert [run.paid for run in runs] == [True, False, False, False]
+    assert runs[3].settings["tasks"] == ["winoground", "colorswap"]
+    for run in runs:
+        words = shlex.split(run.command)
+        options = build_parser().parse_args(normalise(words[1:]))
+        assert options.output_path == "out dir" and options.offline and options.include_path == ["a", "b"]
+        assert options.on_error == "continue"
+        assert (options.ttm, options.ttm_preset) == ((None, None) if run.paid else (True, "paper"))
+    (choice,) = (run for run in plan(*_missing("colorswap_table2", registry), {}) if run.settings["model"] == "choice")
+    assert "--model_args pretrained=llava-hf/llava-1.5-13b-hf,side_by_side=true" in choice.command
+    assert not any("llavar" in run.command for run in plan(*_missing("colorswap_table2", registry), {}))
+
+
+def _missing(name, registry):
+    table = load_table(name)
+    return table, compare(table, [], registry), registry
+
+
+@pytest.fixture
+def own_table(folder_task, tmp_path):
+    """A table of a user's own: a task of six groups, the built-in model raw and adapted, from a run of its own."""
+    folder = folder_task("mine")
+    settings = {"iterations": 1, "epochs": 1}
+    run = ttmbench.simple_evaluate(
+        "tiny-clip",
+        "mine",
+        include_path=[str(folder)],
+        ttm=settings,
+        seeds=[0, 1],
+        device="cpu",
+        bootstrap_iters=0,
+    )
+    numbers = run.results["mine"]
+    spec = {
+        **{"paper": "[P]", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "runs": 2},
+        "settings": {"ttm_args": settings},
+        "tasks": {"mine": {"groups": 6, "version": 1}},
+        "models": {"theirs": {"model": "tiny-clip"}, "nobody's": {"why": "people"}},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    lines = [
+        f"S,T,mine,theirs,{method},group_match,{100 * numbers[f'group_match,{key}']:.2f},{std}\n"
+        for method, key, std in (("simple_match", "none", ""), ("ttm", "ttm", 1.0))
+    ]
+    (tmp_path / "own.csv").write_text(HEAD + "".join(lines) + "S,T,mine,nobody's,raw,group_score,50,\n")
+    return [str(tmp_path / "own.yaml"), "--runs", str(tmp_path / "runs"), "--include_path", str(folder)]
+
+
+def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
+    assert main(["reproduce", *own_table]) == 3
+    assert "2 of 3 numbers: missing; no number agrees" in capsys.readouterr().err
+    assert main(["reproduce", *own_table, "--dry_run"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "ttmbench run --model tiny-clip --tasks mine --ttm --ttm_preset auto --seeds 0,1 --ttm_args"
+    )
+    assert not (tmp_path / "runs").exists()
+    out = tmp_path / "rep.json"
+    assert main(["reproduce", *own_table, "--run", "--device", "cpu", "-o", str(out)]) == 0, capsys.readouterr()
+    text = capsys.readouterr().out
+    assert "[P], S, T: percent" in text and "agrees 2, cannot be run 1" in text
+    assert "cannot be run: people (mine nobody's)" in text
+    document = json.loads(out.read_text())
+    assert document["reproduced"] and document["counts"]["agrees"] == 2
+    row = document["rows"][1]
+    assert (row["key"], row["verdict"], row["ours"]["runs"]) == ("group_match,ttm", "agrees", 2)
+    assert row["published"]["value"] == pytest.approx(row["ours"]["value"], abs=1e-4)
+    assert main(["reproduce", *own_table, "--dry_run"]) == 0
+    assert capsys.readouterr().out == "nothing is missing\n"
+
+
+def test_what_fails_is_listed_and_the_rest_goes_on(own_table, tmp_path, capsys):
+    spec = yaml.safe_load((tmp_path / "own.yaml").read_text())
+    spec["models"] = {"absent": {"model": "clip-b32", "model_args": {"pretrained": "./no-such-folder"}}} | spec[
+        "models"
+    ]
+    spec["models"]["dear"] = {"model": "gpt-4.1", "paid": True}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    with (tmp_path / "own.csv").open("a") as file:
+        file.write("S,T,mine,absent,raw,group_match,50,\nS,T,winoground,theirs,raw,group_match,50,\n")
+        file.write("S,T,mine,dear,raw,group_match,50,\n")
+    command = ["reproduce", *own_table, "--run", "--offline", "--device", "cpu", "--data_dir", str(tmp_path)]
+    assert main(command) == 3
+    out, err = capsys.readouterr()
+    assert "failed: clip-b32: " in out and "failed: tiny-clip, winoground: " in out
+    assert "failed: gpt-4.1: was not run, because its server takes money; --models gpt-4.1 runs it" in out
+    assert "agrees 2, missing 3, cannot be run 1" in out and "3 of 6 numbers: missing" in err
+    assert main(["reproduce", *own_table, "--allow_missing"]) == 0
+    assert main(["reproduce", *own_table, "--models", "theirs", "--tasks", "mine"]) == 0
+
+
+# The command
+
+
+def test_the_tables_are_listed_and_shown(capsys):
+    assert main(["reproduce"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in shipped_tables()) and "arXiv:2510.07632, Table 1" in out
+    assert out.index("ttm_table2") < out.index("ttm_table6")
+    assert main(["reproduce", "ttm_table1", "--list"]) == 0
+    capsys.readouterr()
+    assert main(["reproduce", "colorswap_table6"]) == 0
+    out = capsys.readouterr().out
+    assert "there is no task 'colorswap_random_foils' here" in out and "99.67" in out
+
+
+def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):
+    (tmp_path / "first.json").write_text(json.dumps(reference))
+    (tmp_path / "half.json").write_text(json.dumps(reference)[:500])
+    part = ["--models", "tiny-clip", "--tasks", "shapes_color"]
+    assert main(["reproduce", "builtin", *part, "--runs", str(tmp_path), "--allow_missing"]) == 0
+    out, err = capsys.readouterr()
+    assert "15 numbers: agrees 10, missing 5" in out and "half.json: is not JSON" in err
+    assert main(["reproduce", "builtin", *part, "--runs", str(tmp_path)]) == 3
+    capsys.readouterr()
+    reference["results"]["shapes_color"]["group_score,none"] = 0.9
+    (tmp_path / "first.json").write_text(json.dumps(reference))
+    assert main(["reproduce", "builtin", *part, "--runs", str(tmp_path), "--allow_missing"]) == 3
+    assert "1 of 15 numbers: differs" in capsys.readouterr().err
+    assert main(["reproduce", "builtin", "--runs", str(tmp_path / "empty"), "--allow_missing"]) == 3
+    assert "no number agrees" in capsys.readouterr().err, "nothing compared is nothing reproduced"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ttm_tabel1"], "did you mean 'ttm_table1'"),
+        (["builtin", "--run"], "--run needs --runs DIR"),
+        (["builtin", "--run", "--dry_run", "--runs", "x"], "give one of them"),
+        (["builtin", "--models", "clip"], "builtin has no 'clip'; it has tiny-clip"),
+        (["ttm_table1", "--tasks", "mmvp_vlm", "--models", "siglip-l16"], "no number of these models on these tasks"),
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_wrong_usage_says_what_is_right(words, message, capsys):
+    assert main(["reproduce", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers", "message"),
+    [
+        ({"numbers": "../own.csv"}, "", "no file of the same folder"),
+        ({"numbers": "/etc/passwd"}, "", "no file of the same folder"),
+        ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
+        ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
+        ({"models": {"m": {}}}, "", "either 'model', its name here, or 'why'"),
+        ({}, "a,b\n1,2\n", "no column 'source'"),
+        ({}, HEAD + "s,t,k,m,guess,x,1,\n", "line 2: unknown method 'guess'"),
+        ({}, HEAD + "s,t,k,m,raw,x,1,\ns,t,k,n,raw,x,1,\n", "line 3: model 'n' is not in the table's 'models'"),
+        ({}, HEAD + "s,t,k,m,raw,x,much,\n", "line 2: percent or std_percent is no number"),
+        ({}, HEAD + "s,t,k,m,raw,x,nan,\n", "line 2: nan or its spread is no percentage"),
+        ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: 101.0 or its spread is no percentage"),
+    ],
+)
+def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, message):
+    spec = {"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**spec, "models": {"m": {"why": "x"}}, **change}))
+    (tmp_path / "own.csv").write_text(numbers)
+    with pytest.raises(UsageError, match=message):
+        load_table(str(tmp_path / "own.yaml"))
+
+
+def test_stored_scores_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys):
+    for name in ("clip", "human", "vinvl"):
+        assert main(["score", str(real_scores / f"{name}.jsonl"), "--task", "winoground", "-o", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["reproduce", "winoground_main", "--runs", str(tmp_path)]) == 0, capsys.readouterr()
+    assert "9 numbers: agrees 9" in capsys.readouterr().out
+
+
+def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference):
+    spec = {"paper": "[red]P[/red] \x1b[2J", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
+    spec["models"] = {"[bold]m": {"model": "tiny-clip"}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "own.csv").write_text(HEAD + "S,T,shapes_color,[bold]m,raw,group_score,12.5,\n")
+    reference["config"]["dtype"] = "\x1b[31mred"
+    (tmp_path / "x.json").write_text(json.dumps(reference))
+    assert main(["reproduce", str(tmp_path / "own.yaml"), "--runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and r"[red]P[/red] \x1b[2J, S, T" in out and "[bold]m" in out and r"in \x1b[31mred" in out
+
+
+def test_rows_are_chosen_by_either_name_of_a_model():
+    table = load_table("colorswap_table2")
+    for name in ("siglip (itc)", "siglip-b16"):
+        assert {one.model for one in select(table, [name], []).numbers} == {"siglip (itc)"}
+
+
+def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
+    for key in ("results", "tracks", "n-samples", "versions", "task_hashes", "configs", "datasets", "ttm"):
+        reference[key]["colorswap"] = reference[key]["shapes_color"]
+    for key in ("ci", "chance", "ties", "higher_is_better"):
+        reference[key]["colorswap"] = reference[key]["shapes_color"]
+    (tmp_path / "x.json").write_text(json.dumps(reference))
+    for name, count in (("ttm_table1", 11), ("all", 47)):
+        assert main(["leaderboard", str(tmp_path), "--published", name, "-o", str(tmp_path / name)]) == 0
+        rows = json.loads((tmp_path / name / "leaderboard.json").read_text())["rows"]
+        assert sum(row["published"] for row in rows) == count
+    assert main(["leaderboard", str(tmp_path), "--published", "ttm_tabel1"]) != 0
+    assert "ttm_tabel1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_builtin_table_is_reproduced_from_nothing(tmp_path, capsys):
+    words = ["--tasks", "shapes_replace", "--models", "tiny-clip", "--run", "--device", "cpu"]
+    assert main(["reproduce", "builtin", "--runs", str(tmp_path), *words]) == 0, capsys.readouterr()

@@ -1,0 +1,140 @@
+"""Runs compared group by group: by hand on small samples, on real runs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.documents import whole_document
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.errors import DataError, UsageError
+from ttmbench.results.comparison import compare_runs, pairs_within, read_run
+
+
+def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
+    """A results document with samples: values are task -> filter -> metric -> list over groups."""
+    artifacts = {}
+    for task, filters in values.items():
+        lines = []
+        for label, metrics in filters.items():
+            count = len(next(iter(metrics.values())))
+            for seed in range(seeds):
+                for group in range(count):
+                    found = {metric: row[group] for metric, row in metrics.items()}
+                    lines.append({"group_id": f"g{group}", "filter": label, "seed_index": seed, "metrics": found})
+        file = folder / f"{name}_samples_{task}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        artifacts[file.name] = {"kind": "samples"}
+    document = whole_document(
+        {task: {} for task in values},
+        model_name=model,
+        versions=dict.fromkeys(values, version),
+        task_hashes=dict.fromkeys(values, digest),
+        artifacts=artifacts,
+    )
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def one(values, task="t", label="none", metric="group_match"):
+    return {task: {label: {metric: values}}}
+
+
+def test_differences_flips_and_p_by_hand(tmp_path):
+    before, after = [0.0] * 8 + [1.0] * 2, [1.0] * 7 + [0.0, 0.0, 1.0]
+    a, b = (read_run(write_run(tmp_path, name, one(v))) for name, v in (("a", before), ("b", after)))
+    (row,) = compare_runs(a, b)
+    assert (row["baseline"], row["other"], row["groups"], row["test"]) == (0.2, 0.8, 10, "mcnemar")
+    assert row["difference"] == pytest.approx(0.6)
+    assert row["won"] == [f"g{i}" for i in range(7)] and row["lost"] == ["g8"]
+    assert row["p"] == pytest.approx(2 * (1 + 8) / 2**8) and row["p_holm"] == row["p"]
+    assert row["smallest_difference"] == 0.6
+    assert row["ci"][0] < 0.6 < row["ci"][1]
+
+
+def test_holm_is_over_the_tasks_of_one_metric(tmp_path):
+    values = {**one([0.0] * 10, "t"), **one([0.0] * 10, "u")}
+    better = {**one([1.0] * 10, "t"), **one([1.0] * 6 + [0.0] * 4, "u")}
+    rows = compare_runs(read_run(write_run(tmp_path, "a", values)), read_run(write_run(tmp_path, "b", better)))
+    assert [row["p_holm"] for row in rows] == pytest.approx([2 * rows[0]["p"], rows[1]["p"]])
+
+
+def test_means_over_seeds_take_the_permutation_test(tmp_path):
+    a = read_run(write_run(tmp_path, "a", one([0.5] * 12)))
+    b = read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3))
+    (row,) = compare_runs(a, b)
+    assert row["test"] == "sign_flip" and row["p"] < 0.01
+
+
+@pytest.mark.parametrize(("change", "message"), [({"version": 2}, "version 1"), ({"digest": "e"}, "fingerprint d")])
+def test_other_data_are_refused_unless_told(tmp_path, change, message):
+    a = read_run(write_run(tmp_path, "a", one([0.0, 1.0])))
+    b = read_run(write_run(tmp_path, "b", one([1.0, 1.0, 0.0]), **change))
+    with pytest.raises(UsageError, match=message):
+        compare_runs(a, b)
+    (row,) = compare_runs(a, b, allow_different=True)
+    assert row["groups"] == 2 and row["won"] == ["g0"]
+
+
+def test_runs_that_share_nothing(tmp_path):
+    a = read_run(write_run(tmp_path, "a", one([0.0, 1.0], "t")))
+    with pytest.raises(UsageError, match="share no task"):
+        compare_runs(a, read_run(write_run(tmp_path, "b", one([0.0, 1.0], "u"))))
+    with pytest.raises(UsageError, match="share no filter"):
+        compare_runs(a, read_run(write_run(tmp_path, "c", one([0.0, 1.0], "t", "ttm"))))
+
+
+def test_files_that_are_no_runs(tmp_path):
+    (tmp_path / "broken.json").write_text('{"schema_version": "1.0", "resu')
+    (tmp_path / "other.json").write_text("[1, 2]")
+    (tmp_path / "old.json").write_text('{"schema_version": "0.9", "results": {}}')
+    write_run(tmp_path, "bare", {})
+    for name, message in (
+        ("absent.json", "cannot be read"),
+        ("broken.json", "is not JSON"),
+        ("other.json", "no results document"),
+        ("old.json", "schema 0.9"),
+        ("bare.json", "use --log_samples"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_run(tmp_path / name)
+
+
+def test_the_command_on_real_runs(tmp_path, capsys):
+    settings = {"limit": 12, "device": "cpu", "log_samples": True, "bootstrap_iters": 20}
+    paths = []
+    for name in ("tiny-clip", "tiny-clip-seed1"):
+        path = tmp_path / f"{name}.json"
+        ttmbench.simple_evaluate(
+            name, "shapes_color", ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, output_path=str(path), **settings
+        )
+        paths.append(str(path))
+    assert main(["compare", *paths, "-o", str(tmp_path / "c.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "tiny-clip -> tiny-clip-seed1: percent" in printed and "smallest difference" in printed
+    (comparison,) = json.loads((tmp_path / "c.json").read_text())["comparisons"]
+    documents = [json.loads(Path(path).read_text()) for path in paths]
+    for row in comparison["rows"]:
+        key = f"{row['metric']},{row['filter']}"
+        means = [document["results"]["shapes_color"][key] for document in documents]
+        assert [row["baseline"], row["other"]] == pytest.approx(means)
+    assert main(["compare", paths[0], "-o", str(tmp_path / "c.md"), "--metrics", "group_match"]) == 0
+    assert "raw>ttm" in capsys.readouterr().out
+    table = (tmp_path / "c.md").read_text().splitlines()
+    assert [line.count("|") for line in table[2:]] == [12] * 4, "head, rule, raw>ttm and the held-out groups"
+    assert main(["compare", *paths, "--filters", "none,ttm", "--metrics", "nothing"]) == 2
+    assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2
+
+
+def test_within_a_run_raw_is_the_baseline(tmp_path):
+    values = {"t": {name: {"group_match": [0.0, 1.0]} for name in ("none", "ttm", "oracle", "holdout", "holdout_raw")}}
+    run = read_run(write_run(tmp_path, "a", values))
+    assert pairs_within(run.values) == [("none", "ttm"), ("none", "oracle"), ("holdout_raw", "holdout")]
+    assert np.isfinite(
+        [row["p"] for pair in pairs_within(run.values) for row in compare_runs(run, run, filters=pair)]
+    ).all()

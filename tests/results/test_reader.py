@@ -1,0 +1,174 @@
+"""Results documents from disk: what is read, what is migrated, and what is refused and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ttmbench.errors import DataError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.report.export.numbers import Run, numbers_of
+from ttmbench.report.leaderboard import merge
+from ttmbench.reproduce.rows import compare
+from ttmbench.reproduce.tables import load_table
+from ttmbench.results.files import schema
+from ttmbench.results.reader import checked, read_document, walk_documents
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
+
+
+@pytest.fixture
+def document():
+    return json.loads(REFERENCE.read_text(encoding="utf-8"))
+
+
+def write(path, content):
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_a_document_of_this_version_is_read_as_it_is(document):
+    assert read_document(REFERENCE) == document
+
+
+def test_a_newer_minor_version_is_read_with_its_new_keys(tmp_path, document):
+    newer = {**document, "schema_version": "1.7", "mood": {"shapes_color": "bright"}}
+    assert read_document(write(tmp_path / "x.json", newer))["mood"] == {"shapes_color": "bright"}
+    del newer["tracks"]
+    with pytest.raises(DataError, match=r"x\.json: is no complete results document \(it has no 'tracks'\)"):
+        read_document(write(tmp_path / "x.json", newer))
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("2.0", "schema 2.0, which is newer than 1.x; upgrade ttmbench"),
+        ("0.9", "schema 0.9, which is older than 1.x and cannot be brought to it"),
+        ("one", "schema 'one', which is no version"),
+        (1, "schema '1', which is no version"),
+        (None, "schema 'None', which is no version"),
+    ],
+)
+def test_other_versions_are_refused_with_a_reason(tmp_path, document, version, why):
+    with pytest.raises(DataError) as error:
+        read_document(write(tmp_path / "x.json", {**document, "schema_version": version}))
+    assert why in str(error.value) and str(error.value).startswith(f"{tmp_path / 'x.json'}: ")
+
+
+def test_older_versions_are_brought_up_step_by_step(document):
+    """The chain works and is checked at its end, though no document older than 1.0 exists."""
+
+    def rename(old, new):
+        return lambda one: {new if key == old else key: value for key, value in one.items()}
+
+    steps = {"0.8": ("0.9", rename("numbers", "values")), "0.9": ("1.0", rename("values", "results"))}
+    old = {**rename("results", "numbers")(document), "schema_version": "0.8"}
+    assert checked(old, steps) == document
+    assert old["schema_version"] == "0.8", "what was read is left alone"
+    with pytest.raises(Exception, match="has no 'results'"):
+        checked({**old, "schema_version": "0.9"}, steps)
+    with pytest.raises(Exception, match=r"has schema 0\.9 and cannot be brought to 1\.0 \(KeyError: 'gone'\)"):
+        checked({**document, "schema_version": "0.9"}, {"0.9": ("1.0", lambda one: one["gone"])})
+
+
+@pytest.mark.parametrize("key", schema("results")["required"])
+def test_every_required_key_is_missed_by_name(tmp_path, document, key):
+    del document[key]
+    with pytest.raises(DataError, match=f"schema_version|'{key}'"):
+        read_document(write(tmp_path / "x.json", document))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"results": []}, "'results' is no object"),
+        ({"model_name": 3}, "'model_name' is no string"),
+        ({"results": {"t": 1}}, "'results' of task 't' is no object"),
+        (
+            {"results": {"shapes_color": {"group_match,none": "0.5"}}},
+            "of task 'shapes_color', which is no finite number",
+        ),
+        ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
+        ({"n-samples": {"shapes_color": 200}}, "'n-samples' lacks task 'shapes_color'"),
+        ({"n-samples": {"shapes_color": {}}}, "'n-samples' of task 'shapes_color' states no counts"),
+        ({"ttm": {"shapes_color": []}}, "'ttm' states no seeds"),
+        ({"oracle": 3}, "'oracle' states no seeds"),
+    ],
+)
+def test_what_is_there_but_of_another_kind(tmp_path, document, change, why):
+    with pytest.raises(DataError) as error:
+        read_document(write(tmp_path / "x.json", {**document, **change}))
+    assert why in str(error.value)
+
+
+def test_files_that_are_no_json(tmp_path):
+    for content, why in (
+        (b"", "is not JSON"),
+        (b"\x80\x02}q\x00", "not UTF-8 text"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"schema_version": "1.0", "date": NaN}', "NaN is no number"),
+        (b"[1, 2]", "a JSON list, not an object"),
+        (b"{}", "has no schema_version"),
+    ):
+        (tmp_path / "x.json").write_bytes(content)
+        with pytest.raises(DataError, match=why):
+            read_document(tmp_path / "x.json")
+    with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
+        read_document(tmp_path / "absent.json")
+
+
+def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
+    """Every value of the first three levels replaced by something else: skipped with a reason, or of no harm."""
+    count = 0
+
+    def damaged(value, depth):
+        yield from (None, 3, "x", [], {})
+        if isinstance(value, dict) and depth > 0:
+            for key in value:
+                for other in damaged(value[key], depth - 1):
+                    yield {**value, key: other}
+
+    for key in document:
+        for other in damaged(document[key], 2):
+            write(tmp_path / f"{count}.json", {**document, key: other})
+            count += 1
+    found = list(walk_documents(tmp_path))
+    assert len(found) == count > 500
+    good = [one for one in found if one.document is not None]
+    assert 100 < len(good) < count
+    for one in good:
+        try:
+            assert all(number.model and number.task for number in numbers_of(Run(one.path, one.document)))
+        except DataError as error:
+            assert str(one.path) in str(error)
+    rows = compare(load_table("builtin"), [(one.path, one.document) for one in good], build_registry())
+    mine = [row for row in rows if row.number.task == "shapes_color" and row.number.method != "overfitted"]
+    mine = [row for row in mine if row.number.model == "tiny-clip"]
+    assert len(mine) == 10 and {row.verdict for row in mine} <= {"agrees", "differs"}
+    assert merge(tmp_path).rows
+
+
+def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path, document):
+    for number in range(100):
+        folder = tmp_path / f"model{number % 7}"
+        folder.mkdir(exist_ok=True)
+        write(folder / f"{number:03}.json", {**document, "model_name": f"model{number}"})
+    truncated, binary, old, new = (sorted(tmp_path.rglob("*.json"))[index] for index in (3, 41, 60, 99))
+    truncated.write_bytes(truncated.read_bytes()[:5000])
+    binary.write_bytes(bytes(range(256)) * 40)
+    write(old, {**document, "schema_version": "0.9"})
+    write(new, {**document, "schema_version": "2.0"})
+    (tmp_path / "leaderboard.json").write_text("{}")
+    (tmp_path / ".results.state").mkdir()
+    (tmp_path / ".results.state" / "tasks.json").write_text("{}")
+    found = list(walk_documents(tmp_path, without=frozenset({"leaderboard.json"})))
+    assert len(found) == 100 and sum(one.document is not None for one in found) == 96
+    reasons = {one.path: one.skipped for one in found if one.skipped is not None}
+    assert set(reasons) == {truncated, binary, old, new}
+    assert "is not JSON (" in reasons[truncated] and "UTF-8" in reasons[binary]
+    assert "schema 0.9" in reasons[old] and "schema 2.0" in reasons[new]
+    board = merge(tmp_path)
+    assert len({row.model for row in board.rows}) == 96
+    assert board.skipped == {path.relative_to(tmp_path).as_posix(): why for path, why in reasons.items()}
