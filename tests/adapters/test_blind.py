@@ -8,6 +8,8 @@ import torch
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import blind, visualgpt
 from ttmbench.plugins.registry import build_registry
@@ -28,7 +30,7 @@ def folder(kind, tiny_vlm):
 
 def groups_of(task, limit):
     registry = build_registry()
-    return registry.load_groups(registry.task(task), limit=limit)
+    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def own_likelihood(kind, folder, *, prompt="", end=False):

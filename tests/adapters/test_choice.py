@@ -14,6 +14,8 @@ from PIL import Image
 
 from ttmbench._util.images import LazyPictures
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice as chat_choice
 from ttmbench.plugins.registry import build_registry
@@ -106,7 +108,7 @@ def beside(left, right):
 def own_answers(folder, samples, max_tokens, join=None):
     """[(answer of the model itself, answer in the samples)], question by question."""
     registry = build_registry()
-    groups = registry.load_groups(registry.task("shapes_color"), limit=GROUPS)
+    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=GROUPS)
     say, found = own_text(folder, max_tokens), []
     for group, line in zip(groups, samples, strict=True):
         assert line["group_id"] == group.group_id and len(line["answers"]) % 4 == 0

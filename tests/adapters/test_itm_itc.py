@@ -10,6 +10,8 @@ import torch
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters import itc, itm
 from ttmbench.plugins.registry import build_registry
@@ -31,7 +33,7 @@ def folder(family, tiny_vlm):
 
 def groups_of(task, limit):
     registry = build_registry()
-    return registry.load_groups(registry.task(task), limit=limit)
+    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def own_pipeline(family, folder):

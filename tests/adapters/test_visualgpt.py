@@ -12,6 +12,8 @@ from PIL import Image
 import ttmbench
 from ttmbench import metrics
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.plugins.registry import build_registry
@@ -48,7 +50,7 @@ def blip(tiny_vlm):
 
 def groups_of(task, limit):
     registry = build_registry()
-    return registry.load_groups(registry.task(task), limit=limit)
+    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def own_likelihood(name, folder, *, end=False):

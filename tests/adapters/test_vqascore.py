@@ -11,6 +11,8 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.answers import answer_tokens
@@ -47,7 +49,7 @@ def folder(kind, tiny_vlm):
 
 def groups_of(task, limit):
     registry = build_registry()
-    return registry.load_groups(registry.task(task), limit=limit)
+    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def own_answers(folder, pairs):

@@ -18,6 +18,8 @@ import ttmbench
 from ttmbench.cache.entry import read_entry
 from ttmbench.cache.scores import ScoreStore
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batch_size import AtOnce
 from ttmbench.scoring.blocks import load, save, spans
@@ -270,7 +272,7 @@ def groups(folder_task) -> list[Group]:
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry([])
-    return registry.load(registry.task(f"{folder_task()}/mine.yaml"), None, True, None).groups
+    return load_task_data(registry, find_task(registry, f"{folder_task()}/mine.yaml"), None, True, None).groups
 
 
 def test_prepared_pictures_are_the_same_and_shared_by_checkpoints(tmp_path, groups, tiny_siglip, monkeypatch):

@@ -22,6 +22,7 @@ from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
 from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.location import parse_size, store_folder
+from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
 
@@ -305,7 +306,12 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
     opened = [
         open_task(
-            registry, config, adapter, registry.task("shapes_color"), with_parts=True, run_store=ScoreStore(Path(store))
+            registry,
+            config,
+            adapter,
+            find_task(registry, "shapes_color"),
+            with_parts=True,
+            run_store=ScoreStore(Path(store)),
         )
         for _ in range(2)
     ]

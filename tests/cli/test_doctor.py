@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from ttmbench.cli import main
 from ttmbench.cli.findings import look_at_model, look_at_task, usable
+from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
@@ -124,19 +125,21 @@ def test_a_token_is_never_shown(capsys, tmp_path, monkeypatch):
 def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
     registry = build_registry()
     data = tmp_path / "data"
-    found = look_at_task(registry, registry.task("sugarcrepe_swap_obj"), data)
+    found = look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
     assert found.state == "missing" and found.mend == "ttmbench download sugarcrepe_swap_obj"
     assert found.detail.startswith(f"not here: sugarcrepe/swap_obj.json, coco/val2017 in {data}; nor dataset Hugging")
     (data / "sugarcrepe").mkdir(parents=True)
     (data / "sugarcrepe" / "swap_obj.json").write_text("{}", encoding="utf-8")
-    assert "not here: coco/val2017 in" in look_at_task(registry, registry.task("sugarcrepe_swap_obj"), data).detail
+    assert (
+        "not here: coco/val2017 in" in look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
+    )
     (data / "coco" / "val2017").mkdir(parents=True)
     assert (
         "coco/val2017 (the folder is empty)"
-        in look_at_task(registry, registry.task("sugarcrepe_swap_obj"), data).detail
+        in look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
     )
     (data / "coco" / "val2017" / "1.jpg").write_bytes(b"")
-    found = look_at_task(registry, registry.task("sugarcrepe_swap_obj"), data)
+    found = look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
     assert (found.state, found.detail, found.mend) == ("present", f"the data folder in {data}", "")
     assert usable([found])
 
@@ -145,18 +148,18 @@ def test_a_dataset_in_the_cache_is_present(tmp_path):
     registry = build_registry()
     folder = cached(tmp_path, "stanfordnlp/colorswap", "README.md", "data/test-00000-of-00001.parquet", kind="datasets")
     assert folder.is_dir()
-    found = look_at_task(registry, registry.task("colorswap"), tmp_path / "data")
+    found = look_at_task(registry, find_task(registry, "colorswap"), tmp_path / "data")
     assert found.state == "present" and found.detail == f"dataset stanfordnlp/colorswap in {tmp_path / 'hub'}"
 
 
 def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
     registry = build_registry()
     cached(tmp_path, "facebook/winoground", "data/test.parquet", kind="datasets")
-    revision = registry.task("winoground").spec.source["revision"]
+    revision = find_task(registry, "winoground").spec.source["revision"]
     (tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / SHA).rename(
         tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / revision
     )
-    found = look_at_task(registry, registry.task("winoground"), tmp_path / "data")
+    found = look_at_task(registry, find_task(registry, "winoground"), tmp_path / "data")
     assert found.state == "present" and "without the tags of winoground/new_tag_assignments.json" in found.detail
     assert found.mend == "ttmbench download winoground"
 
@@ -166,14 +169,14 @@ def test_a_wrong_source_is_told(tmp_path):
     spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface"}, "group": {"shape": [1, 2]}}
     path.write_text(yaml.safe_dump(spec | {"metrics": ["group_match"]}), encoding="utf-8")
     registry = build_registry()
-    found = look_at_task(registry, registry.task(str(path)), tmp_path)
+    found = look_at_task(registry, find_task(registry, str(path)), tmp_path)
     assert found.state == "unknown" and "key 'path' is missing" in found.detail
 
 
 def test_a_users_own_task(tmp_path, folder_task):
     folder = folder_task()
     registry = build_registry()
-    task = registry.task(str(folder / "mine.yaml"))
+    task = find_task(registry, str(folder / "mine.yaml"))
     assert look_at_task(registry, task, tmp_path).state == "present"
     (folder / "groups.jsonl").unlink()
     found = look_at_task(registry, task, tmp_path)

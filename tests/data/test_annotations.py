@@ -12,6 +12,8 @@ import yaml
 from PIL import Image
 
 import ttmbench
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups, load_task_data
 from ttmbench.data.loading import OutOfReachError, data_folder
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -44,11 +46,11 @@ def write(path: Path, value: object) -> Path:
 def task_file(folder: Path, source: dict, group: dict, **more: object):
     spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
     path = write(folder / "mine.yaml", yaml.safe_dump(spec))
-    return build_registry().task(str(path))
+    return find_task(build_registry(), str(path))
 
 
 def load(task, data_dir, **more):
-    return build_registry().load(task, data_dir=data_dir, **more)
+    return load_task_data(build_registry(), task, data_dir=data_dir, **more)
 
 
 PAIR = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
@@ -230,7 +232,7 @@ def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch)
     write(data / "rows.json", ROWS)
     task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR)
     monkeypatch.setenv("TTMBENCH_DATA", str(data))
-    assert len(build_registry().load_groups(task)) == 3
+    assert len(load_groups(build_registry(), task)) == 3
 
 
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
@@ -358,7 +360,9 @@ def real_sugarcrepe(tmp_path) -> Path:
 def test_the_real_annotations_of_sugarcrepe(real_sugarcrepe):
     registry = build_registry()
     for name, (rows, images) in SUGARCREPE.items():
-        loaded = registry.load(registry.task(f"sugarcrepe_{name}"), data_dir=real_sugarcrepe, offline=True)
+        loaded = load_task_data(
+            registry, find_task(registry, f"sugarcrepe_{name}"), data_dir=real_sugarcrepe, offline=True
+        )
         assert len(loaded.groups) == rows, name
         assert len({group.images[0].name for group in loaded.groups}) == images, name
         assert all(group.tags == {"subset": name} for group in loaded.groups)
@@ -385,7 +389,7 @@ def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe):
     write(file, rows)
     registry = build_registry()
     with pytest.raises(DataError) as caught:
-        registry.load(registry.task("sugarcrepe_swap_obj"), data_dir=real_sugarcrepe, offline=True)
+        load_task_data(registry, find_task(registry, "sugarcrepe_swap_obj"), data_dir=real_sugarcrepe, offline=True)
     text = str(caught.value)
     assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 2) has 245: this is the copy from before" in text
     assert "group 108, whose true caption is wrong" in text
@@ -394,7 +398,7 @@ def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe):
 def test_sugarcrepe_without_data_names_both_places(tmp_path):
     registry = build_registry()
     with pytest.raises(OutOfReachError) as caught:
-        registry.load(registry.task("sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+        load_task_data(registry, find_task(registry, "sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
     text = str(caught.value)
     for word in (
         "sugarcrepe/swap_att.json and coco/val2017 are not in the data folder",
@@ -406,7 +410,7 @@ def test_sugarcrepe_without_data_names_both_places(tmp_path):
         assert word in text
     write(tmp_path / "sugarcrepe" / "swap_att.json", {})
     with pytest.raises(OutOfReachError, match=r"\(1\) coco/val2017 is not in the data folder"):
-        registry.load(registry.task("sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+        load_task_data(registry, find_task(registry, "sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
 
 
 def test_the_real_tags_of_winoground(tmp_path):
@@ -420,7 +424,7 @@ def test_the_real_tags_of_winoground(tmp_path):
         pytest.skip("the real tags are not at hand")
     (tmp_path / "winoground").mkdir()
     shutil.copy(origin, tmp_path / "winoground" / "new_tag_assignments.json")
-    files = build_registry().task("winoground").spec.group.tag_files
+    files = find_task(build_registry(), "winoground").spec.group.tag_files
     groups = [Group(str(index), (), ("a", "b")) for index in range(400)]
     loaded = add_tags(Loaded(groups), {}, files, tmp_path)
     tags = [group.tags["diwan"].split(", ") if group.tags["diwan"] else [] for group in loaded.groups]
@@ -452,9 +456,9 @@ def test_spatial_rows_of_coco_and_visual_genome(tmp_path, task, file, count, ima
     rows = [[139, f"A photo of a cup on the left {i}", f"A photo of a cup on the right {i}"] for i in range(count)]
     write(tmp_path / "whatsup" / file, rows)
     registry = build_registry()
-    loaded = registry.load(registry.task(task), data_dir=tmp_path, offline=True)
+    loaded = load_task_data(registry, find_task(registry, task), data_dir=tmp_path, offline=True)
     assert loaded.groups[3].captions == ("A photo of a cup on the left 3", "A photo of a cup on the right 3")
     assert loaded.groups[3].images[0].name == Path(image).name and len(loaded.groups) == count
     with pytest.raises(DataError, match=f"has {count - 1} groups, but task '{task}'"):
         write(tmp_path / "whatsup" / file, rows[1:])
-        registry.load(registry.task(task), data_dir=tmp_path, offline=True)
+        load_task_data(registry, find_task(registry, task), data_dir=tmp_path, offline=True)

@@ -17,10 +17,12 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
+from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.download import http as download_web
 from ttmbench.data.download.fetch import Downloads, plans
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, UsageError
@@ -418,7 +420,7 @@ def test_tag_files_are_fetched_too(site, tmp_path, data, capsys):
     files = {"mood": {"file": "tags/mood.json", "get": {"url": f"{site.url}/tags.json"}}}
     path = task_file(tmp_path, annotations(site), group={"tag_files": files})
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
-    loaded = build_registry().load(build_registry().task(str(path)), data_dir=data, offline=True)
+    loaded = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data, offline=True)
     assert loaded.groups[0].tags == {"mood": "warm"}
     site.put("/tags.json", b"[1]")
     code, out, _ = run(capsys, "download", path, "--data_dir", tmp_path / "third")
@@ -430,7 +432,7 @@ def test_tag_files_are_fetched_too(site, tmp_path, data, capsys):
 
 def test_whatsup_knows_its_places(tmp_path, data):
     registry = build_registry()
-    places, tags = registry.places(registry.task("whatsup_a_left_right"), data)
+    places, tags = data_locations(registry, find_task(registry, "whatsup_a_left_right"), data)
     assert [place.name for place in places] == ["the data folder", "dataset ServiceNow/whatsup_all"] and tags == []
     assert [need.name for need in places[0].needs] == [
         "whatsup/controlled_images_dataset.json",
@@ -441,7 +443,7 @@ def test_whatsup_knows_its_places(tmp_path, data):
 
 def test_every_published_task_says_where_each_of_its_files_comes_from(data):
     registry = build_registry()
-    tasks = registry.all_tasks()
+    tasks = all_tasks(registry)
     for plan in plans(registry, tasks, data, None):
         for place in plan.places:
             assert place.needs is not None, plan.name
@@ -466,7 +468,7 @@ def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
             return [SourceSpec("silent", "ttmbench_silent:read")]
 
     registry = build_registry(extra=[("silent", Silent())])
-    task = registry.task(str(task_file(tmp_path, {"kind": "rendered", "scene": "replace"})))
+    task = find_task(registry, str(task_file(tmp_path, {"kind": "rendered", "scene": "replace"})))
     spec = task.spec.model_copy(update={"source": {"kind": "silent", "scene": "replace"}})
     (plan,) = plans(registry, {"mine": type(task)(spec, None)}, data, None)
     said = []
@@ -506,7 +508,7 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
             return [SourceSpec("walls", "ttmbench_walls:read", needs="ttmbench_walls:places")]
 
     registry = build_registry(extra=[("walls", Walls())])
-    task = registry.task(str(task_file(tmp_path, {"kind": "rendered", "scene": "replace"})))
+    task = find_task(registry, str(task_file(tmp_path, {"kind": "rendered", "scene": "replace"})))
     task = type(task)(task.spec.model_copy(update={"source": {"kind": "walls", "scene": "replace"}}), None)
     assert look_at_task(registry, task, data).detail == "not here: a stone in the yard"
     (plan,) = plans(registry, {"mine": task}, data, None)

@@ -11,8 +11,10 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
 from ttmbench.data.download.fetch import Downloads, plans
 from ttmbench.data.download.http import Web
+from ttmbench.data.loader import data_locations, load_groups, load_task_data
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 
@@ -84,13 +86,13 @@ def task_file(folder: Path, source: dict, **more) -> Path:
 def fetched(path: Path, data: Path) -> tuple[bool, list]:
     registry = build_registry()
     said: list = []
-    (plan,) = plans(registry, {"mine": registry.task(str(path))}, data, None)
+    (plan,) = plans(registry, {"mine": find_task(registry, str(path))}, data, None)
     return Downloads(registry, data, Web(tries=1), said.append).fetch(plan), said
 
 
 def read_offline(path: Path) -> list[str]:
     registry = build_registry()
-    return [group.captions[0] for group in registry.load_groups(registry.task(str(path)), offline=True)]
+    return [group.captions[0] for group in load_groups(registry, find_task(registry, str(path)), offline=True)]
 
 
 @pytest.mark.parametrize("revision", [SHA, None])
@@ -153,7 +155,7 @@ def test_no_other_split_is_fetched_where_names_or_card_tell(hub, tmp_path, how, 
     assert asked == {"README.md", f"{split}-00000-of-00001.parquet"}
     hub.pages.clear()
     registry = build_registry()
-    loaded = registry.load(registry.task(str(path)), offline=True)
+    loaded = load_task_data(registry, find_task(registry, str(path)), offline=True)
     assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
 
 
@@ -171,12 +173,12 @@ def test_all_tables_are_fetched_where_nothing_tells(hub, tmp_path):
     ("task", "split"), [("colorswap", "test"), ("colorswap_train", "train"), ("winoground", "test")]
 )
 def test_built_in_tasks_fetch_their_own_shards_alone(hub, tmp_path, task, split):
-    spec = build_registry().task(task).spec
+    spec = find_task(build_registry(), task).spec
     name, revision = spec.source["path"], spec.source["revision"] or "main"
     files = {f"data/{one}-0000{part}-of-00002.parquet": b"x" for one in ("test", "train") for part in (0, 1)}
     repository(hub, name, {**files, "data/images.zip": b"x", "README.md": b"#"}, revision)
     registry = build_registry()
-    (plan,) = plans(registry, {task: registry.task(task)}, tmp_path, 1)
+    (plan,) = plans(registry, {task: find_task(registry, task)}, tmp_path, 1)
     (need,) = plan.places[0].needs
     need.fetch(Web(tries=1))
     asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
@@ -188,7 +190,7 @@ def test_a_preview_writes_nothing(hub, tmp_path):
     files = {f"data/{one}-00000-of-00001.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
     repository(hub, "me/colors", files)
     registry = build_registry()
-    task = registry.task(str(task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})))
+    task = find_task(registry, str(task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})))
     (plan,) = plans(registry, {"mine": task}, tmp_path / "data", None)
     (need,) = plan.places[0].needs
     assert need.size(Web(tries=1)) == len(files["data/test-00000-of-00001.parquet"])
@@ -203,7 +205,7 @@ def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
     done, said = fetched(path, tmp_path / "data")
     assert not done and said[0].status == "failed"
     registry = build_registry()
-    places, _ = registry.places(registry.task(str(path)), tmp_path)
+    places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
     assert places[0].missing() == {
         f"dataset me/colors at revision {SHA}": "incomplete: data/test-00001-of-00002.parquet is not in the cache"
     }
@@ -218,7 +220,7 @@ def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):
     source = {"kind": "hub_files", "path": "me/loose", "revision": SHA, "allow": ["rows.json", "all images/*"]}
     path = task_file(tmp_path, source | {"file": "rows.json", "images": "all images"})
     registry = build_registry()
-    places, _ = registry.places(registry.task(str(path)), tmp_path)
+    places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
     (need,) = places[0].needs
     total = len(picture.read_bytes()) * 3 + len(json.dumps(rows))
     assert need.missing() == "it is not in the cache, or not all of it" and need.size(Web()) == total

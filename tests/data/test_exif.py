@@ -12,6 +12,8 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cache.scores import ScoreStore
+from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
@@ -38,7 +40,7 @@ def read_in_folder(folder: Path, **source: object) -> Group:
     spec["source"] |= source
     (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     registry = build_registry()
-    return registry.load(registry.task(str(folder / "mine.yaml"))).groups[0]
+    return load_task_data(registry, find_task(registry, str(folder / "mine.yaml"))).groups[0]
 
 
 def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_task):
@@ -89,7 +91,7 @@ def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):
 
 def test_the_papers_tasks_read_as_the_authors_did():
     """They open files of SugarCrepe, MMVP and WhatsUp by Pillow alone; the library datasets turns the other two."""
-    for name, task in build_registry().all_tasks().items():
+    for name, task in all_tasks(build_registry()).items():
         if name.startswith("shapes_"):
             continue
         expected = "apply" if name.startswith(("winoground", "colorswap")) else "ignore"
@@ -118,14 +120,14 @@ def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
     (tmp_path / "mirror" / "data").mkdir(parents=True)
     table.to_parquet(tmp_path / "mirror" / "data" / "test-00000-of-00001.parquet")
     registry = build_registry()
-    spec = registry.task("sugarcrepe_swap_att").spec
+    spec = find_task(registry, "sugarcrepe_swap_att").spec
     files, mirror = spec.source["of"]
     sizes = []
     for one in (files, {**mirror, "path": str(tmp_path / "mirror")}):
         source = {"kind": "first_of", "of": [one]}
         group = spec.group.model_copy(update={"n_groups": 1})
         task = TaskFile(spec.model_copy(update={"source": source, "group": group}), None)
-        loaded = registry.load(task, data_dir=tmp_path / "data", offline=True)
+        loaded = load_task_data(registry, task, data_dir=tmp_path / "data", offline=True)
         assert loaded.source["exif"] == "ignore"
         sizes.append(open_upright(loaded.groups[0].images[0], "0").size)
     assert sizes == [(30, 20), (30, 20)]

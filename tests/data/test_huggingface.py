@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
@@ -55,11 +57,13 @@ def load(name: str, data_dir: Path | None = None, n_groups: int | None = None, l
     if data_dir is not None:
         data_dir.mkdir(exist_ok=True)
     registry = build_registry()
-    spec = registry.task(name).spec
+    spec = find_task(registry, name).spec
     update = {"source": {**spec.source, **changes}}
     if n_groups:
         update["group"] = spec.group.model_copy(update={"n_groups": n_groups})
-    return registry.load(TaskFile(spec.model_copy(update=update), None), limit, data_dir=data_dir, offline=True)
+    return load_task_data(
+        registry, TaskFile(spec.model_copy(update=update), None), limit, data_dir=data_dir, offline=True
+    )
 
 
 def winoground(folder: Path, n: int = 4) -> str:
@@ -150,7 +154,7 @@ def sugarcrepe(folder: Path, rows: list[tuple[str, str]]) -> str:
 
 
 def mirror_of(task: str, path: str) -> list:
-    first, second = build_registry().task(task).spec.source["of"]
+    first, second = find_task(build_registry(), task).spec.source["of"]
     return [first, {**second, "path": path}]
 
 
@@ -202,17 +206,17 @@ def test_a_column_of_several_images(tmp_path):
         {"both": datasets.List(datasets.Image()), "texts": datasets.List(datasets.Value("string"))},
     )
     registry = build_registry()
-    spec = registry.task("colorswap").spec
+    spec = find_task(registry, "colorswap").spec
     group = spec.group.model_copy(update={"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"})
     source = {"kind": "huggingface", "path": path}
     task = TaskFile(spec.model_copy(update={"group": group, "source": source}), None)
-    groups = registry.load(task).groups
+    groups = load_task_data(registry, task).groups
     assert groups[1].captions == ("c", "d")
     assert [image.open().size for image in groups[1].images] == [(20, 11), (20, 10)]
     assert len({image.name for one in groups for image in one.images}) == 4
     wrong = spec.model_copy(update={"group": group.model_copy(update={"images": "texts"}), "source": source})
     with pytest.raises(DataError, match="'texts' is no image column; it has both"):
-        registry.load(TaskFile(wrong, None))
+        load_task_data(registry, TaskFile(wrong, None))
 
 
 def test_reading_a_table_decodes_no_picture_and_a_broken_one_names_its_group(tmp_path):
@@ -247,10 +251,10 @@ def test_a_missing_column_is_named(tmp_path):
     with pytest.raises(DataError, match=r"has no column 'caption_2'; it has id, caption_0"):
         path = winoground(tmp_path / "copy")
         registry = build_registry()
-        spec = registry.task("winoground").spec
+        spec = find_task(registry, "winoground").spec
         group = spec.group.model_copy(update={"captions": ["caption_0", "caption_2"]})
         task = TaskFile(spec.model_copy(update={"group": group, "source": {"kind": "huggingface", "path": path}}), None)
-        registry.load(task)
+        load_task_data(registry, task)
 
 
 # --- what the hub answers ------------------------------------------------------------------------------------
@@ -327,7 +331,7 @@ def mmvp(folder: Path, blobs: Path | None = None) -> Path:
 
 def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = build_registry().task("mmvp_vlm").spec.source["revision"]
+    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
     mmvp(repository / "snapshots" / revision, repository / "blobs")
     loaded = load("mmvp_vlm")
     assert len(loaded.groups) == 135
@@ -346,7 +350,7 @@ def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = build_registry().task("mmvp_vlm").spec.source["revision"]
+    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
     folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
     image = folder / "MLLM_VLM Images" / "Orientation" / "2.jpg"
     image.unlink()
@@ -402,7 +406,7 @@ def test_a_run_of_winoground(tmp_path, capsys):
 
 def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, capsys):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = build_registry().task("mmvp_vlm").spec.source["revision"]
+    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
     folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
     blob = (folder / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
     Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
@@ -420,7 +424,7 @@ def test_a_run_of_sugarcrepe_from_the_mirror(tmp_path, capsys):
     rows = [(f"caption {index}", f"negative {index}") for index in range(666)]
     of = mirror_of("sugarcrepe_swap_att", sugarcrepe(tmp_path / "copy", rows))
     task = tmp_path / "sugarcrepe_swap_att.yaml"
-    spec = build_registry().task("sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
+    spec = find_task(build_registry(), "sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
     task.write_text(json.dumps({**spec, "source": {"kind": "first_of", "of": [of[0], {**of[1], "revision": None}]}}))
     results = tmp_path / "x.json"
     finished(capsys, "--tasks", str(task), "--output_path", str(results))

@@ -11,6 +11,8 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.data.task_file import TaskFile
@@ -32,16 +34,16 @@ def own_caches(tmp_path, monkeypatch):
 
 def load(name: str, data: Path, groups: int, **changes: object):
     registry = build_registry()
-    spec = registry.task(name).spec
+    spec = find_task(registry, name).spec
     group = spec.group.model_copy(update={"n_groups": groups})
     changed = spec.model_copy(update={"group": group, "source": {**spec.source, **changes}})
-    return registry.load(TaskFile(changed, None), data_dir=data, offline=True)
+    return load_task_data(registry, TaskFile(changed, None), data_dir=data, offline=True)
 
 
 def missing(name: str, data: Path, **changes: object) -> list[dict[str, str]]:
     registry = build_registry()
-    task = registry.task(name)
-    return [place.missing() for place in registry.places(task.with_source(changes), data)[0]]
+    task = find_task(registry, name)
+    return [place.missing() for place in data_locations(registry, task.with_source(changes), data)[0]]
 
 
 # --- SugarCrepe and MMVP -------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def test_mmvp_in_the_data_folder_is_read_before_the_hub(tmp_path, folder):
 
 
 def test_doctor_finds_an_image_that_the_hubs_cache_lacks(tmp_path):
-    revision = build_registry().task("mmvp_vlm").spec.source["revision"]
+    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
     snapshot = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM" / "snapshots" / revision
     mmvp(snapshot)
     assert missing("mmvp_vlm", tmp_path) == [{}]
@@ -252,7 +254,7 @@ def test_a_wrong_file_among_several_does_not_keep_validate_from_the_others(capsy
 
 
 def test_links_below_also_stay_in_the_data_folder(tmp_path):
-    spec = build_registry().task("sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
+    spec = find_task(build_registry(), "sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
     spec["source"]["of"][0]["also"] = {"coco": ["../other"]}
     (tmp_path / "sugarcrepe_swap_att.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     assert main(["validate", str(tmp_path / "sugarcrepe_swap_att.yaml"), "--schema_only"]) == 2

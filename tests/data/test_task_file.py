@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from ttmbench.data.catalog import all_tasks, find_task, select_tasks
+from ttmbench.data.loader import load_groups, load_task_data
 from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
@@ -34,9 +36,9 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
 def test_every_shipped_task_is_right():
     registry = build_registry()
     names = {path.stem for path in TASKS.glob("*.yaml")}
-    assert names == set(registry.all_tasks()) and len(names) >= 6
+    assert names == set(all_tasks(registry)) and len(names) >= 6
     for name in names:
-        spec = registry.task(name).spec
+        spec = find_task(registry, name).spec
         assert spec.license and spec.description and spec.group.n_groups
         for metric in spec.metrics:
             assert registry.metric(metric).defined(spec.shape.images, spec.shape.captions), (name, metric)
@@ -117,23 +119,23 @@ def test_unknown_names_in_a_task_get_a_suggestion(tmp_path, key, value, message)
     listed = f"[{value}]" if key == "metrics" else value
     path = write(tmp_path, "\n".join([*lines, f"{key}: {listed}"]))
     with pytest.raises(UsageError, match=message):
-        build_registry().task(str(path))
+        find_task(build_registry(), str(path))
 
 
 def test_select_by_name_tag_glob_and_file(tmp_path):
     path = write(tmp_path, GOOD)
     registry = build_registry()
-    assert list(registry.select_tasks(["shapes_place", "shapes_color"])) == ["shapes_place", "shapes_color"]
-    assert {"shapes_replace", "shapes_spatial"} <= set(registry.select_tasks(["group_1xk"]))
-    assert set(registry.select_tasks(["builtin"])) == {n for n in registry.task_files if "shapes" in n}
-    assert {"shapes_color", "shapes_color_global"} == set(registry.select_tasks(["shapes_color*"]))
-    assert list(registry.select_tasks([str(path), "shapes_color", "shapes_color"])) == ["mine", "shapes_color"]
+    assert list(select_tasks(registry, ["shapes_place", "shapes_color"])) == ["shapes_place", "shapes_color"]
+    assert {"shapes_replace", "shapes_spatial"} <= set(select_tasks(registry, ["group_1xk"]))
+    assert set(select_tasks(registry, ["builtin"])) == {n for n in registry.task_files if "shapes" in n}
+    assert {"shapes_color", "shapes_color_global"} == set(select_tasks(registry, ["shapes_color*"]))
+    assert list(select_tasks(registry, [str(path), "shapes_color", "shapes_color"])) == ["mine", "shapes_color"]
 
 
 def test_unknown_names_get_did_you_mean():
     registry = build_registry()
     with pytest.raises(UsageError, match="did you mean 'shapes_color'"):
-        registry.select_tasks(["shape_color"])
+        select_tasks(registry, ["shape_color"])
     with pytest.raises(UsageError, match="did you mean 'siglip-b16'"):
         registry.adapter("siglip-b61")
     with pytest.raises(UsageError, match=r"known: .*tiny-clip"):
@@ -222,8 +224,8 @@ def test_every_registering_hook_reaches_the_registry(monkeypatch):
         registry = build_registry(extra=[("acme", plugin)])
         assert registry.adapter("acme").name == "acme-mean-color"
         assert registry.metric("acme_first_image") and registry.schedule("acme_gentle")
-        task = registry.task("acme_walls")
-        assert len(registry.load_groups(task)) == 5
+        task = find_task(registry, "acme_walls")
+        assert len(load_groups(registry, task)) == 5
     finally:
         sys.path.pop(0)
 
@@ -231,10 +233,10 @@ def test_every_registering_hook_reaches_the_registry(monkeypatch):
 def test_folder_source_reads_a_users_own_task(folder_task):
     folder = folder_task()
     registry = build_registry([folder])
-    groups = registry.load_groups(registry.task("mine"))
+    groups = load_groups(registry, find_task(registry, "mine"))
     assert [group.group_id for group in groups] == [f"g{i}" for i in range(6)]
     assert groups[0].images[0].name == "0_0.png" and groups[0].images[0].open().size == (30, 24)
-    assert len(registry.load_groups(registry.task("mine"), limit=2)) == 2
+    assert len(load_groups(registry, find_task(registry, "mine"), limit=2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
     file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     registry = build_registry([folder])
     with pytest.raises(DataError) as caught:
-        registry.load_groups(registry.task("mine"))
+        load_groups(registry, find_task(registry, "mine"))
     assert message in str(caught.value)
 
 
@@ -264,7 +266,7 @@ def test_a_broken_image_names_file_and_group(folder_task):
     folder = folder_task()
     (folder / "pictures" / "2_1.png").write_bytes(b"no picture")
     registry = build_registry([folder])
-    group = registry.load_groups(registry.task("mine"))[2]
+    group = load_groups(registry, find_task(registry, "mine"))[2]
     with pytest.raises(DataError, match=r"image 2_1\.png of group g2 cannot be read"):
         open_upright(group.images[1], group.group_id)
 
@@ -275,7 +277,7 @@ def test_another_number_of_groups_names_both_counts(folder_task):
     file.write_text("\n".join(file.read_text(encoding="utf-8").splitlines()[:4]), encoding="utf-8")
     registry = build_registry([folder])
     with pytest.raises(DataError, match=r"has 4 groups, but task 'mine' \(version 1\) has 6"):
-        registry.load_groups(registry.task("mine"))
+        load_groups(registry, find_task(registry, "mine"))
 
 
 def test_a_size_known_to_be_wrong_is_told_with_its_reason(folder_task):
@@ -283,13 +285,13 @@ def test_a_size_known_to_be_wrong_is_told_with_its_reason(folder_task):
     group |= {"images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
     registry = build_registry([folder_task(group=group)])
     with pytest.raises(DataError, match=r"has 6 groups, but task 'mine' \(version 1\) has 5: one row too many"):
-        registry.load_groups(registry.task("mine"))
+        load_groups(registry, find_task(registry, "mine"))
 
 
 def test_loading_tells_where_the_groups_come_from(folder_task):
     registry = build_registry([folder_task()])
-    loaded = registry.load(registry.task("mine"))
-    assert loaded.groups == registry.load_groups(registry.task("mine"))
+    loaded = load_task_data(registry, find_task(registry, "mine"))
+    assert loaded.groups == load_groups(registry, find_task(registry, "mine"))
     assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "pictures"}
 
 
@@ -314,9 +316,9 @@ def test_a_source_may_tell_more_of_what_it_did(tmp_path):
     sys.modules["ttmbench_telling"] = module
     try:
         registry = build_registry(extra=[("telling", Telling())])
-        spec = registry.task("shapes_color").spec
+        spec = find_task(registry, "shapes_color").spec
         spec = spec.model_copy(update={"source": {"kind": "telling", "scene": "color"}})
-        loaded = registry.load(TaskFile(spec, None), limit=2, data_dir=tmp_path)
+        loaded = load_task_data(registry, TaskFile(spec, None), limit=2, data_dir=tmp_path)
         assert loaded.source == {"kind": "telling", "scene": "color", "drawn": 2, "data_dir": str(tmp_path)}
     finally:
         del sys.modules["ttmbench_telling"]
@@ -329,10 +331,10 @@ def test_a_source_may_not_give_groups_of_another_shape():
             return [SourceSpec("wrong", "ttmbench.data.sources.folder:read_rendered")]
 
     registry = build_registry(extra=[("wrong", Wrong())])
-    spec = registry.task("shapes_color").spec
+    spec = find_task(registry, "shapes_color").spec
     changed = spec.model_copy(update={"source": {"kind": "wrong", "scene": "replace"}})
     with pytest.raises(DataError, match="is 1x2, the task file says 2x2"):
-        registry.load_groups(TaskFile(changed, None))
+        load_groups(registry, TaskFile(changed, None))
 
 
 def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
@@ -342,6 +344,6 @@ def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     registry = build_registry()
     with pytest.raises(DataError, match=r"facebook/winoground.*not in the cache") as caught:
-        registry.load_groups(registry.task("winoground"), limit=1, offline=True)
+        load_groups(registry, find_task(registry, "winoground"), limit=1, offline=True)
     assert "\n" not in str(caught.value)
     assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)

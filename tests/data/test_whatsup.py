@@ -11,6 +11,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.sources.whatsup import told_by_captions
 from ttmbench.data.task_file import TaskFile
@@ -70,9 +72,9 @@ def data(tmp_path_factory) -> Path:
 def load(task: str, data: Path, limit: int | None = None, **changes: object):
     data.mkdir(exist_ok=True)
     registry = build_registry()
-    file = registry.task(task)
+    file = find_task(registry, task)
     spec = file.spec.model_copy(update={"source": {**file.spec.source, **changes}})
-    return registry.load(TaskFile(spec, None), limit=limit, data_dir=data, offline=True)
+    return load_task_data(registry, TaskFile(spec, None), limit=limit, data_dir=data, offline=True)
 
 
 def test_single_photographs_scene_by_scene(data):
@@ -135,8 +137,8 @@ def test_labels_may_be_taken_as_they_are(data):
 def test_only_set_a_has_a_correction():
     registry = build_registry()
     for task in ("whatsup_b", "whatsup_b_left_right", "whatsup_b_front_behind", "whatsup_a_on_under"):
-        assert not registry.task(task).spec.source.get("wrong_labels"), task
-        assert not registry.task(task).spec.label_errors, task
+        assert not find_task(registry, task).spec.source.get("wrong_labels"), task
+        assert not find_task(registry, task).spec.label_errors, task
 
 
 def mirror(root: Path, which: str, in_a_list: bool) -> Path:
@@ -176,7 +178,7 @@ def test_the_mirror_gives_the_same_groups_without_file_names(tmp_path, data, mon
     tasks = {"a": ["whatsup_a", "whatsup_a_left_right", "whatsup_a_on_under"], "b": ["whatsup_b_front_behind"]}
     for task in tasks[which]:
         archived = load(task, data)
-        of = build_registry().task(task).spec.source["of"]
+        of = find_task(build_registry(), task).spec.source["of"]
         mirrored = load(task, tmp_path / "nothing", of=[of[0], {**of[1], "path": local}])
         assert mirrored.source["data"]["passed_over"] == [f"annotations whatsup/{SETS[which][1]}"]
         assert mirrored.source["data"]["kind"] == "huggingface"
@@ -308,7 +310,7 @@ def test_folders_of_the_authors_code_are_read_as_they_are(tmp_path, data, folder
     assert found.source["data"]["file"] == (file if folder == "." else f"{folder}/{file}")
     assert found.source["data"]["sha256"] == documented.source["data"]["sha256"]
     registry = build_registry()
-    places, _ = registry.places(registry.task("whatsup_a"), tmp_path / "cache")
+    places, _ = data_locations(registry, find_task(registry, "whatsup_a"), tmp_path / "cache")
     assert places[0].missing() == {}
     with pytest.raises(OutOfReachError, match=r"whatsup/controlled_clevr_dataset\.json and whatsup/controlled_clevr"):
         load("whatsup_b", tmp_path / "cache")

@@ -30,6 +30,7 @@ from PIL import Image
 
 from ttmbench._util.images import open_picture
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
 from ttmbench.data.download.archive import unpack
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.files import schema
@@ -531,7 +532,7 @@ def put_ids(folder: Path, content: bytes) -> Outcome:
     def call() -> list[str]:
         registry = build_registry()
         config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "samples": str(file)})
-        groups, _ = load_data(registry, config, registry.task("shapes_color"), read_samples(str(file)))
+        groups, _ = load_data(registry, config, find_task(registry, "shapes_color"), read_samples(str(file)))
         return [group.group_id for group in groups]
 
     outcome, ids = function(call)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.curves import Chart, Line
@@ -339,7 +340,7 @@ def test_files_beside_a_run_are_told_by_the_whole_name_of_their_task(tmp_path):
     ],
 )
 def test_copies_follow_the_licence(task, allowed):
-    spec = build_registry().task(task).spec
+    spec = find_task(build_registry(), task).spec
     assert copies_allowed(spec.license, spec.gated) is allowed
 
 

@@ -15,6 +15,7 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.cli.options import build_parser, normalise
+from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
@@ -86,7 +87,7 @@ def test_tables_name_models_and_tasks_that_are_here(registry):
             if entry.mean_of:
                 assert set(entry.mean_of) <= set(spec.tasks), (name, task)
                 continue
-            here = registry.task(task).spec
+            here = find_task(registry, task).spec
             assert (entry.groups, entry.version) == (here.group.n_groups, here.version), (name, task)
             metrics = {one.metric for one in load_table(name).numbers if one.task == task}
             assert metrics <= set(here.metrics), (name, task)
@@ -98,7 +99,7 @@ def test_every_adapted_number_of_the_paper_has_its_preset(registry):
         assert table.spec.settings == {"ttm_preset": "paper"}
         for one in table.numbers:
             if one.method == "ttm":
-                assert table.spec.models[one.model].model in registry.task(one.task).spec.ttm, one
+                assert table.spec.models[one.model].model in find_task(registry, one.task).spec.ttm, one
                 assert one.measured.std is not None and one.measured.runs == 4
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import ttmbench
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.protocols import TrainableInParts
@@ -124,7 +126,7 @@ def test_the_gradient_in_parts_is_the_gradient(kind, at_once, tiny_siglip):
     assert isinstance(model, TrainableInParts) and model.trains_in_parts
     from ttmbench.plugins.registry import build_registry
 
-    groups = build_registry().load(build_registry().task("shapes_color"), 6, True, None).groups
+    groups = load_task_data(build_registry(), find_task(build_registry(), "shapes_color"), 6, True, None).groups
     prepared, _ = prepare(model, groups, 8)
     images = rows_of(prepared.images, prepared.rows.images.reshape(-1))
     captions = rows_of(prepared.captions, prepared.rows.captions.reshape(-1))

@@ -13,6 +13,8 @@ from PIL import Image
 import ttmbench
 from ttmbench._util.images import side_by_side
 from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.openai import load
@@ -45,7 +47,7 @@ class Chooser:
 def truth_of(task: str, limit: int = 12) -> dict[bytes, str]:
     """Pixels of each picture -> its caption."""
     registry = build_registry()
-    groups = registry.load_groups(registry.task(task), limit)
+    groups = load_groups(registry, find_task(registry, task), limit)
     return {
         image.open().convert("RGB").tobytes(): group.captions[i]
         for group in groups
@@ -197,7 +199,7 @@ def test_an_answer_that_depends_on_the_place_alone_gains_nothing():
 
 def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     registry = build_registry()
-    groups = registry.load_groups(registry.task("shapes_color"), 12)
+    groups = load_groups(registry, find_task(registry, "shapes_color"), 12)
 
     def orders(chosen, seed):
         given = ask_choices(Chooser(lambda *_: "A"), chosen, 5, seed).given
@@ -302,7 +304,7 @@ def test_scores_are_not_asked_of_a_model_that_chooses():
     registry = build_registry()
     config = RunConfig(model="x", tasks=["shapes_color"])
     with pytest.raises(UsageError, match="answers in words"):
-        open_task(registry, config, Chooser(None), registry.task("shapes_color"))
+        open_task(registry, config, Chooser(None), find_task(registry, "shapes_color"))
 
 
 # --- the same through a server -------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring import fingerprint
 from ttmbench.scoring.pairs import score_with_pairs
@@ -95,7 +97,7 @@ def test_scoring_pair_by_pair_holds_a_batch_or_two(pictures):
 
 def fingerprint_of(folder: Path) -> str:
     registry = build_registry()
-    groups = registry.load_groups(registry.task(str(folder / "mine.yaml")))
+    groups = load_groups(registry, find_task(registry, str(folder / "mine.yaml")))
 
     class Nothing:
         def prepare_images(self, images):

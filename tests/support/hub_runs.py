@@ -12,6 +12,7 @@ from support.commands import Done
 from support.hub_datasets import SUGARCREPE
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
+from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"
@@ -120,7 +121,7 @@ def copy_of(name: str, arguments: str = "") -> str:
     registry = build_registry()
     if name in registry.adapters:
         return registry.adapter(name).model_args["pretrained"]
-    source = registry.task(name).spec.source
+    source = find_task(registry, name).spec.source
     last = source["of"][-1] if "of" in source else source
     return str(last["path"])
 

@@ -12,6 +12,8 @@ import torch
 from ttmbench import schedules
 from ttmbench._util.progress import bar
 from ttmbench.config import TTMConfig
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf, tiny_clip
@@ -27,7 +29,7 @@ LINEAR = ScheduleSpec("linear", schedules.linear)
 
 def load(name: str, n: int) -> list:
     registry = build_registry()
-    return registry.load_groups(registry.task(name), limit=n)
+    return load_groups(registry, find_task(registry, name), limit=n)
 
 
 def stage_of(adapter, groups, is_global=False) -> tuple[Stage, Scores]:
@@ -353,5 +355,5 @@ def test_a_loss_that_is_not_finite_is_an_error(model):
 
 
 def test_task_file_of_global_variant():
-    task: TaskFile = build_registry().task("shapes_color_global")
-    assert task.spec.is_global and task.spec.source == build_registry().task("shapes_color").spec.source
+    task: TaskFile = find_task(build_registry(), "shapes_color_global")
+    assert task.spec.is_global and task.spec.source == find_task(build_registry(), "shapes_color").spec.source

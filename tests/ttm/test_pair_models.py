@@ -15,6 +15,8 @@ import ttmbench
 from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, vqascore
@@ -33,7 +35,7 @@ SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
 
 def groups_of(task, limit):
     registry = build_registry()
-    return registry.load_groups(registry.task(task), limit=limit)
+    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def stage_of(adapter, groups, batch_size=64):

@@ -12,6 +12,8 @@ import torch
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
@@ -197,7 +199,7 @@ def test_a_holdout_that_leaves_nothing_is_refused():
 
 def test_a_subset_keeps_every_score():
     registry = ttmbench.plugins.registry.build_registry()
-    groups = registry.load_groups(registry.task("shapes_color"), limit=10)
+    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=10)
     model = tiny_clip.load(device="cpu")
     from ttmbench.scoring.prepared_task import Stage
 

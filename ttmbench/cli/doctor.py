@@ -10,6 +10,7 @@ from typing import Any
 from ttmbench._util.console import complain, say
 from ttmbench.cli.findings import Finding, look_at_model, look_at_task, surroundings, usable
 from ttmbench.config import split_names
+from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.files import amount
 from ttmbench.data.loading import data_folder
 from ttmbench.plugins.registry import build_registry
@@ -24,7 +25,7 @@ def doctor(options: argparse.Namespace) -> int:
     asked = options.tasks is not None or options.models is not None
     given = Path(options.data_dir) if options.data_dir else None
     names = [name for words in options.tasks or [] for name in split_names(words)]
-    tasks = registry.select_tasks(names or ([] if asked else sorted(registry.task_files)))
+    tasks = select_tasks(registry, names or ([] if asked else sorted(registry.task_files)))
     models: dict[str, AdapterSpec] = {}
     for name in options.models or ([] if asked else sorted(registry.adapters)):
         spec = registry.adapter(name)

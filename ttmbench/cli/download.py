@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ttmbench._util.console import complain, say
 from ttmbench.config import parse_pairs, split_names
+from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.fetch import Downloads, Line, plans, preview
 from ttmbench.data.download.http import Web
 from ttmbench.data.download.model import fetch_model, preview_model
@@ -24,7 +25,7 @@ def download(options: argparse.Namespace) -> int:
     if not names and options.model is None:
         raise UsageError("nothing is named: `ttmbench download TASKS`, or --model NAME, or both")
     model = None if options.model is None else registry.adapter(options.model)
-    tasks = registry.select_tasks(names)
+    tasks = select_tasks(registry, names)
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--data_dir {folder} is no folder")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ttmbench.cache.location import store_folder
 from ttmbench.data.availability import Place
+from ttmbench.data.loader import data_locations
 from ttmbench.data.loading import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
@@ -61,7 +62,7 @@ def look_at_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
     name = task.spec.task
     command = f"ttmbench download {name}"
     try:
-        places, tags = registry.places(task, data_dir)
+        places, tags = data_locations(registry, task, data_dir)
         absent = [place.missing() for place in places]
         untagged = [need.name for need in tags if need.missing() is not None]
     except TtmbenchError as error:

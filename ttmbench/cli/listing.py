@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ttmbench._util.console import say
+from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.files import schema as results_schema
@@ -33,7 +34,7 @@ def show(options: argparse.Namespace) -> int:
     registry = build_registry(options.include_path or [])
     name = options.name
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
-        spec = registry.task(name).spec
+        spec = find_task(registry, name).spec
         metrics = {
             metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
         }
@@ -68,7 +69,7 @@ def _tasks(registry: Registry) -> list[dict[str, Any]]:
             "tags": file.spec.tag,
             "description": file.spec.description,
         }
-        for name, file in registry.all_tasks().items()
+        for name, file in all_tasks(registry).items()
     ]
 
 
@@ -91,7 +92,7 @@ def _models(registry: Registry) -> list[dict[str, Any]]:
 
 def _tags(registry: Registry) -> list[dict[str, Any]]:
     members: dict[str, list[str]] = {}
-    for name, file in registry.all_tasks().items():
+    for name, file in all_tasks(registry).items():
         for tag in file.spec.tag:
             members.setdefault(tag, []).append(name)
     return [{"tag": tag, "tasks": names} for tag, names in sorted(members.items())]

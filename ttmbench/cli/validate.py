@@ -10,7 +10,9 @@ from typing import Any
 
 from ttmbench._util.console import say
 from ttmbench.config import split_names
+from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import look_at_groups
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
@@ -41,12 +43,12 @@ def _names(registry: Registry, asked: Sequence[str]) -> list[str]:
         return sorted(registry.task_files)
     found: dict[str, None] = {}
     for word in (name for words in asked for name in split_names(words)):
-        found |= dict.fromkeys([word] if registry.is_named(word) else registry.select_tasks([word]))
+        found |= dict.fromkeys([word] if is_named(registry, word) else select_tasks(registry, [word]))
     return list(found)
 
 
 def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
-    task = registry.task(name)
+    task = find_task(registry, name)
     spec = task.spec
     chances = []
     for metric_name in spec.metrics:
@@ -55,7 +57,9 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
             raise DataError(f"metric {metric_name} is undefined for {spec.shape} groups")
         if metric.chance is not None and metric.scope == "group":
             chances.append(f"{metric_name} {100 * (metric.chance(spec.shape.images, spec.shape.captions) or 0):.2f}")
-    registry.places(task, data_folder(Path(options.data_dir) if options.data_dir else None))  # the source's options
+    data_locations(
+        registry, task, data_folder(Path(options.data_dir) if options.data_dir else None)
+    )  # the source's options
     summary = f"ok, version {spec.version}, {spec.shape}, chance in percent: {', '.join(chances) or 'none'}"
     if options.schema_only:
         return f"{summary}; data not read"
@@ -63,7 +67,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
-    loaded = registry.load(task, options.limit, options.offline, options.data_dir)
+    loaded = load_task_data(registry, task, options.limit, options.offline, options.data_dir)
     animated: set[str] = set()
     report = look_at_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
     if animated:

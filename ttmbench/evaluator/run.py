@@ -16,6 +16,7 @@ from ttmbench._util.progress import track
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.cache.scores import ScoreStore, open_store
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
+from ttmbench.data.catalog import all_tasks, select_tasks
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, during, stage_of
 from ttmbench.evaluator.adapters import make_adapter, remark_on_files
@@ -321,7 +322,7 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
     if not names:
         return {}
     found: dict[str, list[str]] = {name: [] for name in sorted(names)}
-    for name, task in registry.all_tasks().items():
+    for name, task in all_tasks(registry).items():
         if task.spec.aggregate in found:
             found[task.spec.aggregate].append(name)
     return found
@@ -329,7 +330,7 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
 
 def tasks_of(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
     """The tasks that a configuration names, with its changes to their sources."""
-    chosen = registry.select_tasks(config.tasks)
+    chosen = select_tasks(registry, config.tasks)
     return {name: task.with_source(config.task_args) for name, task in chosen.items()}
 
 

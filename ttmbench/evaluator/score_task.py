@@ -13,6 +13,7 @@ from ttmbench.cache.scores import ScoreStore
 from ttmbench.cache.task import TaskStore
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, during
 from ttmbench.evaluator.adapters import can_adapt, only_chooses
@@ -260,9 +261,9 @@ def load_data(
 ) -> tuple[list[Group], dict[str, Any]]:
     """The groups that a run uses of a task, and where they came from; DataError if there are none such."""
     if samples is None:
-        loaded = registry.load(task, config.limit, config.offline, config.data_dir)
+        loaded = load_task_data(registry, task, config.limit, config.offline, config.data_dir)
         return loaded.groups, loaded.source
-    loaded = registry.load(task, None, config.offline, config.data_dir)
+    loaded = load_task_data(registry, task, None, config.offline, config.data_dir)
     kept = [group for group in loaded.groups if group.group_id in samples]
     absent = samples - {group.group_id for group in kept}
     if absent:

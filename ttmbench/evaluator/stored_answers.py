@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
@@ -51,7 +52,7 @@ def score_answers(
     """
     started, clock = datetime.now().astimezone(), time.perf_counter()
     registry = build_registry(include_path)
-    spec = registry.task(task).spec
+    spec = find_task(registry, task).spec
     stored = read_answers(paths, spec.shape)
     notes = [
         *_reading_notes(stored),

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
@@ -53,7 +54,7 @@ def score_file(
     """
     started, clock = datetime.now().astimezone(), time.perf_counter()
     registry = build_registry(include_path)
-    spec = registry.task(task).spec
+    spec = find_task(registry, task).spec
     stored = read_scores(path, spec.shape, logit_scale)
     expected = spec if limit is None else _first_groups(spec, limit)
     check_count(expected, len(stored.group_ids), str(path))

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.gather import Run
 
@@ -44,10 +46,10 @@ def load_again(
         registry = build_registry(list(folders.values()))
         files = [Path(str(name)) for name in config.get("tasks") or () if str(name).endswith((".yaml", ".yml"))]
         named = next((str(path) for path in files if path.stem == task and path.is_file()), task)
-        source = registry.task(named).with_source(dict(config.get("task_args") or {}))
+        source = find_task(registry, named).with_source(dict(config.get("task_args") or {}))
         limit = config.get("limit") if config.get("samples") is None else None
         folder = data_dir or config.get("data_dir")
-        groups = registry.load_groups(source, int(limit) if limit else None, offline=True, data_dir=folder)
+        groups = load_groups(registry, source, int(limit) if limit else None, offline=True, data_dir=folder)
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError) as error:
         raise DataError(" ".join(str(error).split())) from None
     return source.spec, {group.group_id: group for group in groups}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, Row
@@ -110,7 +111,7 @@ def carry_out(run: PlannedRun) -> Iterator[str]:
 def _preset(table: PublishedTable, model: str | None, task: str, registry: Registry) -> str:
     """The table's preset, or ``auto`` where the task has none for this model."""
     wanted = str(table.spec.settings.get("ttm_preset", "auto"))
-    if wanted == "paper" and (model is None or registry.adapter(model).name not in registry.task(task).spec.ttm):
+    if wanted == "paper" and (model is None or registry.adapter(model).name not in find_task(registry, task).spec.ttm):
         return "auto"
     return wanted
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ttmbench.data.availability import Need, Place
 from ttmbench.data.download.files import amount
 from ttmbench.data.download.http import Web
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry
@@ -71,7 +72,7 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
     """
     found = []
     for task in tasks.values():
-        places, tags = registry.places(task, data_dir)
+        places, tags = data_locations(registry, task, data_dir)
         if alternative is not None:
             places = [places[min(alternative, len(places)) - 1]]
         found.append(Plan(task, places, tags))
@@ -179,7 +180,7 @@ class Downloads:
 
     def _read(self, plan: Plan, offline: bool) -> Loaded:
         data_dir = self.data_dir if self.data_dir.is_dir() else None
-        return self.registry.load(plan.task, offline=offline, data_dir=data_dir)
+        return load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
 
 
 def _needs(plan: Plan) -> Iterator[Need]:

@@ -1,0 +1,87 @@
+"""Tasks by name, tag, glob or file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.errors import UsageError
+from ttmbench.plugins.registry import ENDINGS, Registry
+
+
+def find_task(registry: Registry, name: str) -> TaskFile:
+    """A task by name, or by the path of its file.
+
+    Raises:
+        UsageError: no such task, or its file is wrong.
+    """
+    if name.endswith(ENDINGS) and (name not in registry.task_files):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"task file {name} does not exist")
+        return _checked(registry, load_task(path))
+    return _checked(registry, load_task(registry.get(registry.task_files, name, "task")))
+
+
+def all_tasks(registry: Registry) -> dict[str, TaskFile]:
+    """Every registered task by name, sorted; UsageError naming file and key if one is wrong."""
+    return {name: find_task(registry, name) for name in sorted(registry.task_files)}
+
+
+def is_named(registry: Registry, word: str) -> bool:
+    """Whether a word names one task or task file; if not, it is a tag or a glob."""
+    return word in registry.task_files or word.endswith(ENDINGS)
+
+
+def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
+    """Tasks by name, tag, glob or file, each once, in the order asked for.
+
+    Args:
+        registry: what plugins registered.
+        patterns: what ``--tasks`` lists.
+
+    Returns:
+        name -> task.
+
+    Raises:
+        UsageError: a pattern that fits nothing, with near names; or a wrong file.
+    """
+    chosen: dict[str, TaskFile] = {}
+    for pattern in patterns:
+        if is_named(registry, pattern):
+            task = find_task(registry, pattern)
+            chosen.setdefault(task.spec.task, task)
+            continue
+        everything = all_tasks(registry)
+        fitting = [name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)]
+        if not fitting:
+            tags = {tag for task in everything.values() for tag in task.spec.tag}
+            raise UsageError(registry.unknown("task", pattern, [*everything, *tags]))
+        for name in fitting:
+            chosen.setdefault(name, everything[name])
+    return chosen
+
+
+def _checked(registry: Registry, task: TaskFile) -> TaskFile:
+    spec = task.spec
+    for metric in spec.metrics:
+        registry.get(registry.metrics, metric, f"task {spec.task}: metric")
+    for kind in _kinds(spec.source):
+        registry.get(registry.sources, kind, f"task {spec.task}: source kind")
+    for settings in spec.ttm.values():
+        if "schedule" in settings:
+            registry.get(registry.schedules, settings["schedule"], f"task {spec.task}: schedule")
+    return task
+
+
+def _kinds(source: Mapping[str, Any]) -> Iterator[str]:
+    """The kinds of a source and of those that it combines."""
+    if isinstance(source.get("kind"), str):
+        yield source["kind"]
+    inner = source.get("of")
+    for one in inner if isinstance(inner, list) else ():
+        if isinstance(one, dict):
+            yield from _kinds(one)

@@ -1,0 +1,139 @@
+"""A task's data, read through its source and checked; and what it needs on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ttmbench._util.foreign import blaming
+from ttmbench.data.availability import Need, Place
+from ttmbench.data.checks import check_groups
+from ttmbench.data.loading import Loaded, LoadRequest, OutOfReachError, given_data_folder
+from ttmbench.data.tags import add_tags
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, UsageError
+from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.types import Group, SourceRequest, SourceSpec
+
+
+def load_task_data(
+    registry: Registry,
+    task: TaskFile,
+    limit: int | None = None,
+    offline: bool = False,
+    data_dir: str | Path | None = None,
+) -> Loaded:
+    """Reads a task's data through its source and checks number and shape.
+
+    Args:
+        registry: where sources are looked up.
+        task: the task.
+        limit: read no more groups than this.
+        offline: never touch the network.
+        data_dir: folder of files that users fetch themselves; see `ttmbench.data.loading.data_folder`.
+
+    Returns:
+        The groups in the source's order, and where they came from.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        UsageError: the source is unknown or its options are wrong.
+    """
+    spec = task.spec
+    folder = given_data_folder(data_dir)
+    request = replace(_request(registry, task, folder), limit=limit, offline=offline)
+    try:
+        loaded = _read_source(registry, spec.source, request)
+    except OutOfReachError as error:
+        page = f"https://huggingface.co/datasets/{spec.source.get('path')}"
+        text = str(error)
+        if not ("gated" in text or "ttmbench download" in text):
+            text += f"; `ttmbench download {spec.task}` fetches what it can"
+        if spec.gated and "path" in spec.source and page not in text:
+            text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
+        raise OutOfReachError(text) from error
+    loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
+    check_groups(spec, loaded.groups, limit)
+    return loaded
+
+
+def load_groups(
+    registry: Registry,
+    task: TaskFile,
+    limit: int | None = None,
+    offline: bool = False,
+    data_dir: str | Path | None = None,
+) -> list[Group]:
+    """The groups of `load_task_data` alone; arguments and errors are the same."""
+    return load_task_data(registry, task, limit, offline, data_dir).groups
+
+
+def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[Place], list[Need]]:
+    """What a task needs on this machine; nothing is fetched.
+
+    Args:
+        registry: where sources are looked up.
+        task: the task.
+        data_dir: the data folder, which may not exist.
+
+    Returns:
+        The places that have its data, in the order in which they are tried; and its files of further tags.
+
+    Raises:
+        UsageError: the source is unknown or its options are wrong.
+    """
+    from ttmbench.data.download.files import DataFile
+
+    tags: list[Need] = [DataFile(data_dir, one.file, one.get) for one in task.spec.group.tag_files.values()]
+    return _source_places(registry, task.spec.source, _request(registry, task, data_dir)), tags
+
+
+def _request(registry: Registry, task: TaskFile, data_dir: Path) -> LoadRequest:
+    spec = task.spec
+    return LoadRequest(
+        options={},
+        columns=spec.group.model_dump(include={"id", "images", "captions", "tags"}),
+        shape=spec.shape,
+        n_groups=spec.group.n_groups,
+        folder=task.folder,
+        data_dir=data_dir,
+        read=partial(_read_source, registry),
+        places=partial(_source_places, registry),
+    )
+
+
+def _source_places(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[Place]:
+    """The places of one source mapping; sources that combine others come back here for each of them."""
+    spec, options = _source(registry, source)
+    if not spec.needs:
+        return [Place(f"source '{spec.kind}'", None)]
+    places: list[Place] = load_target(spec.needs)(replace(request, options=options))
+    return places
+
+
+def _source(registry: Registry, source: Mapping[str, Any]) -> tuple[SourceSpec, dict[str, Any]]:
+    """The reader of a source mapping, and its options."""
+    kind = source.get("kind")
+    if not isinstance(kind, str):
+        raise UsageError("every source needs a 'kind'")
+    return registry.get(registry.sources, kind, "source"), {key: source[key] for key in source if key != "kind"}
+
+
+def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> Loaded:
+    """Reads one source mapping; sources that combine others come back here for each of them."""
+    spec, options = _source(registry, source)
+    reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
+    with blaming(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
+        result = reader(replace(request, options=options))
+        loaded = result if isinstance(result, Loaded) else Loaded(list(result))
+    strange = [one for one in loaded.groups if not isinstance(one, Group)]
+    if strange:
+        raise DataError(
+            f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange[0]).__name__} in place of a group"
+        )
+    # A reader that names its kind has told everything; of others the options are told.
+    record = loaded.source if "kind" in loaded.source else {**source, **loaded.source}
+    return Loaded(loaded.groups, record)
