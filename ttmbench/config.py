@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
-from ttmbench.results.assertions import parse_assertion
 
 DEFAULT_LEARNING_RATE = 1e-5
 DEFAULT_SHARE = 0.5
@@ -278,12 +277,6 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
         raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
-    for assertion in config.assertions:
-        parse_assertion(assertion)
-    if config.data_dir is not None:
-        from ttmbench.data.loading import given_data_folder
-
-        given_data_folder(config.data_dir)
     return config
 
 

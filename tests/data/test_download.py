@@ -19,9 +19,9 @@ from PIL import Image
 from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.download import http as download_web
-from ttmbench.data.download.fetch import Downloads, plans
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
+from ttmbench.data.fetch_tasks import Downloads, plans
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.origin import Origin

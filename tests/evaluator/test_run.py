@@ -270,7 +270,7 @@ def test_samples_option_picks_groups(tmp_path, folder_task):
 
 def test_paper_preset_takes_the_tasks_row_and_four_seeds():
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.run import plan
+    from ttmbench.evaluator.settings import plan
 
     steps = plan(make_run_config({"model": "siglip-b16", "tasks": ["winoground"], "ttm": True, "ttm_preset": "paper"}))
     settings = steps["tasks"]["winoground"]["ttm"]
@@ -282,7 +282,7 @@ def test_paper_preset_takes_the_tasks_row_and_four_seeds():
 
 def test_precedence_of_ttm_settings():
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.run import plan
+    from ttmbench.evaluator.settings import plan
 
     def settings(**more):
         config = make_run_config({"model": "tiny-clip", "tasks": ["winoground"], "ttm": True, **more})

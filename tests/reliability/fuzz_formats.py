@@ -522,8 +522,8 @@ def make_config(rng: random.Random) -> bytes:
 def put_ids(folder: Path, content: bytes) -> Outcome:
     """``--samples``: read by `evaluator.run.read_samples`, then chosen by `evaluator.score_task.load_data`."""
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.run import read_samples
     from ttmbench.evaluator.score_task import load_data
+    from ttmbench.evaluator.settings import read_samples
     from ttmbench.plugins.registry import build_registry
 
     file = folder / "ids.json"

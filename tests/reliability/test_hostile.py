@@ -31,7 +31,8 @@ from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, r
 from ttmbench.cli import main
 from ttmbench.data.download.archive import unpack
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.run import read_samples, simple_evaluate
+from ttmbench.evaluator.run import simple_evaluate
+from ttmbench.evaluator.settings import read_samples
 from ttmbench.model_adapters import embeddings
 from ttmbench.report.leaderboard_formats import to_latex, to_markdown
 from ttmbench.results.files import safe_name

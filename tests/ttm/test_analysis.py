@@ -124,8 +124,9 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path):
 def test_the_model_is_left_as_it_was():
     """Analyses of several runs start each from the same weights: the same seed twice gives the same curve."""
     from ttmbench.config import RunConfig
-    from ttmbench.evaluator.run import make_adapter, task_settings
+    from ttmbench.evaluator.run import make_adapter
     from ttmbench.evaluator.score_task import open_task
+    from ttmbench.evaluator.settings import task_settings
     from ttmbench.evaluator.task import adaptation
 
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})

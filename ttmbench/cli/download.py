@@ -8,9 +8,9 @@ from pathlib import Path
 from ttmbench._util.console import complain, say
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.download.fetch import Downloads, Line, plans, preview
 from ttmbench.data.download.http import Web
-from ttmbench.data.download.model import fetch_model, preview_model
+from ttmbench.data.fetch_model import fetch_model, preview_model
+from ttmbench.data.fetch_tasks import Downloads, Line, plans, preview
 from ttmbench.data.loading import data_folder
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry

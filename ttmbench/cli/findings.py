@@ -20,7 +20,7 @@ from ttmbench.data.loader import data_locations
 from ttmbench.data.loading import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.adapters import locate_files
+from ttmbench.plugins.models import locate_files
 from ttmbench.plugins.registry import Registry
 from ttmbench.types import AdapterSpec
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ttmbench._util.console import say
 from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.task_file import task_schema
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.files import schema as results_schema
@@ -55,7 +56,8 @@ def show(options: argparse.Namespace) -> int:
 
 def schema(options: argparse.Namespace) -> int:
     """Prints a JSON Schema."""
-    say(json.dumps(results_schema(options.name), indent=2))
+    found = task_schema() if options.name == "task" else results_schema(options.name)
+    say(json.dumps(found, indent=2))
     return 0
 
 

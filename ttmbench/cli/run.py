@@ -66,7 +66,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dry_run(config: RunConfig) -> int:
-    from ttmbench.evaluator.run import plan
+    from ttmbench.evaluator.settings import plan
 
     say(json.dumps(plan(config), indent=2))
     return 0

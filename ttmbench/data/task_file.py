@@ -244,3 +244,8 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
     return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec
+
+
+def task_schema() -> dict[str, Any]:
+    """The JSON Schema of task files."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}

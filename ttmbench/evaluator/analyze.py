@@ -12,8 +12,8 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.run import model_settings, store_of, task_settings, tasks_of
 from ttmbench.evaluator.score_task import open_task
+from ttmbench.evaluator.settings import check_config, model_settings, store_of, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
@@ -46,6 +46,7 @@ def analyze_tasks(
         UsageError: the model cannot be analysed so, or the files cannot be written.
         DataError: data or weights out of reach.
     """
+    check_config(config)
     with deterministic(config.deterministic, config.seed), naming_what_cannot():
         yield from _analyses(analysis, config, taus, started, command)
 

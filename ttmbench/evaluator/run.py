@@ -13,18 +13,25 @@ from typing import Any
 from ttmbench._util.console import complain
 from ttmbench._util.foreign import blaming
 from ttmbench._util.progress import track
-from ttmbench._util.text import Unreadable, read_json
-from ttmbench.cache.scores import ScoreStore, open_store
+from ttmbench.cache.scores import ScoreStore
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
-from ttmbench.data.catalog import all_tasks, select_tasks
-from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import DataError, TtmbenchError, UsageError, during, stage_of
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, TtmbenchError, during, stage_of
 from ttmbench.evaluator.adapters import make_adapter, remark_on_files
 from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
-from ttmbench.evaluator.determinism import conditions, deterministic, naming_what_cannot
+from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import Place, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
+from ttmbench.evaluator.settings import (
+    check_config,
+    datasets_of,
+    model_settings,
+    read_samples,
+    store_of,
+    task_settings,
+    tasks_of,
+)
 from ttmbench.evaluator.task import Shared, run_task
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
@@ -125,6 +132,7 @@ def run(
     plugins: Sequence[tuple[str, Any]] = (),
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
+    check_config(config)
     with deterministic(config.deterministic, config.seed):
         return _run(config, adapter, command, plugins)
 
@@ -285,87 +293,3 @@ class _Work:
     def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:
         run_dir = None if place is None else place.files.folder
         self.registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)
-
-
-def store_of(config: RunConfig) -> ScoreStore | None:
-    """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
-    return open_store(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
-
-
-def model_settings(config: RunConfig) -> dict[str, Any]:
-    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot says so."""
-    names = ["device", "dtype", "offline", "trust_remote_code"]
-    return {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
-
-
-def plan(config: RunConfig) -> dict[str, Any]:
-    """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    registry = build_registry(config.include_path, make_trackers(config))
-    registry.adapter(config.model)
-    tasks = tasks_of(registry, config)
-    if config.baseline is not None:
-        Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
-    steps: dict[str, Any] = {"model": config.model, "tasks": {}}
-    for name, task in tasks.items():
-        spec = task.spec
-        steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
-        if config.adapts:
-            steps["tasks"][name]["ttm"] = task_settings(registry, config, spec).model_dump(mode="json")
-    if config.adapts:
-        steps["seeds"] = config.run_seeds
-    return steps
-
-
-def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str, list[str]]:
-    """Every registered subset of the datasets that chosen tasks are subsets of."""
-    names = {task.spec.aggregate for task in chosen.values() if task.spec.aggregate}
-    if not names:
-        return {}
-    found: dict[str, list[str]] = {name: [] for name in sorted(names)}
-    for name, task in all_tasks(registry).items():
-        if task.spec.aggregate in found:
-            found[task.spec.aggregate].append(name)
-    return found
-
-
-def tasks_of(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
-    """The tasks that a configuration names, with its changes to their sources."""
-    chosen = select_tasks(registry, config.tasks)
-    return {name: task.with_source(config.task_args) for name, task in chosen.items()}
-
-
-def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
-    """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
-    settings = TTMConfig()
-    name = config.model
-    if name in registry.adapters:
-        name = registry.adapter(name).name  # an alias has the presets of its model
-        settings = settings.with_changes(dict(registry.adapter(name).ttm_defaults), f"defaults of model {name}")
-    settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
-    if config.adapts and config.ttm_preset == "paper":
-        preset = spec.ttm.get(name)
-        if preset is None:
-            known = ", ".join(model for model in spec.ttm if model != "defaults") or "none"
-            raise UsageError(
-                f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
-            )
-        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
-    settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
-    registry.schedule(settings.schedule)
-    if config.adapts:
-        settings.by_share(spec.is_global)
-    return settings
-
-
-def read_samples(path: str) -> set[str]:
-    """The group ids of a ``--samples`` file; UsageError if it holds no list of them."""
-    try:
-        content = read_json(Path(path))
-    except Unreadable as error:
-        raise UsageError(f"--samples {path}: {error}") from None
-    if not isinstance(content, list) or not content:
-        raise UsageError(f"--samples {path}: is no JSON list of group ids")
-    strange = [one for one in content if isinstance(one, bool) or not isinstance(one, str | int)]
-    if strange:
-        raise UsageError(f"--samples {path}: {strange[0]!r:.80} is no group id")
-    return {str(entry) for entry in content}

@@ -176,11 +176,7 @@ def _literal(text: str) -> str:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of results files, leaderboards or task files; UsageError for another name."""
-    if name == "task":
-        from ttmbench.data.task_file import TaskSpec
-
-        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}
+    """The JSON Schema of results files or leaderboards; UsageError for another name."""
     if name not in ("results", "leaderboard"):
         raise UsageError(f"unknown schema '{name}'; known: results, task, leaderboard")
     from importlib.resources import files

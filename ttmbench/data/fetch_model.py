@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ttmbench.data.download.fetch import Line
 from ttmbench.data.download.files import amount
+from ttmbench.data.fetch_tasks import Line
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.adapters import arguments_of, locate_files
+from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.types import AdapterSpec, ModelFiles
 
 

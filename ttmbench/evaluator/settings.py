@@ -1,0 +1,113 @@
+"""What a configuration means: its tasks, the settings of each, samples, store, and what adapters are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench.cache.scores import ScoreStore, open_store
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.data.loading import given_data_folder
+from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.baseline import Baseline
+from ttmbench.evaluator.determinism import conditions
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.trackers.select import make_trackers
+from ttmbench.results.assertions import parse_assertion
+
+
+def check_config(config: RunConfig) -> None:
+    """Looks at what a configuration names outside itself; UsageError for an assertion or a data folder that is none."""
+    for assertion in config.assertions:
+        parse_assertion(assertion)
+    if config.data_dir is not None:
+        given_data_folder(config.data_dir)
+
+
+def store_of(config: RunConfig) -> ScoreStore | None:
+    """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
+    return open_store(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
+
+
+def model_settings(config: RunConfig) -> dict[str, Any]:
+    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot says so."""
+    names = ["device", "dtype", "offline", "trust_remote_code"]
+    return {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+
+
+def plan(config: RunConfig) -> dict[str, Any]:
+    """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
+    check_config(config)
+    registry = build_registry(config.include_path, make_trackers(config))
+    registry.adapter(config.model)
+    tasks = tasks_of(registry, config)
+    if config.baseline is not None:
+        Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
+    steps: dict[str, Any] = {"model": config.model, "tasks": {}}
+    for name, task in tasks.items():
+        spec = task.spec
+        steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
+        if config.adapts:
+            steps["tasks"][name]["ttm"] = task_settings(registry, config, spec).model_dump(mode="json")
+    if config.adapts:
+        steps["seeds"] = config.run_seeds
+    return steps
+
+
+def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str, list[str]]:
+    """Every registered subset of the datasets that chosen tasks are subsets of."""
+    names = {task.spec.aggregate for task in chosen.values() if task.spec.aggregate}
+    if not names:
+        return {}
+    found: dict[str, list[str]] = {name: [] for name in sorted(names)}
+    for name, task in all_tasks(registry).items():
+        if task.spec.aggregate in found:
+            found[task.spec.aggregate].append(name)
+    return found
+
+
+def tasks_of(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
+    """The tasks that a configuration names, with its changes to their sources."""
+    chosen = select_tasks(registry, config.tasks)
+    return {name: task.with_source(config.task_args) for name, task in chosen.items()}
+
+
+def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
+    """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
+    settings = TTMConfig()
+    name = config.model
+    if name in registry.adapters:
+        name = registry.adapter(name).name  # an alias has the presets of its model
+        settings = settings.with_changes(dict(registry.adapter(name).ttm_defaults), f"defaults of model {name}")
+    settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
+    if config.adapts and config.ttm_preset == "paper":
+        preset = spec.ttm.get(name)
+        if preset is None:
+            known = ", ".join(model for model in spec.ttm if model != "defaults") or "none"
+            raise UsageError(
+                f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
+            )
+        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
+    settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
+    registry.schedule(settings.schedule)
+    if config.adapts:
+        settings.by_share(spec.is_global)
+    return settings
+
+
+def read_samples(path: str) -> set[str]:
+    """The group ids of a ``--samples`` file; UsageError if it holds no list of them."""
+    try:
+        content = read_json(Path(path))
+    except Unreadable as error:
+        raise UsageError(f"--samples {path}: {error}") from None
+    if not isinstance(content, list) or not content:
+        raise UsageError(f"--samples {path}: is no JSON list of group ids")
+    strange = [one for one in content if isinstance(one, bool) or not isinstance(one, str | int)]
+    if strange:
+        raise UsageError(f"--samples {path}: {strange[0]!r:.80} is no group id")
+    return {str(entry) for entry in content}
