@@ -119,7 +119,7 @@ def test_two_missing_packages_make_one_command():
         (missing("httpx2"), "pip install 'ttmbench[api]'"),
         (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
         (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
-        (missing("flash_attn"), "pip install flash_attn"),
+        (missing("cv2"), "pip install opencv-python"),
         (
             ImportError(
                 "Package `num2words` is required to run SmolVLM processor. Install it with `pip install num2words`."
@@ -164,6 +164,8 @@ def test_the_error_behind_an_error_is_looked_at():
         OSError("openai/clip does not appear to have a file named model.safetensors"),
         ImportError("cannot import name 'AutoModelForImageTextToText' from 'transformers'"),
         missing("transformers.models.tomorrow"),
+        missing("configuration_of_some_repository"),
+        missing("google.cloud"),
         # said of an incomplete folder too, where both are installed
         ValueError("You need to have sentencepiece or tiktoken installed to convert a slow tokenizer to a fast one."),
         ValueError("pip install"),
