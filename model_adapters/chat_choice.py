@@ -162,7 +162,8 @@ class ChatChooser:
         refused = f"{type(self.chat.model).__name__} cannot be shown {len(pictures)} images at once"
         try:
             asked = self.chat.ask(prompt, len(pictures))
-            counted = asked != self.chat.ask(prompt, len(pictures) - 1)
+            marks = asked.count(getattr(self.chat.processor, "image_token", None) or "\0")
+            counted = marks == len(pictures) if marks else asked != self.chat.ask(prompt, len(pictures) - 1)
             inputs = self.chat.process(asked, pictures) if counted else None
         except Exception as error:  # templates and processors refuse in many ways
             raise UsageError(f"{refused}: {error}; {HINT}") from error

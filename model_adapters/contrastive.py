@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,17 +158,28 @@ class ContrastiveModel(ABC):
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
 
-def random_crop(enlarged: torch.Tensor, corners: np.ndarray, size: tuple[int, int]) -> torch.Tensor:
-    """Cuts a window out of every picture.
+def random_crop(
+    enlarged: torch.Tensor | Sequence[torch.Tensor], corners: np.ndarray, size: tuple[int, int], device: torch.device
+) -> torch.Tensor:
+    """Cuts a window out of every image, anywhere in it.
 
     Args:
-        enlarged: pixels [images, channels, height, width].
+        enlarged: pixels [images, channels, height, width]; or images of different sizes, each [channels, height,
+            width], of which the windows alone go to the device.
         corners: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
-        size: height and width of the window.
+        size: height and width of the window; no image is smaller.
+        device: where the windows are to be.
 
     Returns:
         Pixels [images, channels, *size].
     """
+    if not isinstance(enlarged, torch.Tensor):
+        windows = []
+        for image, (down, right) in zip(enlarged, corners, strict=True):
+            top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
+            windows.append(image[:, top : top + size[0], left : left + size[1]])
+        return torch.stack(windows).to(device, non_blocking=True)
+    enlarged = enlarged.to(device, non_blocking=True)
     room = np.array([enlarged.shape[2] - size[0] + 1, enlarged.shape[3] - size[1] + 1])
     corner = torch.from_numpy((corners * room).astype(np.int64)).to(enlarged.device)
     rows = corner[:, 0, None] + torch.arange(size[0], device=enlarged.device)

@@ -138,20 +138,26 @@ class TransformersModel(ContrastiveModel):
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
         return self._process(images) if self._scale is None else self._process(images, **UNSCALED)
 
-    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> dict[str, torch.Tensor]:
-        """As `prepare_images`, but ``scale`` times as large, for `crop` to cut from."""
+    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> dict[str, torch.Tensor] | list[torch.Tensor]:
+        """Images resized as the model's preprocessing does, but ``scale`` times as large, for `crop` to cut from.
+
+        Where it resizes the short side and then cuts the middle (CLIP), nothing is cut here: the long side stays, and
+        images are a list of uint8 pixels of different sizes, each [channels, height, width].
+        """
         if self._scale is None:
             raise UsageError(f"{self.name} has no pictures of one fixed size, so they cannot be augmented by cropping")
-        sizes = {
-            name: {side: int(length * scale) for side, length in dict(size).items() if length is not None}
-            for name in ("size", "crop_size")
-            if (size := getattr(self.image_processor, name, None))
-        }
-        return self._process(images, **UNSCALED, **sizes)
+        size = {side: length for side, length in dict(self.image_processor.size).items() if length is not None}
+        options: dict[str, Any] = {**UNSCALED, "size": {side: int(length * scale) for side, length in size.items()}}
+        if getattr(self.image_processor, "do_center_crop", None):
+            options["do_center_crop"] = False
+        if "shortest_edge" not in size:
+            return self._process(images, **options)
+        return [self._process([image], **options)[PIXELS][0] for image in images]
 
     def crop(self, enlarged: Any, corners: np.ndarray) -> dict[str, torch.Tensor]:
-        """Windows of the model's own size, cut on the device."""
-        return {PIXELS: random_crop(enlarged[PIXELS].to(self.device), corners, self._size)}
+        """Windows of the model's own size, on the device."""
+        larger = enlarged[PIXELS] if isinstance(enlarged, Mapping) else enlarged
+        return {PIXELS: random_crop(larger, corners, self._size, self.device)}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens: padded to the model's maximum for SigLIP, which was trained so; else to the longest caption."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import open_clip
 import torch
-from open_clip.transform import Compose, Normalize, PreprocessCfg, ToTensor, image_transform_v2
+from open_clip.transform import CenterCrop, Compose, Normalize, PreprocessCfg, ToTensor, image_transform_v2
 from safetensors.torch import save_file
 from torch.func import functional_call
 
@@ -159,28 +159,36 @@ class OpenClipModel(ContrastiveModel):
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
         """open_clip's transform for validation: uint8 pixels still to be normalised, if that is its end."""
-        return self._transformed(images, self.preprocessing)
+        return torch.stack(self._transformed(images, self.preprocessing))
 
-    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> torch.Tensor:
-        """As `prepare_images`, but ``scale`` times as large, for `crop` to cut from."""
+    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> torch.Tensor | list[torch.Tensor]:
+        """As `prepare_images`, but ``scale`` times as large, for `crop` to cut from.
+
+        Where the short side is resized and the middle then cut out (CLIP), nothing is cut here: the long side stays,
+        and images are a list of pixels of different sizes, each [channels, height, width].
+        """
         height, width = self._size()
-        larger = (int(height * scale), int(width * scale))
-        return self._transformed(images, replace(self.preprocessing, size=larger))
+        larger = replace(self.preprocessing, size=(int(height * scale), int(width * scale)))
+        if self.preprocessing.resize_mode != "shortest":
+            return torch.stack(self._transformed(images, larger))
+        return self._transformed(images, larger, uncut=True)
 
-    def crop(self, enlarged: torch.Tensor, corners: np.ndarray) -> torch.Tensor:
-        """Windows of the model's own size, cut on the device."""
-        return random_crop(enlarged.to(self.device), corners, self._size())
+    def crop(self, enlarged: torch.Tensor | list[torch.Tensor], corners: np.ndarray) -> torch.Tensor:
+        """Windows of the model's own size, on the device."""
+        return random_crop(enlarged, corners, self._size(), self.device)
 
     def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
         """Tokens of open_clip's tokenizer, padded to the model's context length."""
         tokens: torch.Tensor = self.tokenizer(list(captions))
         return tokens
 
-    def _transformed(self, images: Sequence[Image], preprocessing: Any) -> torch.Tensor:
+    def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
         steps = image_transform_v2(preprocessing, is_train=False).transforms
+        if uncut:
+            steps = [step for step in steps if not isinstance(step, CenterCrop)]
         if self._scale is None:
-            return torch.stack([Compose(steps)(image) for image in images])
-        return torch.stack([_uint8(Compose(steps[:-2])(image)) for image in images])
+            return [Compose(steps)(image) for image in images]
+        return [_uint8(Compose(steps[:-2])(image)) for image in images]
 
     def _size(self) -> tuple[int, int]:
         size = self.preprocessing.size

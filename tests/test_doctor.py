@@ -215,6 +215,21 @@ def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
     assert look_at_model(adapter()).state == "unknown"
     assert look_at_model(AdapterSpec("acme", "acme.model:load")).state == "unknown"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("no_such_package",))).state == "missing"
+
+
+def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
+    from importlib.metadata import PackageNotFoundError, version
+
+    def absent(name: str) -> str:
+        if name == "httpx2":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    model = AdapterSpec("served", "ttmbench.model_adapters.openai_api:load", needs=("ttmbench[api]",))
+    assert look_at_model(model).state != "missing"
+    monkeypatch.setattr("ttmbench.doctor.version", absent)
+    found = look_at_model(model)
+    assert found.state == "missing" and found.mend == "pip install 'ttmbench[api]'"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
 
 

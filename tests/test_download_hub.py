@@ -42,19 +42,20 @@ def hub(site, tmp_path, monkeypatch):
 
 def repository(site, name: str, files: dict[str, bytes], revision: str = SHA) -> None:
     """A dataset repository of these files."""
-    info = {"id": name, "sha": SHA, "private": False, "downloads": 0, "likes": 0, "tags": [], "disabled": False}
+    commit = revision if len(revision) == 40 else SHA
+    info = {"id": name, "sha": commit, "private": False, "downloads": 0, "likes": 0, "tags": [], "disabled": False}
     info["siblings"] = [{"rfilename": path} for path in files]
     tree = [
         {"type": "file", "path": path, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
         for path, body in files.items()
     ]
-    for at in {revision, SHA, "main"}:
+    for at in {revision, commit, "main"}:
         site.put(f"/api/datasets/{name}/revision/{at}", json.dumps(info).encode(), kind="application/json", etag=None)
         site.put(f"/api/datasets/{name}/tree/{at}", json.dumps(tree).encode(), kind="application/json", etag=None)
         for path, body in files.items():
             etag = f'"{hashlib.sha1(body).hexdigest()}"'
             address = f"/datasets/{name}/resolve/{at}/{path.replace(' ', '%20')}"
-            site.put(address, body, etag=etag, headers={"X-Repo-Commit": SHA})
+            site.put(address, body, etag=etag, headers={"X-Repo-Commit": commit})
 
 
 def table(folder: Path, split: str) -> bytes:
@@ -122,6 +123,78 @@ def test_only_the_chosen_files_are_fetched(hub, tmp_path, in_folder):
     assert read_offline(path)[0] == "a red circle of Second_B", "without the network chosen files are found too"
 
 
+CARDS = {
+    "by names": b"# colors\n",
+    "by a card": yaml.safe_dump(
+        {
+            "configs": [
+                {
+                    "config_name": "default",
+                    "data_files": [{"split": one, "path": f"data/{one}-*"} for one in ("test", "train")],
+                }
+            ]
+        }
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("how", CARDS)
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_no_other_split_is_fetched_where_names_or_card_tell(hub, tmp_path, how, split):
+    """Neither the other split's shards nor files that are no tables; and the commit is told though none is asked."""
+    files = {f"data/{one}-00000-of-00001.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
+    files |= {"data/images.zip": b"zip", "data/examples.jsonl": b"{}"}
+    card = CARDS[how] if how == "by names" else b"---\n" + CARDS[how] + b"---\n"
+    repository(hub, "me/colors", {**files, "README.md": card})
+    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "split": split})
+    done, said = fetched(path, tmp_path / "data")
+    assert done, said
+    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
+    assert asked == {"README.md", f"{split}-00000-of-00001.parquet"}
+    hub.pages.clear()
+    registry = build_registry()
+    loaded = registry.load(registry.task(str(path)), offline=True)
+    assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
+
+
+def test_all_tables_are_fetched_where_nothing_tells(hub, tmp_path):
+    files = {f"{one}.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
+    repository(hub, "me/colors", {**files, "README.md": b"# colors"})
+    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
+    done, said = fetched(path, tmp_path / "data")
+    assert done, said
+    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
+    assert asked == {"README.md", "test.parquet", "train.parquet"}
+
+
+@pytest.mark.parametrize(
+    ("task", "split"), [("colorswap", "test"), ("colorswap_train", "train"), ("winoground", "test")]
+)
+def test_built_in_tasks_fetch_their_own_shards_alone(hub, tmp_path, task, split):
+    spec = build_registry().task(task).spec
+    name, revision = spec.source["path"], spec.source["revision"] or "main"
+    files = {f"data/{one}-0000{part}-of-00002.parquet": b"x" for one in ("test", "train") for part in (0, 1)}
+    repository(hub, name, {**files, "data/images.zip": b"x", "README.md": b"#"}, revision)
+    registry = build_registry()
+    (plan,) = plans(registry, {task: registry.task(task)}, tmp_path, 1)
+    (need,) = plan.places[0].needs
+    need.fetch(Web(tries=1))
+    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
+    assert asked == {"README.md", f"{split}-00000-of-00002.parquet", f"{split}-00001-of-00002.parquet"}
+    assert need.missing() is None
+
+
+def test_a_preview_writes_nothing(hub, tmp_path):
+    files = {f"data/{one}-00000-of-00001.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
+    repository(hub, "me/colors", files)
+    registry = build_registry()
+    task = registry.task(str(task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})))
+    (plan,) = plans(registry, {"mine": task}, tmp_path / "data", None)
+    (need,) = plan.places[0].needs
+    assert need.size(Web(tries=1)) == len(files["data/test-00000-of-00001.parquet"])
+    assert not list((tmp_path / "hub").rglob("*.parquet")) and not list((tmp_path / "hub").rglob("README.md"))
+
+
 def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
     files = {f"data/test-0000{part}-of-00002.parquet": table(tmp_path / "t", "test") for part in (0, 1)}
     repository(hub, "me/colors", files)
@@ -131,7 +204,9 @@ def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
     assert not done and said[0].status == "failed"
     registry = build_registry()
     places, _ = registry.places(registry.task(str(path)), tmp_path)
-    assert places[0].missing() == {f"dataset me/colors at revision {SHA}": "it is not in the cache"}
+    assert places[0].missing() == {
+        f"dataset me/colors at revision {SHA}": "incomplete: data/test-00001-of-00002.parquet is not in the cache"
+    }
 
 
 def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):

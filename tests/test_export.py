@@ -256,7 +256,8 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
 
 def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     runs, _ = read_runs([adapted, REFERENCE])
-    table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""])
+    exact = {"float_precision": "round_trip"}  # pandas' own way to read a number was once a bit off in the last place
+    table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], **exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     one = table[(table.file == "first.json") & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
     assert (one.value, one.stderr, one.seed_std) == (0.85375, 0.021360560743491304, 0.02462214450449028)

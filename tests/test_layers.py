@@ -80,9 +80,17 @@ ALLOWED = {
     "data.rows": {"types", "errors"},
     "data.rowfiles": {"errors", "jsonl", "textfile", "data.rows"},
     "data.sources": {"types", "errors", "limits", "pictures", "data.loading", "data.rows", "data.rowfiles", "scenes"},
-    "data.files": {"types", "errors", "pictures", "data.loading", "data.origins", "data.rows", "data.rowfiles"},
+    "data.layouts": {"data.loading"},
+    "data.shards": set(),
+    "data.files": {
+        *("types", "errors", "pictures", "data.layouts", "data.loading", "data.origins", "data.rows", "data.rowfiles"),
+    },
     "data.hub_cache": {"errors", "data.loading"},
-    "data.hub": {"types", "errors", "pictures", "data.loading", "data.rows", "data.files", "data.hub_cache"},
+    "data.hub_tables": {"types", "errors", "data.layouts", "data.loading", "data.hub_cache", "data.shards"},
+    "data.hub": {
+        *("types", "errors", "pictures", "data.layouts", "data.loading", "data.rows", "data.files", "data.hub_cache"),
+        "data.hub_tables",
+    },
     "data.first": {"types", "errors", "data.loading", "ttmconfig"},
     "data.whatsup": {"types", "errors", "data.loading", "data.first"},
     "data.tagfiles": {"types", "errors", "data.loading", "data.origins", "data.rowfiles", "data.files"},
@@ -95,10 +103,12 @@ ALLOWED = {
         *("errors", "data.loading", "data.origins", "data.files"),
         *("download.part", "download.record", "download.web", "download.unpack"),
     },
-    "download.hub": {"data.loading", "data.hub_cache", "data.hub", "download.files", "download.web"},
+    "download.hub": {
+        *("errors", "data.loading", "data.hub_cache", "data.hub_tables", "data.hub", "download.files", "download.web"),
+    },
     "data.needs": {
-        *("data.loading", "data.places", "data.hub_cache", "download.files", "download.hub", "download.web"),
-        *("data.sources", "data.files", "data.hub", "data.first", "data.whatsup"),
+        *("errors", "data.loading", "data.places", "download.files", "download.hub", "download.web"),
+        *("data.sources", "data.shards", "data.files", "data.hub_tables", "data.hub", "data.first", "data.whatsup"),
     },
     "download.fetching": {
         "errors",
@@ -113,7 +123,7 @@ ALLOWED = {
     "store.entryfile": set(),
     "store.identity": {"protocols", "secrets", "taskfile"},
     "store.pixels": {"types", "errors", "store.entryfile", "store.folder", "store.identity"},
-    "store.pictures": {"types", "protocols", "store.entryfile", "store.folder"},
+    "store.pictures": {"types", "protocols", "store.entryfile", "store.folder", "store.pixels"},
     "store.scores": {
         *("types", "debiasing", "protocols", "taskfile", "terminal", "store.entryfile", "store.folder"),
         *("store.identity", "store.pixels", "store.pictures"),

@@ -299,10 +299,24 @@ def test_a_crop_of_the_enlarged_picture_is_a_window_of_open_clips_transform(tmp_
     prepared = adapter.prepare_images(images)
     assert prepared.dtype == torch.uint8 and prepared.shape == (3, 3, 32, 32)
     enlarged = adapter.prepare_enlarged(images, 1.2)
-    assert enlarged.dtype == torch.uint8 and enlarged.shape == (3, 3, 38, 38)
-    larger = torch.stack([open_clip.image_transform((38, 38), **options)(image) for image in images])
-    corners = np.array([[0, 0], [0.5, 0.2], [0.99, 0.99]])  # of 7 places: rows 0, 3, 6 and columns 0, 1, 6
-    window = torch.stack([larger[0, :, :32, :32], larger[1, :, 3:35, 1:33], larger[2, :, 6:, 6:]])
+    assert all(one.dtype == torch.uint8 for one in enlarged)
+    steps = open_clip.image_transform((38, 38), **options).transforms
+    if mode == "shortest":  # nothing is cut out of the middle before the window is
+        steps = [step for step in steps if type(step).__name__ != "CenterCrop"]
+    larger = [open_clip.transform.Compose(steps)(image) for image in images]
+    assert [tuple(one.shape) for one in enlarged] == [tuple(one.shape) for one in larger]
+    height, width = larger[0].shape[1:]
+    assert (height, width) == (
+        (38, 38) if mode != "shortest" else (38 * size[1] // min(size), 38 * size[0] // min(size))
+    )
+    corners = np.array([[0, 0], [0.5, 0.2], [0.99, 0.99]])
+    window = torch.stack(
+        [
+            one[:, top : top + 32, left : left + 32]
+            for one, (down, right) in zip(larger, corners, strict=True)
+            for top, left in [(int(down * (height - 31)), int(right * (width - 31)))]
+        ]
+    )
     crop = adapter.crop(enlarged, corners)
     assert crop.dtype == torch.uint8 and crop.shape == (3, 3, 32, 32)
     with torch.no_grad():
@@ -333,7 +347,8 @@ def test_a_transform_with_another_end_is_run_completely(folders, monkeypatch):
     assert adapter.prepare_images(pictures()).dtype == torch.float32
     assert near(scores(adapter), expected, atol=1e-5)
     enlarged = adapter.prepare_enlarged(pictures(), 1.5)
-    assert enlarged.shape == (3, 3, 48, 48) and adapter.crop(enlarged, np.zeros((3, 2))).shape == (3, 3, 32, 32)
+    assert len(enlarged) == 3 and all(min(one.shape[1:]) == 48 for one in enlarged)
+    assert adapter.crop(enlarged, np.zeros((3, 2))).shape == (3, 3, 32, 32)
 
 
 # --- saving --------------------------------------------------------------------------------------------------

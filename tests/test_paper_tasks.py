@@ -167,7 +167,9 @@ def test_what_every_published_task_states(specs):
     for name in SIZES:
         spec = specs[name]
         assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
-        assert spec.license and spec.description and spec.version == 1, name
+        assert spec.license and spec.description, name
+        # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs.
+        assert spec.version == (1 if name in ("winoground", "colorswap", "colorswap_train") else 2), name
         assert spec.gated is (name.partition("_")[0] in ("winoground", "colorswap")), name
 
 

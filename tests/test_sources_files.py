@@ -387,7 +387,7 @@ def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe):
     with pytest.raises(DataError) as caught:
         registry.load(registry.task("sugarcrepe_swap_obj"), data_dir=real_sugarcrepe, offline=True)
     text = str(caught.value)
-    assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 1) has 245: this is the copy from before" in text
+    assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 2) has 245: this is the copy from before" in text
     assert "group 108, whose true caption is wrong" in text
 
 

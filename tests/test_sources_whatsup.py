@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,148 @@ def test_without_data_both_places_are_named(tmp_path):
     assert "(1) whatsup/controlled_clevr_dataset.json and whatsup/controlled_clevr are not in the data folder" in text
     assert "https://drive.google.com/uc?id=13jdBpg8t3NqW3jrL6FK8HO93vwsUjDxG (unpacked)" in text
     assert "(2) dataset ServiceNow/whatsup_all cannot be loaded" in text
+
+
+# --- other layouts, links, and what is missing ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["whatsup_a_raw", "."])
+def test_folders_of_the_authors_code_are_read_as_they_are(tmp_path, data, folder):
+    moved = tmp_path / "cache" / folder
+    shutil.copytree(archive(tmp_path / "own", "a") / "whatsup", moved, dirs_exist_ok=True)
+    documented, found = load("whatsup_a_left_right", data), load("whatsup_a_left_right", tmp_path / "cache")
+    assert found.groups == documented.groups
+    file = "controlled_images_dataset.json"
+    assert found.source["data"]["file"] == (file if folder == "." else f"{folder}/{file}")
+    assert found.source["data"]["sha256"] == documented.source["data"]["sha256"]
+    registry = build_registry()
+    places, _ = registry.places(registry.task("whatsup_a"), tmp_path / "cache")
+    assert places[0].missing() == {}
+    with pytest.raises(OutOfReachError, match=r"whatsup/controlled_clevr_dataset\.json and whatsup/controlled_clevr"):
+        load("whatsup_b", tmp_path / "cache")
+
+
+def test_images_elsewhere_may_be_linked(tmp_path):
+    archive(tmp_path / "own", "a")
+    (tmp_path / "data" / "whatsup").mkdir(parents=True)
+    for name in ("controlled_images", "controlled_images_dataset.json"):
+        (tmp_path / "data" / "whatsup" / name).symlink_to(tmp_path / "own" / "whatsup" / name)
+    group = load("whatsup_a", tmp_path / "data").groups[0]
+    assert group.images[0].open().size == (6, 4)
+
+
+def test_names_in_the_data_still_lead_nowhere_else(tmp_path):
+    """A link among the photographs themselves is no arrangement of folders, and no name may climb out."""
+    root = archive(tmp_path / "own", "a")
+    secret = tmp_path / "secret.jpeg"
+    Image.new("RGB", (6, 4)).save(secret)
+    photo = root / "whatsup" / "controlled_images" / "beer-bottle0_on_armchair.jpeg"
+    photo.unlink()
+    photo.symlink_to(secret)
+    with pytest.raises(DataError, match="leaves the folder"):
+        load("whatsup_a", root)
+    (root / "linked").mkdir()
+    (root / "linked" / "whatsup").symlink_to(root / "whatsup")
+    with pytest.raises(DataError, match="leaves the folder"):
+        load("whatsup_a", root / "linked")
+
+
+def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):
+    root = archive(tmp_path, "a")
+    (root / "whatsup" / "controlled_images" / "pillow_on_chair.jpeg").unlink()
+    with pytest.raises(DataError) as caught:
+        load("whatsup_a", root)
+    text = str(caught.value)
+    assert "image controlled_images/pillow_on_chair.jpeg of group" in text
+    assert "https://drive.google.com/uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked)" in text
+    assert "[controlled_images.tar.gz, Google Drive id 19KGYVQjrV3syb00GgcavB2nZTW5NXX0H]" in text
+
+
+def test_missing_files_are_named_by_their_published_ids(tmp_path):
+    with pytest.raises(OutOfReachError) as caught:
+        load("whatsup_a", tmp_path)
+    for name, drive in (
+        ("controlled_images_dataset.json", "1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm"),
+        ("controlled_images.tar.gz", "19KGYVQjrV3syb00GgcavB2nZTW5NXX0H"),
+    ):
+        assert f"[{name}, Google Drive id {drive}]" in str(caught.value)
+
+
+def test_doctor_and_download_count_missing_photographs(tmp_path, capsys):
+    from ttmbench.cli import main
+
+    root = archive(tmp_path, "a")
+    for name in ("pillow_on_chair", "pillow_under_chair"):
+        (root / "whatsup" / "controlled_images" / f"{name}.jpeg").unlink()
+    assert main(["doctor", "--tasks", "whatsup_a", "--data_dir", str(root)]) == 4
+    out = capsys.readouterr().out
+    assert "2 images (controlled_images/pillow_on_chair.jpeg and others) are not in whatsup; put what is missing" in out
+    assert "or move whatsup/controlled_images away, and `ttmbench download` fetches it whole" in out
+    assert main(["download", "whatsup_a", "--data_dir", str(root), "--alternative", "1"]) == 4
+    out = capsys.readouterr().out
+    assert "whatsup/controlled_images_dataset.json" in out and "2 images" in out.partition("failed")[2]
+
+
+# --- the correction looks first ------------------------------------------------------------------------------
+
+
+def digests(root: Path) -> list[str]:
+    folder = root / "whatsup" / "controlled_images"
+    return [
+        hashlib.sha256((folder / f"pillow_{side}_of_chair.jpeg").read_bytes()).hexdigest() for side in ("left", "right")
+    ]
+
+
+def pillow(root: Path, **known: object) -> tuple[list[str], dict]:
+    entry = {"photographs": ["pillow_left_of_chair", "pillow_right_of_chair"], **known}
+    loaded = load("whatsup_a_left_right", root, wrong_labels=[entry])
+    (pair,) = (group for group in loaded.groups if group.group_id == "pillow__chair")
+    for caption, side in zip(pair.captions, ("left", "right"), strict=True):
+        assert caption == f"A pillow to the {side} of a chair" or known == {}
+    return [Path(image.name).stem for image in pair.images], loaded.source
+
+
+def test_without_a_known_digest_the_correction_says_so(data):
+    source = load("whatsup_a", data).source
+    assert source["label_checks"] == {
+        "pillow_left_of_chair and pillow_right_of_chair": "not checked: no digest known",
+    }
+    assert load("whatsup_b", data).source["label_checks"] == {}
+
+
+def test_files_with_the_published_error_are_exchanged(tmp_path):
+    root = archive(tmp_path, "a")
+    names, source = pillow(root, sha256=digests(root))
+    assert names == ["pillow_right_of_chair", "pillow_left_of_chair"]
+    assert list(source["label_checks"].values()) == ["checked: the files are those that were published with the error"]
+
+
+def test_files_that_were_corrected_are_left_alone(tmp_path):
+    root = archive(tmp_path, "a")
+    names, source = pillow(root, sha256=digests(root)[::-1])
+    assert names == ["pillow_left_of_chair", "pillow_right_of_chair"] and source["corrections"] == []
+    (said,) = source["label_checks"].values()
+    assert said == "corrected: the files have been exchanged in the data; nothing is done"
+
+
+def test_files_of_another_encoding_are_exchanged_and_the_doubt_is_recorded(tmp_path):
+    names, source = pillow(archive(tmp_path, "a"), sha256=["0" * 64, "1" * 64])
+    assert names == ["pillow_right_of_chair", "pillow_left_of_chair"]
+    assert "are not those known" in next(iter(source["label_checks"].values()))
+
+
+def test_captions_that_were_corrected_need_no_exchange(tmp_path):
+    root = archive(tmp_path, "a")
+    file = root / "whatsup" / SETS["a"][1]
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    one, other = (next(row for row in rows if f"pillow_{side}_of" in row["image_path"]) for side in ("left", "right"))
+    one["caption_options"], other["caption_options"] = other["caption_options"], one["caption_options"]
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    names, source = pillow(root)
+    assert names == ["pillow_left_of_chair", "pillow_right_of_chair"] and source["corrections"] == []
+    assert next(iter(source["label_checks"].values())).startswith("corrected: their captions")
+
+
+def test_a_digest_that_is_none_is_refused(data):
+    with pytest.raises(UsageError, match="string should match pattern"):
+        pillow(data, sha256=["abc", "0" * 64])

@@ -205,32 +205,83 @@ def test_a_subset_keeps_every_score():
     part = subset(whole, np.array([2, 7, 3]))
     scores = [Stage(model, prepared, 8, False, False).score().groups for prepared in (whole, part)]
     assert np.allclose(scores[0][[2, 7, 3]], scores[1], atol=1e-5)
-    assert len(part.enlarged["pixel_values"]) == len(part.images["pixel_values"]) < len(whole.images["pixel_values"])
+    assert len(part.enlarged) == len(part.images["pixel_values"]) < len(whole.images["pixel_values"])
 
 
 # --- augmentation ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["siglip", "clip"])
-def adapter(request, tiny_siglip, tiny_hf_clip):
-    return hf.load(pretrained=str({"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]), device="cpu")
+SIZES = [(90, 90), (120, 60), (50, 150)]  # width, height
 
 
-def test_crops_are_windows_of_the_picture_resized_larger(adapter):
+def noise(size: tuple[int, int]):
     from PIL import Image
 
-    rng = np.random.RandomState(0)
-    pictures = [Image.fromarray(rng.randint(0, 256, (90, 90, 3), dtype=np.uint8)) for _ in range(3)]
-    enlarged = adapter.prepare_enlarged(pictures, 1.25)
-    assert enlarged["pixel_values"].dtype == torch.uint8 and enlarged["pixel_values"].shape == (3, 3, 40, 40)
+    return Image.fromarray(np.random.RandomState(0).randint(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def near(one: torch.Tensor, other: np.ndarray) -> bool:
+    """Pillow and torchvision round each pass of a resize in another way; a window one pixel off differs by 60."""
+    return bool(np.abs(one.numpy().astype(int) - other.transpose(2, 0, 1).astype(int)).mean() < 1)
+
+
+def test_siglip_crops_are_windows_of_the_squashed_image(tiny_siglip):
+    from PIL import Image
+
+    adapter = hf.load(pretrained=str(tiny_siglip), device="cpu")
+    enlarged = adapter.prepare_enlarged([noise(size) for size in SIZES], 1.25)["pixel_values"]
+    assert enlarged.dtype == torch.uint8 and enlarged.shape == (3, 3, 40, 40)
     corners = np.array([[0.0, 0.0], [0.9999, 0.9999], [0.5, 0.0]])
+    crops = adapter.crop({"pixel_values": enlarged}, corners)["pixel_values"]
+    assert torch.equal(crops[0], enlarged[0, :, :32, :32])
+    assert torch.equal(crops[1], enlarged[1, :, 8:, 8:])
+    assert torch.equal(crops[2], enlarged[2, :, 4:36, :32])
+    assert near(enlarged[1], np.asarray(noise(SIZES[1]).resize((40, 40), Image.Resampling.BICUBIC)))
+
+
+def test_clip_crops_are_cut_anywhere_in_the_resized_image(tiny_hf_clip):
+    """As torchvision's Resize(40) and RandomCrop(32) do it: the long side stays, so its ends can be cut out too."""
+    from PIL import Image
+
+    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    enlarged = adapter.prepare_enlarged([noise(size) for size in SIZES], 1.25)
+    assert [tuple(one.shape) for one in enlarged] == [(3, 40, 40), (3, 40, 80), (3, 120, 40)]
+    assert {one.dtype for one in enlarged} == {torch.uint8}
+    corners = np.array([[0.0, 0.0], [0.0, 0.9999], [0.9999, 0.5]])
     crops = adapter.crop(enlarged, corners)["pixel_values"]
-    whole = enlarged["pixel_values"]
-    assert torch.equal(crops[0], whole[0, :, :32, :32])
-    assert torch.equal(crops[1], whole[1, :, 8:, 8:])
-    assert torch.equal(crops[2], whole[2, :, 4:36, :32])
-    resized = np.asarray(pictures[0].resize((40, 40), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
-    assert np.abs(whole[0].numpy().astype(int) - resized).max() <= 2
+    assert crops.shape == (3, 3, 32, 32) and crops.dtype == torch.uint8
+    for place, (width, height), corner in ((1, (80, 40), (48, 0)), (2, (40, 120), (4, 88))):
+        resized = noise(SIZES[place]).resize((width, height), Image.Resampling.BICUBIC)
+        window = resized.crop((*corner, corner[0] + 32, corner[1] + 32))
+        assert near(crops[place], np.asarray(window)), place
+
+
+def test_every_place_of_the_resized_image_is_cut_alike_often(tiny_hf_clip):
+    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    columns = np.broadcast_to(np.arange(80, dtype=np.uint8), (40, 80))
+    image = torch.from_numpy(np.stack([columns] * 3))
+    corners = np.random.default_rng(0).random((4900, 2))
+    firsts = adapter.crop([image] * 4900, corners)["pixel_values"][:, 0, 0, 0].numpy()
+    counts = np.bincount(firsts, minlength=49)
+    assert len(counts) == 49 and counts.min() > 60 and counts.max() < 145
+
+
+def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task):
+    from PIL import Image
+
+    folder = folder_task()
+    for index, file in enumerate(sorted((folder / "pictures").glob("*.png"))):
+        Image.open(file).resize((30 + 20 * (index % 3), 40 - 5 * (index % 2))).save(file)
+    run = ttmbench.simple_evaluate(
+        "hf",
+        str(folder / "mine.yaml"),
+        model_args={"pretrained": str(tiny_hf_clip)},
+        ttm={**SHORT, "augment": True, "tau_start": 0.0},
+        device="cpu",
+        bootstrap_iters=0,
+        ttm_holdout=0.5,
+    )
+    assert run["ttm"]["mine"]["iterations"][-1]["selected"] > 0
 
 
 def test_augmentation_changes_training_and_is_drawn_by_seed():

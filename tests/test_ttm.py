@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from ttmbench import schedules
-from ttmbench.finetune import restore, snapshot
+from ttmbench.errors import UsageError
+from ttmbench.finetune import TrainingPairs, restore, snapshot
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.preparing import prepare
+from ttmbench.progress import bar
 from ttmbench.registry import build_registry
 from ttmbench.stage import Stage
 from ttmbench.taskfile import TaskFile
@@ -187,6 +189,88 @@ def test_selection_rules():
     assert select(labels, 0.75, by_share=True).tolist() == [True, False, False, False]
     assert select(labels, 0.0, by_share=True).tolist() == [True, False, True, True]
     assert not select(labels, 1.0, by_share=True).any()
+
+
+def test_the_share_rule_counts_as_the_authors_do():
+    """Rounded down, of all assigned pairs; a share that is a whole number of them in decimals is that number."""
+    labels = labels_with(np.arange(800.0), [False] * 800)
+    taus = np.linspace(0.5, 0.0, 10)
+    kept = [int(select(labels, tau, by_share=True).sum()) for tau in taus]
+    assert kept == [400, 444, 488, 533, 577, 622, 666, 711, 755, 800]
+    thirty = labels_with(np.arange(30.0), [False] * 30)
+    assert [int(select(thirty, tau, by_share=True).sum()) for tau in (0.9, 0.7, 0.4, 0.31)] == [3, 9, 18, 20]
+
+
+def test_ties_and_equal_scores_under_the_share_rule():
+    """Tied units count for the number and are never kept; of equals at the end of it the later ones are."""
+    tied = labels_with([9.0, 9.0, 1.0, 2.0], [True, True, False, False])
+    assert select(tied, 0.5, by_share=True).tolist() == [False, False, True, True]
+    assert select(tied, 0.75, by_share=True).tolist() == [False, False, False, True]
+    equal = labels_with([1.0, 5.0, 1.0, 1.0], [False] * 4)
+    assert select(equal, 0.5, by_share=True).tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize("given", [None, 50, 100, 7, 500])
+def test_a_batch_that_was_asked_for_is_used_as_given(model, given, monkeypatch):
+    """102 groups, or 204 pairs: the default of 50 becomes 51; a 50 that was asked for, and anything else, stays."""
+    import ttmbench.trainer
+    from ttmbench.trainer import Trainer
+
+    seen = []
+    monkeypatch.setattr(ttmbench.trainer, "finetune", lambda *_, batch, **__: seen.append(batch) or (0.0,))
+    groups = load("shapes_color", 20)
+    stage, _ = stage_of(model, groups)
+    for units, is_global in ((102, False), (204, True)):
+        both = Stage(stage.adapter, stage.prepared, 32, is_global, is_global)
+        trainer = Trainer(both, TTMConfig(batch_groups=given), 1e-4, 0, units)
+        trainer.train(1, TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int)), bar(1, "x", "epochs").__enter__())
+    assert seen == ([51, 102] if given is None else [given, 2 * given])
+
+
+def test_a_share_above_one_is_refused(model):
+    for name in ("tau_start", "tau_end"):
+        with pytest.raises(UsageError, match=rf"{name}=2 is no share between 0 and 1, as threshold=share takes it"):
+            TTMConfig().with_changes({"threshold": "share", name: 2}, "--ttm_args")
+        with pytest.raises(UsageError, match=rf"{name}=-0.5 is no share"):
+            TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args")
+    assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
+    assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
+    stage, raw = stage_of(model, load("shapes_color", 4), is_global=True)
+    with pytest.raises(UsageError, match=r"tau_start=2 .*threshold=share \(the default of the global variant\)"):
+        next(adapt(stage, raw, config=TTMConfig(tau_start=2), schedule=LINEAR, learning_rate=1e-4, seed=0))
+
+
+def test_a_run_refuses_such_a_share_before_the_model_is_loaded():
+    import ttmbench
+
+    with pytest.raises(UsageError, match=r"tau_start=2 is no share"):
+        ttmbench.simple_evaluate("hf", "shapes_color_global", model_args={"pretrained": "x"}, ttm={"tau_start": 2})
+
+
+def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
+    """7 groups in batches of 5: the mean is over groups, 5/7 and 2/7, not one half each."""
+    from ttmbench.finetune import finetune, make_optimizer
+
+    groups = load("shapes_color", 7)
+    prepared, _ = prepare(model, groups, 32)
+    seen = []
+    plain = model.matching_loss
+
+    class Watched(type(model)):
+        def matching_loss(self, images, captions):
+            loss = plain(images, captions)
+            seen.append((float(loss.detach()), len(images["pixel_values"])))
+            return loss
+
+    watched = object.__new__(Watched)
+    watched.__dict__.update(model.__dict__)
+    config = TTMConfig(epochs=1, batch_groups=5)
+    pairs = TrainingPairs(prepared.rows.images, prepared.rows.captions)
+    optimizer = make_optimizer(watched, config)
+    rng = np.random.default_rng(0)
+    (loss,) = finetune(watched, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=5, rng=rng)
+    assert [size for _, size in seen] == [10, 4]
+    assert loss == pytest.approx((5 * seen[0][0] + 2 * seen[1][0]) / 7) != pytest.approx((seen[0][0] + seen[1][0]) / 2)
 
 
 def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):

@@ -197,7 +197,7 @@ def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _taus(stage: Adaptation) -> list[float]:
-    if stage.settings.threshold == "share" or (stage.settings.threshold == "auto" and stage.spec.is_global):
+    if stage.settings.by_share(stage.spec.is_global):
         return [1 - share for share in (0.3, 0.4, 0.5, 0.6)]
     confidence, tie, _ = _confidence(stage)
     clear = confidence[~tie]

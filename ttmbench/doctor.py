@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -93,7 +95,7 @@ def look_at_model(spec: AdapterSpec) -> Finding:
     absent = [need for need in spec.needs if not _installed(need)]
     if absent:
         return Finding(
-            "model", spec.name, "missing", f"{absent[0]} is not installed", f"pip install {' '.join(spec.needs)}"
+            "model", spec.name, "missing", f"{absent[0]} is not installed", f"pip install {shlex.join(spec.needs)}"
         )
     try:
         files = locate_files(spec, {}, offline=True)
@@ -164,9 +166,21 @@ def _version(name: str) -> str | None:
 
 
 def _installed(need: str) -> bool:
-    """Whether a package is there, by the name of its distribution or of its module."""
-    plain = need.partition("[")[0]
-    return _version(plain) is not None or find_spec(plain.replace("-", "_")) is not None
+    """Whether a package is there, by the name of its distribution or of its module, with what its extras ask for."""
+    plain, _, extras = need.rstrip("]").partition("[")
+    if _version(plain) is None:
+        return find_spec(plain.replace("-", "_")) is not None
+    return all(_version(name) is not None for extra in extras.split(",") for name in _of_extra(plain, extra))
+
+
+def _of_extra(name: str, extra: str) -> list[str]:
+    """The distributions that an extra of an installed one asks for."""
+    asked = [one.partition(";") for one in requires(name) or ()]
+    return [
+        re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        for requirement, _, marker in asked
+        if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker)
+    ]
 
 
 def _devices() -> list[str]:

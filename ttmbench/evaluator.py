@@ -352,6 +352,8 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
         settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
+    if config.adapts:
+        settings.by_share(spec.is_global)
     return settings
 
 

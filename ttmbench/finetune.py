@@ -88,11 +88,12 @@ def finetune(
         batch: units in a batch.
         rng: orders the units anew in every epoch.
         crop_rng: places the crops of enlarged pictures, where the task was prepared for augmentation.
-        epoch_done: called with the mean loss of each epoch.
+        epoch_done: called with the loss of each epoch.
         at_once: what is in memory at a time; changes gradients by rounding at most.
 
     Returns:
-        Mean loss of every epoch.
+        Loss of every epoch: the mean over its batches, each weighted with its units, so that a smaller last batch
+        counts less. (The gradient of a batch is not weighted: every batch is one step.)
 
     Raises:
         TtmbenchError: the loss is not a finite number, or memory is too small.

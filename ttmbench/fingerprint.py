@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:
-    """Opens a picture, turns it upright and to RGB.
+    """Opens a picture and turns it upright (unless its source is to ignore that) and to RGB.
 
     Args:
         image: the picture.
@@ -30,7 +30,7 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
         DataError: it cannot be read; the message names picture and group.
     """
     try:
-        return as_rgb(image.open())
+        return as_rgb(image.open(), turn=image.exif == "apply")
     except Exception as error:
         if isinstance(error, TtmbenchError) and not isinstance(error, BadPicture):
             raise

@@ -87,13 +87,14 @@ def check_size(size: tuple[int, int]) -> None:
         )
 
 
-def as_rgb(picture: Image) -> Image:
-    """A picture turned upright and to RGB as models take it.
+def as_rgb(picture: Image, turn: bool = True) -> Image:
+    """A picture turned upright, if that is wanted, and to RGB as models take it.
 
     Transparency is dropped: the colours below it show. 16-bit grey is divided by 256; CMYK becomes RGB.
 
     Args:
         picture: as stored.
+        turn: whether the orientation that its EXIF data state is followed.
 
     Returns:
         An RGB picture.
@@ -106,7 +107,7 @@ def as_rgb(picture: Image) -> Image:
     from PIL import ImageOps
 
     check_size(picture.size)
-    upright = ImageOps.exif_transpose(picture)
+    upright = ImageOps.exif_transpose(picture) if turn else picture
     if upright.mode.startswith("I;16"):
         values = np.asarray(upright)
         return Pillow.fromarray((values >> 8).astype(np.uint8)).convert("RGB")

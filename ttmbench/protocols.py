@@ -204,7 +204,10 @@ class Augmentable(Protocol):
     """The option that augmentation needs: larger pictures, and windows cut from them (section B.1)."""
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
-        """As ``prepare_images``, but ``scale`` times as large in each direction. One row per picture, on the CPU."""
+        """As ``prepare_images``, but ``scale`` times as large in each direction, and with nothing cut off.
+
+        One row per picture, on the CPU. Rows of different sizes are a list; small numbers (uint8) keep it small.
+        """
         ...
 
     def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
@@ -212,8 +215,8 @@ class Augmentable(Protocol):
 
         Args:
             enlarged: rows of ``prepare_enlarged``.
-            corners: where each window lies between the top left (0) and the bottom right: fractions in [0, 1)
-                [images, 2], rows then columns.
+            corners: where each window lies between the top left (0) and the bottom right of its own enlarged picture:
+                fractions in [0, 1) [images, 2], rows then columns.
 
         Returns:
             What ``matching_loss`` takes as images.

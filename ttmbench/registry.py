@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -65,6 +66,10 @@ class Registry:
         """Every registered task by name, sorted; UsageError naming file and key if one is wrong."""
         return {name: self.task(name) for name in sorted(self.task_files)}
 
+    def is_named(self, word: str) -> bool:
+        """Whether a word names one task or task file; if not, it is a tag or a glob."""
+        return word in self.task_files or word.endswith(ENDINGS)
+
     def select_tasks(self, patterns: Sequence[str]) -> dict[str, TaskFile]:
         """Tasks by name, tag, glob or file, each once, in the order asked for.
 
@@ -79,7 +84,7 @@ class Registry:
         """
         chosen: dict[str, TaskFile] = {}
         for pattern in patterns:
-            if pattern in self.task_files or pattern.endswith(ENDINGS):
+            if self.is_named(pattern):
                 task = self.task(pattern)
                 chosen.setdefault(task.spec.task, task)
                 continue
@@ -307,7 +312,7 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
-        install = f"; pip install {' '.join(needs)}" if needs else ""
+        install = f"; pip install {shlex.join(needs)}" if needs else ""
         raise UsageError(f"{target} cannot be imported: {error}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error

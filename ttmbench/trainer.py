@@ -40,9 +40,12 @@ class Trainer:
     def __init__(self, stage: Stage, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
         self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
         images = stage.prepared.rows.images.shape[1]
-        default = config.batch_groups or (100 if images == 1 else 50)
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
-        self._batch = batch_units(units, default * (images if stage.is_global else 1))
+        per_group = images if stage.is_global else 1
+        if config.batch_groups is not None:
+            self._batch = config.batch_groups * per_group
+        else:
+            self._batch = batch_units(units, (100 if images == 1 else 50) * per_group)
         self._optimizer = make_optimizer(stage.adapter, config)
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 

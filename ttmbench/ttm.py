@@ -147,7 +147,7 @@ def adapt(
     """
     blind = _Blind(stage, seed)
     labels = blind.propose(scores)
-    by_share = config.threshold == "share" or (config.threshold == "auto" and stage.is_global)
+    by_share = config.by_share(stage.is_global)
     thresholds = np.asarray(schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations))
     if thresholds.shape != (config.iterations,) or not np.isfinite(thresholds).all():
         raise TtmbenchError(
@@ -256,14 +256,15 @@ def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray
     Args:
         labels: the candidates.
         threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
-        by_share: the share rule (section B.1).
+        by_share: the share rule (section B.1). The number to keep is that share of all units, tied ones included,
+            rounded down as the authors do; of units with equal confidence at the end of it, the later ones are kept.
 
     Returns:
         bool [units].
     """
     if not by_share:
         return (labels.confidence >= threshold) & ~labels.tie
-    keep = round((1 - threshold) * len(labels.tie))
+    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)  # 0.1 of 30 is 3, whatever 1 - 0.9 rounds to
     ranked = np.argsort(np.where(labels.tie, -np.inf, labels.confidence), kind="stable")[::-1]
     chosen = np.zeros(len(labels.tie), dtype=bool)
     chosen[ranked[: max(0, keep)]] = True

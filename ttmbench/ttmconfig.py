@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ttmbench.errors import UsageError
 
@@ -24,14 +24,16 @@ class TTMConfig(BaseModel):
         lr_floor: where the cosine inside an iteration ends, as a share of its start.
         weight_decay: of AdamW.
         betas: of AdamW.
-        batch_groups: groups in a batch; None takes 50, or 100 for groups with one image.
+        batch_groups: groups in a batch, as given; None takes 50, or 100 for groups with one image, and a little more
+            where that leaves a small rest (`batch_units`).
         keep_optimizer_state: carry AdamW's state from one iteration to the next.
         schedule: name of a threshold schedule.
         tau_start: tau_1; None or ``auto`` takes the margin that keeps ``coverage`` of the groups before any adaptation.
         tau_end: tau_T.
         coverage: share of groups that an automatic tau_1 keeps.
         threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
-            the top 1 - tau_t; ``auto`` is absolute for groups and share for the global variant.
+            the top 1 - tau_t, so that tau_1 and tau_T are shares in [0, 1]; ``auto`` is absolute for groups and share
+            for the global variant.
         augment: train on random crops of enlarged pictures.
         augment_scale: how much larger these are in each direction.
         lr_note: what a reader should know of where ``lr`` comes from; printed with the results.
@@ -68,6 +70,34 @@ class TTMConfig(BaseModel):
     @classmethod
     def _auto(cls, value: Any) -> Any:
         return None if value == "auto" else value
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> TTMConfig:
+        if self.threshold == "share":
+            self._check_shares("threshold=share")
+        return self
+
+    def by_share(self, is_global: bool) -> bool:
+        """Whether tau_t is a share, in the global variant or inside groups.
+
+        Raises:
+            UsageError: it is, and ``tau_start`` or ``tau_end`` is none.
+        """
+        shares = self.threshold == "share" or (self.threshold == "auto" and is_global)
+        if shares:
+            try:
+                self._check_shares("threshold=share (the default of the global variant)")
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        return shares
+
+    def _check_shares(self, rule: str) -> None:
+        for name, value in (("tau_start", self.tau_start), ("tau_end", self.tau_end)):
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(
+                    f"{name}={value:g} is no share between 0 and 1, as {rule} takes it: the top 1 - {name} are kept; "
+                    f"choose another {name}, or threshold=absolute for logits"
+                )
 
     def with_changes(self, changes: dict[str, Any], origin: str) -> TTMConfig:
         """A copy with some settings replaced.

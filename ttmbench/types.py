@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Track = Literal["zero_shot", "matching", "test_time", "oracle"]
 
+Exif = Literal["apply", "ignore"]
+"""What becomes of a picture's EXIF orientation: it is turned upright, or left as its pixels are stored."""
+
 
 @dataclass(frozen=True)
 class GroupShape:
@@ -46,12 +49,14 @@ class ImageRef:
         open: reads and decodes it.
         file: where it lies as a file of its own, if it does.
         read: gives its file's bytes, undecoded, where there are some; cheaper than opening it.
+        exif: how it is read.
     """
 
     name: str
     open: Callable[[], Image] = field(compare=False, repr=False)
     file: Path | None = field(default=None, compare=False, repr=False)
     read: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
+    exif: Exif = field(default="apply", compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ttmbench.data.loading import data_folder
 from ttmbench.doctor import Finding, look_at_model, look_at_task, surroundings, usable
 from ttmbench.download.files import amount
 from ttmbench.registry import build_registry
+from ttmbench.runconfig import split_names
 from ttmbench.terminal import complain, say
 from ttmbench.types import AdapterSpec
 
@@ -22,7 +23,8 @@ def doctor(options: argparse.Namespace) -> int:
     registry = build_registry(options.include_path or [])
     asked = options.tasks is not None or options.models is not None
     given = Path(options.data_dir) if options.data_dir else None
-    tasks = registry.select_tasks(options.tasks or ([] if asked else sorted(registry.task_files)))
+    names = [name for words in options.tasks or [] for name in split_names(words)]
+    tasks = registry.select_tasks(names or ([] if asked else sorted(registry.task_files)))
     models: dict[str, AdapterSpec] = {}
     for name in options.models or ([] if asked else sorted(registry.adapters)):
         spec = registry.adapter(name)

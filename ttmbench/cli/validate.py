@@ -13,6 +13,7 @@ from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.fingerprint import open_upright
 from ttmbench.registry import Registry, build_registry
+from ttmbench.runconfig import split_names
 from ttmbench.taskfile import TaskFile
 from ttmbench.terminal import say
 from ttmbench.types import Group, ImageRef
@@ -24,15 +25,24 @@ def validate(options: argparse.Namespace) -> int:
     """Prints one line a task; the exit code is that of the worst finding."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
-    names = options.tasks or sorted(registry.task_files)
     worst = 0
-    for name in names:
+    for name in _names(registry, options.tasks):
         try:
             say(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
             say(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst
+
+
+def _names(registry: Registry, asked: Sequence[str]) -> list[str]:
+    """Tasks by name, file, tag or glob, each once; what is none of them stays, so that its error gets a line."""
+    if not asked:
+        return sorted(registry.task_files)
+    found: dict[str, None] = {}
+    for word in (name for words in asked for name in split_names(words)):
+        found |= dict.fromkeys([word] if registry.is_named(word) else registry.select_tasks([word]))
+    return list(found)
 
 
 def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:

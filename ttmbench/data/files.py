@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, Loaded, OutOfReachError, below, data_folder, inside
 from ttmbench.data.loading import read_options as checked_options
 from ttmbench.data.origins import Origin
@@ -16,7 +18,7 @@ from ttmbench.data.rowfiles import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.pictures import open_picture
-from ttmbench.types import ImageRef, SourceRequest
+from ttmbench.types import Exif, ImageRef, SourceRequest
 
 
 class FileOptions(BaseModel):
@@ -28,6 +30,7 @@ class FileOptions(BaseModel):
         strip: left off the beginning of image names.
         fields: names of the cells, where rows are JSON lists.
         rows_per_group: consecutive rows that make one group.
+        exif: whether images are turned upright by their EXIF data.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,12 +39,54 @@ class FileOptions(BaseModel):
     strip: str = ""
     fields: tuple[str, ...] = ()
     rows_per_group: int = Field(1, ge=1)
+    exif: Exif = "apply"
 
 
 class AnnotationsOptions(FileOptions):
-    """Options of ``kind: annotations``; ``get`` says where each file or folder of the data folder comes from."""
+    """Options of ``kind: annotations``.
+
+    Attributes:
+        get: path below the data folder -> where the file or folder comes from.
+        also: other names for these paths (`ttmbench.data.layouts`).
+    """
 
     get: dict[str, Origin] = {}
+    also: Also = {}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where everything of an `annotations` source lies in the data folder.
+
+    Attributes:
+        options: with ``file`` and ``images`` as they are there.
+        paths: each path that has to be there, as documented -> as it is there.
+        missing: the documented paths that are nowhere.
+        roots: folders that images may lie in. A link in the place of a documented folder is the user's own
+            arrangement; the names in the data never lead out.
+    """
+
+    options: AnnotationsOptions
+    paths: dict[str, str]
+    missing: list[str]
+    roots: tuple[Path, ...]
+
+
+def find_annotations(base: Path, options: AnnotationsOptions) -> Found:
+    """Looks for the files and folders of a source, under all of their names."""
+    needed = needed_paths(options)
+    paths = {path: find(base, path, options.also) for path in needed}
+    images = paths.get(options.images)
+    if images is None:  # a folder that only holds what is needed
+        within = [path for path in needed if path != options.file and path.startswith(f"{options.images}/")]
+        inner = [path.removeprefix(f"{options.images}/") for path in within]
+        images = find(base, options.images, options.also, inner)
+        paths |= {path: f"{images}/{one}" for path, one in zip(within, inner, strict=True)}
+    located = options.model_copy(update={"file": paths[options.file], "images": images})
+    places = {path: below(base, name, "source") for path, name in paths.items()}
+    folders = [place for place in places.values() if place.is_dir()]
+    missing = [path for path, place in places.items() if not place.exists()]
+    return Found(located, paths, missing, (below(base, images, "source"), *folders))
 
 
 def read_annotations(request: SourceRequest) -> Loaded:
@@ -59,11 +104,16 @@ def read_annotations(request: SourceRequest) -> Loaded:
     """
     options = checked_options(AnnotationsOptions, request)
     base = request.data_dir or data_folder()
-    missing = [path for path in needed_paths(options) if not below(base, path, "source").exists()]
-    if missing:
-        raise OutOfReachError(_missing(missing, base, options.get))
-    loaded = read_files(base, options, request, hint=_hint([options.images], options.get))
-    return Loaded(loaded.groups, {"kind": "annotations", "images": options.images, **loaded.source})
+    found = find_annotations(base, options)
+    if found.missing:
+        raise OutOfReachError(_missing(found.missing, base, options.get))
+
+    def hint(name: str) -> str:
+        path = f"{options.images}/{name}".removeprefix("./")
+        return _hint([one for one in options.get if path.startswith(f"{one}/")], options.get)
+
+    loaded = read_files(base, found.options, request, found.roots, hint)
+    return Loaded(loaded.groups, {"kind": "annotations", "images": found.options.images, **loaded.source})
 
 
 def needed_paths(options: AnnotationsOptions) -> list[str]:
@@ -74,7 +124,11 @@ def needed_paths(options: AnnotationsOptions) -> list[str]:
 
 
 def read_files(
-    base: Path, options: FileOptions, request: SourceRequest, root: Path | None = None, hint: str = ""
+    base: Path,
+    options: FileOptions,
+    request: SourceRequest,
+    roots: Sequence[Path] = (),
+    hint: Callable[[str], str] = lambda name: "",
 ) -> Loaded:
     """Groups from a file of rows beside images.
 
@@ -82,8 +136,8 @@ def read_files(
         base: folder that the paths of the options start from.
         options: the paths, and how rows are read.
         request: columns, shape and limit.
-        root: where links of image files may lead; the images folder by default.
-        hint: how to mend a missing image.
+        roots: where links of image files may lead; the images folder by default.
+        hint: how to mend a missing image, by its name.
 
     Returns:
         The groups; file and digest as their source.
@@ -91,23 +145,45 @@ def read_files(
     Raises:
         DataError: the file or an image is not what it should be; file and group are named.
     """
-    file = below(base, options.file, "source.file")
-    folder = below(base, options.images, "source.images")
+    file, folder = _paths(base, options)
     present: set[str] = set()
 
     def image(one: ImageCell) -> ImageRef:
-        name = one.name.removeprefix(options.strip)
-        place = f"{options.file}: '{one.column}' of group {one.group_id}"
-        path = inside(folder, name, place, root)
+        name, path = _image(one, options, folder, roots)
         if name not in present:
             if not path.is_file():
-                raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint}")
+                raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint(name)}")
             present.add(name)
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes, options.exif)
 
     rows = read_rows(file, options.fields, name=str(file))
     groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))
-    return Loaded(groups, {"file": options.file, "sha256": digest(file)})
+    return Loaded(groups, {"file": options.file, "sha256": digest(file), "exif": options.exif})
+
+
+def missing_images(base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()) -> list[str]:
+    """Names of the images that rows name and that are not there, in their order; arguments and errors as above."""
+    file, folder = _paths(base, options)
+    there: dict[str, bool] = {}
+
+    def image(one: ImageCell) -> ImageRef:
+        name, path = _image(one, options, folder, roots)
+        if name not in there:
+            there[name] = path.is_file()
+        return ImageRef(name, partial(open_picture, path))
+
+    for _ in groups_from_rows(read_rows(file, options.fields), request, str(file), image, options.rows_per_group):
+        pass
+    return [name for name, is_there in there.items() if not is_there]
+
+
+def _paths(base: Path, options: FileOptions) -> tuple[Path, Path]:
+    return below(base, options.file, "source.file"), below(base, options.images, "source.images")
+
+
+def _image(one: ImageCell, options: FileOptions, folder: Path, roots: Sequence[Path]) -> tuple[str, Path]:
+    name = one.name.removeprefix(options.strip)
+    return name, inside(folder, name, f"{options.file}: '{one.column}' of group {one.group_id}", roots)
 
 
 def digest(file: Path) -> str:

@@ -54,7 +54,7 @@ def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) ->
     for source in sources:
         options = {key: value for key, value in source.items() if key != "columns"}
         try:
-            loaded = request.read(options, _with_columns(request, source.get("columns")))
+            loaded = request.read(options, with_columns(request, source.get("columns")))
         except OutOfReachError as error:
             reasons.append(str(error))
             passed.append(f"{source['kind']} {source.get('file') or source.get('path') or ''}".strip())
@@ -66,7 +66,8 @@ def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) ->
     raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
 
 
-def _with_columns(request: LoadRequest, columns: Any) -> SourceRequest:
+def with_columns(request: LoadRequest, columns: Any) -> SourceRequest:
+    """The request for one of several sources, whose ``columns`` may be its own; UsageError if they are none."""
     if columns is None:
         return request
     try:

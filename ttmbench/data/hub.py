@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,11 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
 
 from ttmbench.data.files import FileOptions, read_files
-from ttmbench.data.hub_cache import reach, snapshot, where_it_is
-from ttmbench.data.loading import Loaded, OutOfReachError, read_options
+from ttmbench.data.hub_cache import commit_of, snapshot, where_it_is
+from ttmbench.data.hub_tables import HuggingfaceOptions, open_table
+from ttmbench.data.layouts import Also
+from ttmbench.data.loading import Loaded, below, data_folder, read_options
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.pictures import open_picture
@@ -24,37 +25,37 @@ from ttmbench.types import Group, ImageRef, SourceRequest
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_CARD = "README.md"  # names splits, features and files of a dataset
 
-
-class HuggingfaceOptions(BaseModel):
-    """Options of ``kind: huggingface``.
+class HubFilesOptions(FileOptions):
+    """Options of ``kind: hub_files``: how files are read, and of which repository.
 
     Attributes:
-        path: id of a dataset, or a local folder of its files.
+        path: id of a dataset repository, or a local folder of its files.
         revision: commit.
-        split: of the dataset.
-        name: configuration of the dataset.
-        data_files: as in ``datasets.load_dataset``; a mapping of the split to its files fetches no other split.
-        drop_captions: true caption of a group to leave out -> why.
+        allow: patterns of the files to fetch; all by default.
+        also: id of the repository -> folders of the data folder that may hold its files.
     """
 
     model_config = ConfigDict(extra="forbid")
     path: str
     revision: str | None = None
-    split: str = "test"
-    name: str | None = None
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None
-    drop_captions: dict[str, str] = {}
-
-
-class HubFilesOptions(FileOptions):
-    """Options of ``kind: hub_files``: a repository, the files to fetch of it, and how they are read."""
-
-    model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
     allow: tuple[str, ...] = ()
+    also: Also = Field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+
+    def local_copy(self, data_dir: Path) -> Path | None:
+        """The folder of the user's own that has the files, if there is one."""
+        if Path(self.path).is_dir():
+            return Path(self.path)
+        for name in self.also.get(self.path, ()):
+            folder = below(data_dir, name, "source.also")
+            if (folder / self.file).is_file():
+                return folder
+        return None
 
 
 def read_huggingface(request: SourceRequest) -> Loaded:
@@ -73,14 +74,16 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     options = read_options(HuggingfaceOptions, request)
     import datasets
 
-    where = where_it_is(options.path, options.revision)
-    table = load_table(options, request.offline)
+    where = options.where
+    opened = open_table(options, request.data_dir or data_folder(), request.offline)
+    table = opened.rows
     pictures = [name for name, feature in table.features.items() if _holds_images(feature)]
     for column in pictures:
         feature = table.features[column]
         raw = datasets.Image(decode=False)
         table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))
-    roots = [Path(options.path)] if Path(options.path).is_dir() else _cache_folders()
+    own = opened.folder is not None and opened.revision is None
+    roots = [opened.folder] if own and opened.folder is not None else _cache_folders()
 
     def image(one: ImageCell) -> ImageRef:
         if one.column not in pictures:
@@ -90,14 +93,17 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
         place = f"{where}: '{one.column}' of group {one.group_id}"
         raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
-        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()))
+        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(pictures)
     rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
     groups = groups_from_rows(rows, replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
     kept = list(islice(_kept(groups, options.drop_captions, dropped), request.limit))
-    return Loaded(kept, {"dropped": dropped} if dropped else {})
+    record: dict[str, Any] = {"revision": opened.revision, "exif": options.exif}
+    if own and not Path(options.path).is_dir():
+        record["folder"] = str(opened.folder)
+    return Loaded(kept, record | ({"dropped": dropped} if dropped else {}))
 
 
 def read_hub_files(request: SourceRequest) -> Loaded:
@@ -114,73 +120,19 @@ def read_hub_files(request: SourceRequest) -> Loaded:
         DataError: a file is missing or not what it should be; file and group are named.
     """
     options = read_options(HubFilesOptions, request)
-    where = where_it_is(options.path, options.revision)
-    if Path(options.path).is_dir():
-        return read_files(Path(options.path), options, request)
+    own = options.local_copy(request.data_dir or data_folder())
+    if own is not None:
+        loaded = read_files(own, options, request)
+        said = {} if Path(options.path).is_dir() else {"folder": str(own)}
+        return Loaded(loaded.groups, {"revision": None, **said, **loaded.source})
     folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
     # In the hub's cache a snapshot's files are links to blobs beside the snapshots, in the same repository's folder.
-    root = folder.parents[1] if folder.parent.name == "snapshots" else None
+    roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
     try:
-        return read_files(folder, options, request, root, hint="; `ttmbench download` fetches it again")
+        loaded = read_files(folder, options, request, roots, hint=lambda name: "; `ttmbench download` fetches it again")
     except DataError as error:
-        raise type(error)(f"{where}: {error}") from None
-
-
-def load_table(options: HuggingfaceOptions, offline: bool) -> Any:
-    """The split of a dataset, as the library ``datasets`` gives it.
-
-    The files of a repository are fetched into the hub's cache at their revision and read from there. The library's own
-    cache, which knows neither revisions nor chosen files once the network is gone, is asked only if they are not there.
-
-    Args:
-        options: which.
-        offline: never touch the network.
-
-    Returns:
-        The table.
-
-    Raises:
-        OutOfReachError: the dataset is neither in a cache nor to be fetched.
-        DataError: it cannot be read.
-    """
-    import datasets
-
-    def load(path: str, **more: Any) -> Any:
-        # The card counts all splits; with a choice of files, these counts would be an error.
-        checks = "no_checks" if options.data_files else None
-        names: dict[str, Any] = {"split": options.split, "data_files": options.data_files, "verification_mode": checks}
-        fetch = partial(datasets.load_dataset, path, options.name, **names, **more)
-        shown = not datasets.are_progress_bars_disabled()
-        if not sys.stderr.isatty():
-            datasets.disable_progress_bars()
-        try:
-            return reach(where_it_is(options.path, options.revision), options.path, offline, fetch)
-        finally:
-            if shown:
-                datasets.enable_progress_bars()
-
-    if Path(options.path).is_dir():
-        return load(options.path)
-    try:
-        folder = snapshot(options.path, options.revision, tables_of(options), offline)
-    except OutOfReachError:
-        if not offline:
-            raise
-    else:
-        if any(folder.rglob("*.parquet")):
-            return load(str(folder))
-    return load(options.path, revision=options.revision)
-
-
-def tables_of(options: HuggingfaceOptions) -> list[str]:
-    """Patterns of the files that hold a dataset's tables."""
-    chosen = options.data_files
-    if chosen is None:
-        return [_CARD, "*.parquet"]
-    parts = chosen.values() if isinstance(chosen, dict) else [chosen]
-    patterns = [pattern for part in parts for pattern in ([part] if isinstance(part, str) else part)]
-    # For the hub, unlike for the library, "**/" stands for one folder at least.
-    return [_CARD, *patterns, *(one.removeprefix("**/") for one in patterns if one.startswith("**/"))]
+        raise type(error)(f"{options.where}: {error}") from None
+    return Loaded(loaded.groups, {"revision": commit_of(folder), **loaded.source})
 
 
 def _kept(groups: Iterator[Group], drop: dict[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,6 +57,28 @@ def snapshot(path: str, revision: str | None, patterns: list[str] | None, offlin
         local_files_only=offline,
     )
     return Path(reach(where_it_is(path, revision), path, offline, fetch))
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that a folder of the hub's cache holds; None for any other folder.
+
+    >>> commit_of(Path("hub/datasets--a--b/snapshots/" + "0" * 40)) == "0" * 40, commit_of(Path("/mine/snapshot"))
+    (True, None)
+    """
+    is_commit = re.fullmatch(r"[0-9a-f]{40}", folder.name) is not None
+    return folder.name if folder.parent.name == "snapshots" and is_commit else None
+
+
+def list_files(path: str, revision: str | None) -> list[str]:
+    """Names of all files of a dataset repository, from the hub.
+
+    Raises:
+        OutOfReachError: it cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    fetch = partial(HfApi().list_repo_files, path, repo_type="dataset", revision=revision)
+    return list(reach(where_it_is(path, revision), path, False, fetch))
 
 
 def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -128,14 +128,14 @@ def below(base: Path, relative: str, what: str) -> Path:
     return base / relative
 
 
-def inside(base: Path, relative: str, what: str, root: Path | None = None) -> Path:
+def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> Path:
     """A path that data name below a folder, links followed; anything else is refused.
 
     Args:
         base: the folder that the path starts from.
         relative: the path.
         what: names the place, for the message.
-        root: where links may lead: this folder or anything below it. The base itself by default.
+        roots: where links may lead: one of these folders or anything below it. The base itself by default.
 
     Returns:
         The path, links followed.
@@ -144,12 +144,12 @@ def inside(base: Path, relative: str, what: str, root: Path | None = None) -> Pa
         DataError: the path leaves its folder.
     """
     path = base / relative
-    # Before links are followed: with a wider root, ".." must not reach what lies beside the base.
+    # Before links are followed: with wider roots, ".." must not reach what lies beside the base.
     lexical = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(base))
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a null character
         raise DataError(f"{what}: {relative!r} is no usable path ({error})") from None
-    if not lexical or not resolved.is_relative_to((root or base).resolve()):
+    if not lexical or not any(resolved.is_relative_to(root.resolve()) for root in roots or (base,)):
         raise DataError(f"{what}: '{relative}' leaves the folder {base}")
     return resolved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,7 @@ class Origin(BaseModel):
     Attributes:
         url: http or https address of the file, or of the archive.
         page: where a person gets it, if no address can be fetched without asking.
+        name: what its owner calls the file, where the address does not tell.
         unpack: the address is an archive (zip, tar, tar.gz, ...) whose content becomes the path.
         member: file or folder of the archive that becomes the path; without it all of the archive, less the folders
             that hold everything.
@@ -25,6 +26,7 @@ class Origin(BaseModel):
 
     url: str | None = None
     page: str | None = None
+    name: str | None = None
     unpack: bool = False
     member: str | None = None
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
@@ -46,8 +48,20 @@ class Origin(BaseModel):
             raise ValueError("'member' is a part of an archive, so it needs 'unpack: true'")
         return self
 
+    @property
+    def drive_id(self) -> str | None:
+        """The published id of a file of Google Drive; None for any other address.
+
+        >>> Origin(url="https://drive.google.com/uc?id=19KG").drive_id
+        '19KG'
+        """
+        address = urlsplit(self.url or "")
+        return parse_qs(address.query).get("id", [None])[0] if address.hostname == "drive.google.com" else None
+
     def __str__(self) -> str:
-        return f"{self.url or self.page}{' (unpacked)' if self.unpack else ''}"
+        drive = f"Google Drive id {self.drive_id}" if self.drive_id else None
+        known = ", ".join(one for one in (self.name, drive) if one)
+        return f"{self.url or self.page}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
 
 
 class TagFile(BaseModel):

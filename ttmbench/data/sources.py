@@ -19,7 +19,7 @@ from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import UsageError
 from ttmbench.limits import limit
 from ttmbench.pictures import open_picture
-from ttmbench.types import Group, ImageRef, SourceRequest
+from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
 
 class RenderedOptions(BaseModel):
@@ -32,11 +32,12 @@ class RenderedOptions(BaseModel):
 
 
 class FolderOptions(BaseModel):
-    """Options of ``kind: folder``: a file of groups and the folder that its image paths start from."""
+    """Options of ``kind: folder``: a file of groups, the folder that its image paths start from, how these are read."""
 
     model_config = ConfigDict(extra="forbid")
     path: str
     images: str = "."
+    exif: Exif = "apply"
 
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
@@ -76,7 +77,7 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     def image(one: ImageCell) -> ImageRef:
         name = one.name
         path = inside(images, name, f"{file}: '{one.column}' of group {one.group_id}")
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes, options.exif)
 
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 

@@ -7,14 +7,15 @@ scene, and the first one is true.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from ttmbench.data.first import first_at_hand
 from ttmbench.data.loading import Loaded, LoadRequest, read_options
@@ -31,7 +32,26 @@ RELATIONS = {  # relation as file names have it -> the word that tells it in a c
 }
 OPTIONS = 4
 _NAME = re.compile(rf"(?P<first>.+?)_(?P<relation>{'|'.join(RELATIONS)})_(?P<second>.+)")
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _ARTICLES = {"a", "an", "the"}
+
+
+class WrongLabels(BaseModel):
+    """Two photographs whose files show each other's relation. The two names alone may be written as a list.
+
+    Attributes:
+        photographs: their names.
+        sha256: of the two files as they were published, in this order, where that is known.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    photographs: tuple[str, str]
+    sha256: tuple[Digest, Digest] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return {"photographs": value} if isinstance(value, list | tuple) else value
 
 
 class WhatsupOptions(BaseModel):
@@ -40,14 +60,15 @@ class WhatsupOptions(BaseModel):
     Attributes:
         of: sources of the photographs, one with its four captions a row, in the order in which they are tried.
         relations: two relations that make a 2x2 group of each scene; without them each photograph is a 1x4 group.
-        wrong_labels: pairs of photographs known to show each other's relation, as ``object_relation_object``.
-        fix_labels: exchange the images of these pairs.
+        wrong_labels: pairs of photographs known to show each other's relation, as ``object_relation_object``, each
+            alone or with the digests of its files.
+        fix_labels: exchange the images of these pairs, unless they have been corrected.
     """
 
     model_config = ConfigDict(extra="forbid")
     of: list[dict[str, Any]] = Field(min_length=1)
     relations: tuple[str, str] | None = None
-    wrong_labels: list[tuple[str, str]] = []
+    wrong_labels: list[WrongLabels] = []
     fix_labels: bool = True
 
 
@@ -88,19 +109,25 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     """
     options = read_options(WhatsupOptions, request)
     _check(options, request.shape)
-    raw = first_at_hand(options.of, replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None))
+    raw = first_at_hand(options.of, of_photographs(request))
     scenes = _scenes(_photo(group) for group in raw.groups)
-    corrections = _exchange(scenes, options.wrong_labels) if options.fix_labels else []
+    fixed = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
     groups = _pairs(scenes, options.relations) if options.relations else _singles(scenes)
     record = {
         "kind": "whatsup",
         "relations": list(options.relations) if options.relations else None,
         "fix_labels": options.fix_labels,
-        "corrections": corrections,
+        "corrections": [f"images of {pair} exchanged" for pair, check in fixed.items() if check.exchange],
+        "label_checks": {pair: check.said for pair, check in fixed.items()},
         "data": raw.source,
         "revision": raw.source.get("revision"),
     }
     return Loaded(list(islice(groups, request.limit)), record)
+
+
+def of_photographs(request: LoadRequest) -> LoadRequest:
+    """The request for the single photographs, whatever groups are made of them."""
+    return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
 
 
 def _check(options: WhatsupOptions, shape: GroupShape) -> None:
@@ -175,22 +202,60 @@ def _scenes(photos: Iterable[Photo]) -> dict[str, dict[str, Photo]]:
     return scenes
 
 
-def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Gives each photograph of a wrongly labelled pair the other's image, in place; says what was done."""
+@dataclass(frozen=True)
+class _Check:
+    """Whether the images of a pair are to be exchanged, and what that rests on."""
+
+    exchange: bool
+    said: str
+
+
+def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, _Check]:
+    """Gives each photograph of a wrongly labelled pair the other's image, in place, unless the data are corrected.
+
+    Returns:
+        What was looked at and done, by pair.
+    """
     by_name = {photo.name: photo for scene in scenes.values() for photo in scene.values()}
-    done = []
+    done = {}
     for pair in pairs:
-        absent = [name for name in pair if name not in by_name]
+        absent = [name for name in pair.photographs if name not in by_name]
         if absent:
             raise DataError(
                 f"the label correction needs photograph {absent[0]}, which the data do not have; "
                 "--task_args fix_labels=false takes the labels as they are"
             )
-        one, other = by_name[pair[0]], by_name[pair[1]]
-        scenes[one.scene][one.relation] = replace(one, image=other.image)
-        scenes[other.scene][other.relation] = replace(other, image=one.image)
-        done.append(f"images of {one.name} and {other.name} exchanged")
+        one, other = (by_name[name] for name in pair.photographs)
+        check = _still_wrong(one, other, pair.sha256)
+        if check.exchange:
+            scenes[one.scene][one.relation] = replace(one, image=other.image)
+            scenes[other.scene][other.relation] = replace(other, image=one.image)
+        done[f"{one.name} and {other.name}"] = check
     return done
+
+
+def _still_wrong(one: Photo, other: Photo, published: tuple[str, str] | None) -> _Check:
+    """Whether the two files still show each other's relation, as far as that can be told."""
+    if _says(one) == other.relation and _says(other) == one.relation:
+        return _Check(False, "corrected: their captions have been exchanged in the data; nothing is done")
+    if published is None:
+        return _Check(True, "not checked: no digest known")
+    if one.image.read is None or other.image.read is None:
+        return _Check(True, "not checked: the images have no bytes to compare")
+    found = tuple(hashlib.sha256(photo.image.read()).hexdigest() for photo in (one, other) if photo.image.read)
+    if found == published:
+        return _Check(True, "checked: the files are those that were published with the error")
+    if found == published[::-1]:
+        return _Check(False, "corrected: the files have been exchanged in the data; nothing is done")
+    return _Check(True, f"not checked: the digests {found[0][:12]} and {found[1][:12]} are not those known")
+
+
+def _says(photo: Photo) -> str | None:
+    """The relation that the captions tell; None if they do not."""
+    try:
+        return told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1]
+    except DataError:
+        return None
 
 
 def _singles(scenes: Mapping[str, Mapping[str, Photo]]) -> Iterator[Group]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,6 +139,33 @@ class DataFile:
         forget(part)
         record.write(self.data_dir, self.path, about)
         return said
+
+
+@dataclass(frozen=True)
+class RowsFile(DataFile):
+    """A file of rows, or the folder that it comes in: not whole before the images that it names are there.
+
+    Attributes:
+        why_not_whole: what is missing of the images, and what to do; None where nothing is, or where it is the other
+            needs that are missing.
+    """
+
+    why_not_whole: Callable[[], str | None]
+
+    def missing(self) -> str | None:
+        """As of any file; and which of the images are not there."""
+        return super().missing() or self.why_not_whole()
+
+    def fetch(self, web: Web) -> str:
+        """As of any file; images that are missing in a folder of the user's own are not fetched into it.
+
+        Raises:
+            OutOfReachError: also then; the message says what to do.
+        """
+        why = self.why_not_whole() if super().missing() is None else None
+        if why is not None:
+            raise OutOfReachError(f"{self.path}: {why}")
+        return super().fetch(web)
 
 
 def amount(size: int | None) -> str:

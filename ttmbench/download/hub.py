@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench.data.hub import HubFilesOptions, HuggingfaceOptions, tables_of
+from ttmbench.data.hub import HubFilesOptions
 from ttmbench.data.hub_cache import snapshot, where_it_is
+from ttmbench.data.hub_tables import HuggingfaceOptions, incomplete, open_table, planned_tables, tables_of
 from ttmbench.data.loading import OutOfReachError
+from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from ttmbench.download.web import Web
@@ -46,14 +49,15 @@ class _Repository:
                 self.options.path,
                 repo_type="dataset",
                 revision=self.options.revision,
-                allow_patterns=self._patterns(),
+                allow_patterns=self._planned(),
                 dry_run=True,
             )
             return sum(one.file_size or 0 for one in planned if one.will_download)
         except Exception:  # the size is a courtesy: whatever is wrong is told when the dataset is fetched
             return None
 
-    def _patterns(self) -> list[str] | None:
+    def _planned(self) -> list[str] | None:
+        """Patterns of the files to fetch, without fetching any."""
         raise NotImplementedError
 
     def _part(self) -> str:
@@ -67,27 +71,31 @@ class HubDataset(_Repository):
     options: HuggingfaceOptions
 
     def missing(self) -> str | None:
-        """Whether its tables are in the hub's cache, or the whole dataset in that of the library ``datasets``."""
+        """Whether the tables of its split are in the hub's cache, or all of it in that of the library ``datasets``."""
         try:
-            folder = snapshot(self.options.path, self.options.revision, self._patterns(), offline=True)
+            patterns = tables_of(self.options, offline=True)
+            folder = snapshot(self.options.path, self.options.revision, patterns, offline=True)
         except OutOfReachError:
             folder = None
-        if folder is not None and any(folder.rglob("*.parquet")):
-            return None
+        if folder is not None:
+            absent = incomplete(self.options, folder)
+            if absent:
+                return f"incomplete: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''} is not in the cache"
+            if any(path.is_file() for path in folder.rglob("*.parquet")):
+                return None
         return None if _in_datasets_cache(self.options) else "it is not in the cache"
 
     def fetch(self, web: Web) -> str:
         """Fetches its tables; a dataset without any is left to the library ``datasets``."""
-        folder = snapshot(self.options.path, self.options.revision, self._patterns(), offline=False)
+        patterns = tables_of(self.options, offline=False)
+        folder = snapshot(self.options.path, self.options.revision, patterns, offline=False)
         if not any(folder.rglob("*.parquet")):
-            from ttmbench.data.hub import load_table
-
-            load_table(self.options, offline=False)
+            open_table(self.options, Path(), offline=False)
             return "fetched by the library datasets"
         return _said(folder)
 
-    def _patterns(self) -> list[str]:
-        return tables_of(self.options)
+    def _planned(self) -> list[str]:
+        return planned_tables(self.options)
 
     def _part(self) -> str:
         return f", {self.options.split}" if self.options.data_files else ""
@@ -95,24 +103,44 @@ class HubDataset(_Repository):
 
 @dataclass(frozen=True)
 class HubFiles(_Repository):
-    """Loose files of a repository."""
+    """Loose files of a repository.
+
+    Attributes:
+        images_missing: given the folder, the names of the images that its rows name and that are not there.
+    """
 
     options: HubFilesOptions
+    images_missing: Callable[[Path], list[str]] = lambda folder: []
 
     def missing(self) -> str | None:
         """Whether they are in the hub's cache."""
         try:
-            folder = snapshot(self.options.path, self.options.revision, self._patterns(), offline=True)
+            folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=True)
         except OutOfReachError:
             return "it is not in the cache, or not all of it"
-        return None if (folder / self.options.file).is_file() else f"{self.options.file} is not in the cache"
+        if not (folder / self.options.file).is_file():
+            return f"{self.options.file} is not in the cache"
+        try:
+            absent = self.images_missing(folder)
+        except TtmbenchError as error:
+            return str(error)
+        return f"incomplete: {count_of_images(absent)} not in the cache" if absent else None
 
     def fetch(self, web: Web) -> str:
         """Fetches them."""
-        return _said(snapshot(self.options.path, self.options.revision, self._patterns(), offline=False))
+        return _said(snapshot(self.options.path, self.options.revision, self._planned(), offline=False))
 
-    def _patterns(self) -> list[str] | None:
+    def _planned(self) -> list[str] | None:
         return list(self.options.allow) or None
+
+
+def count_of_images(names: list[str]) -> str:
+    """How many images there are, and the first.
+
+    >>> count_of_images(["a.jpg"]), count_of_images(["a.jpg", "b.jpg"])
+    ('image a.jpg is', '2 images (a.jpg and others) are')
+    """
+    return f"image {names[0]} is" if len(names) == 1 else f"{len(names)} images ({names[0]} and others) are"
 
 
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:

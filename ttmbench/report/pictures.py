@@ -22,7 +22,7 @@ from ttmbench.report.taskdata import load_again
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ttmbench.types import Group, ImageRef
+    from ttmbench.types import Exif, Group, ImageRef
 
 Images = Literal["thumbnails", "links", "none"]
 SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
@@ -166,15 +166,15 @@ def _address(image: ImageRef, options: PictureOptions) -> str:
         if image.file is None:
             raise ValueError(f"{image.name} is no file of its own")
         return quote(Path(os.path.relpath(image.file.resolve(), options.page_folder.resolve())).as_posix())
-    return thumbnail(image.open())
+    return thumbnail(image.open(), image.exif)
 
 
-def thumbnail(picture: Image) -> str:
-    """A small copy as a data URI, without the metadata of the original; transparent pixels become white."""
+def thumbnail(picture: Image, exif: Exif) -> str:
+    """A small copy as a data URI, turned as the run read it, without metadata; transparent pixels become white."""
     from PIL import Image as Pillow
     from PIL import ImageOps
 
-    small = ImageOps.exif_transpose(picture).convert("RGBA")
+    small = (ImageOps.exif_transpose(picture) if exif == "apply" else picture).convert("RGBA")
     small.thumbnail((SIDE, SIDE), Pillow.Resampling.LANCZOS)
     paper = Pillow.new("RGBA", small.size, "white")
     paper.alpha_composite(small)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from ttmbench.store.entryfile import ENDING, Entry
 from ttmbench.store.folder import PICTURES
+from ttmbench.store.pixels import reading_digest
 from ttmbench.types import ImageRef
 
 if TYPE_CHECKING:
@@ -133,6 +133,6 @@ def _file(image: ImageRef) -> str | None:
     if image.read is None:
         return None
     try:
-        return hashlib.sha256(image.read()).hexdigest()
+        return reading_digest(image).hex()
     except Exception:  # whatever it is, opening the picture says it properly
         return None

@@ -65,10 +65,10 @@ class KeptPixels:
         return self._load()
 
     def _file(self, image: ImageRef) -> bytes | None:
-        """Digest of a picture's file; None if it has none or it cannot be read, which opening it says properly."""
+        """What a picture is kept by; None if it has no file or that cannot be read, which opening it says properly."""
         if image.read is not None and image.name not in self._files:
             with suppress(OSError, TtmbenchError):
-                self._files[image.name] = hashlib.sha256(image.read()).digest()
+                self._files[image.name] = reading_digest(image)
         return self._files.get(image.name)
 
     def flush(self) -> None:
@@ -93,3 +93,20 @@ class KeptPixels:
         if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
             return "it is no table of digests"
         return None
+
+
+def reading_digest(image: ImageRef) -> bytes:
+    """sha256 of a picture's file and of how it is read: what its pixels depend on beside the decoders.
+
+    Args:
+        image: with bytes to read.
+
+    Returns:
+        The digest; that of the bytes alone for a picture that is turned upright.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    assert image.read is not None, "asked for pictures that have bytes"
+    digest = hashlib.sha256(image.read()).digest()
+    return digest if image.exif == "apply" else hashlib.sha256(b"exif ignored:" + digest).digest()

@@ -1,0 +1,141 @@
+"""EXIF orientation: followed for user's tasks, and as the paper's authors did for theirs; told apart wherever kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+import ttmbench
+from ttmbench.errors import UsageError
+from ttmbench.fingerprint import Fingerprint, open_upright
+from ttmbench.registry import build_registry
+from ttmbench.report.pictures import thumbnail
+from ttmbench.store.scores import ScoreStore
+from ttmbench.taskfile import TaskFile
+from ttmbench.types import Group, ImageRef
+
+
+def turned(path: Path | None = None) -> bytes:
+    """A photograph of 30x20 pixels, red on its left, which its EXIF data say to turn by a quarter."""
+    picture = Image.new("RGB", (30, 20), "blue")
+    picture.paste("red", (0, 0, 15, 20))
+    exif = Image.Exif()
+    exif[274] = 6
+    stream = io.BytesIO()
+    picture.save(stream, "JPEG", exif=exif, quality=95)
+    if path is not None:
+        path.write_bytes(stream.getvalue())
+    return stream.getvalue()
+
+
+def read_in_folder(folder: Path, **source: object) -> Group:
+    spec = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))
+    spec["source"] |= source
+    (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    registry = build_registry()
+    return registry.load(registry.task(str(folder / "mine.yaml"))).groups[0]
+
+
+def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_task):
+    folder = folder_task()
+    turned(folder / "pictures" / "0_0.png")
+    upright = open_upright(read_in_folder(folder).images[0], "g0")
+    ignored = open_upright(read_in_folder(folder, exif="ignore").images[0], "g0")
+    assert upright.size == (20, 30) and upright.getpixel((10, 2))[0] > 200 > 50 > upright.getpixel((10, 27))[0]
+    assert ignored.size == (30, 20) and ignored.getpixel((2, 10))[0] > 200 > 50 > ignored.getpixel((27, 10))[0]
+    with pytest.raises(UsageError, match="'exif': input should be 'apply' or 'ignore'"):
+        read_in_folder(folder, exif="follow")
+
+
+def test_both_readings_of_a_file_are_kept_apart(tmp_path):
+    """One store, one file, one model: digests of pixels and prepared pictures are those of the reading."""
+    from ttmbench.model_adapters import tiny_clip
+    from ttmbench.preparing import prepare
+
+    file = tmp_path / "x.jpg"
+    turned(file)
+    store, adapter = ScoreStore(tmp_path / "store"), tiny_clip.load(device="cpu")
+    digests, rows = {}, {}
+    for _ in range(2):
+        for exif in ("apply", "ignore"):
+            image = ImageRef("x", lambda: Image.open(file), file, file.read_bytes, exif)
+            groups = [Group("g", (image,), ("a", "b"))]
+            kept, pixels = store.pictures(adapter), store.pixels("task")
+            prepared, digest = prepare(adapter, groups, 4, None, Fingerprint(groups, pixels), kept)
+            pixels.flush()
+            assert digests.setdefault(exif, digest) == digest
+            assert (rows.setdefault(exif, prepared.images["pixel_values"]) == prepared.images["pixel_values"]).all()
+    assert digests["apply"] != digests["ignore"] and not (rows["apply"] == rows["ignore"]).all()
+
+
+def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):
+    folder = folder_task()
+    turned(folder / "pictures" / "0_0.png")
+    found = []
+    for exif in ("apply", "ignore", "apply"):
+        read_in_folder(folder, exif=exif)
+        run = ttmbench.simple_evaluate(
+            "tiny-clip", str(folder / "mine.yaml"), device="cpu", bootstrap_iters=0, use_cache=str(tmp_path / "store")
+        )
+        assert run["datasets"]["mine"]["source"]["exif"] == exif
+        found.append(run.scores["mine"]["none"][0].groups)
+    assert (found[0] == found[2]).all() and not (found[0][0] == found[1][0]).all()
+
+
+def test_the_papers_tasks_read_as_the_authors_did():
+    """They open files of SugarCrepe, MMVP and WhatsUp by Pillow alone; the library datasets turns the other two."""
+    for name, task in build_registry().all_tasks().items():
+        if name.startswith("shapes_"):
+            continue
+        expected = "apply" if name.startswith(("winoground", "colorswap")) else "ignore"
+        source = task.spec.source
+        for one in source.get("of", [source]):
+            assert one["exif"] == expected, name
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
+    """The mirror's cells hold the files' bytes; decoding by the library datasets would turn them."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "data" / "sugarcrepe").mkdir(parents=True)
+    (tmp_path / "data" / "coco" / "val2017").mkdir(parents=True)
+    content = turned(tmp_path / "data" / "coco" / "val2017" / "1.jpg")
+    rows = {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}}
+    (tmp_path / "data" / "sugarcrepe" / "swap_att.json").write_text(json.dumps(rows), encoding="utf-8")
+    text = datasets.List(datasets.Value("string"))
+    table = datasets.Dataset.from_dict(
+        {"image": [{"bytes": content, "path": None}], "tested_labels": [["yes", "no"]]},
+        features=datasets.Features({"image": datasets.Image(), "tested_labels": text}),
+    )
+    assert table[0]["image"].size == (20, 30), "datasets turns it"
+    (tmp_path / "mirror" / "data").mkdir(parents=True)
+    table.to_parquet(tmp_path / "mirror" / "data" / "test-00000-of-00001.parquet")
+    registry = build_registry()
+    spec = registry.task("sugarcrepe_swap_att").spec
+    files, mirror = spec.source["of"]
+    sizes = []
+    for one in (files, {**mirror, "path": str(tmp_path / "mirror")}):
+        source = {"kind": "first_of", "of": [one]}
+        group = spec.group.model_copy(update={"n_groups": 1})
+        task = TaskFile(spec.model_copy(update={"source": source, "group": group}), None)
+        loaded = registry.load(task, data_dir=tmp_path / "data", offline=True)
+        assert loaded.source["exif"] == "ignore"
+        sizes.append(open_upright(loaded.groups[0].images[0], "0").size)
+    assert sizes == [(30, 20), (30, 20)]
+
+
+def test_pages_show_what_the_model_saw():
+    import base64
+
+    shown = []
+    for exif in ("apply", "ignore"):
+        data = thumbnail(Image.open(io.BytesIO(turned())), exif)
+        shown.append(Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).size)
+    assert shown == [(20, 30), (30, 20)]
