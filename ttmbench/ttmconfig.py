@@ -71,6 +71,16 @@ class TTMConfig(BaseModel):
             raise ValueError("each of the two should be at least 0 and less than 1")
         return value
 
+    @field_validator("lr", mode="before")
+    @classmethod
+    def _not_chosen(cls, value: Any) -> Any:
+        if value == "auto":
+            raise ValueError(
+                "give a number: no rule that chooses it without labels held on all built-in tasks "
+                "(docs/learning-rate.md); 'ttmbench analyze lr' shows what depends on it"
+            )
+        return value
+
     @field_validator("tau_start", mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:
