@@ -57,10 +57,10 @@ def test_every_name_and_every_dataset_has_a_copy():
         arguments = registry.adapter(name).model_args
         assert arguments["pretrained"] in COPIES
     assert {repo for repo, _ in TAGS.values()} <= set(COPIES)
-    for name, task in all_tasks(registry).items():
-        source = json.dumps(dict(task.spec.source))
-        if any(f'"{repo}"' in source for repo in COPIES) and name not in ("colorswap_train", "winoground_global"):
-            assert name in TASKS
+    sources = {name: json.dumps(dict(task.spec.source)) for name, task in all_tasks(registry).items()}
+    of_copies = {name for name, source in sources.items() if any(f'"{repo}"' in source for repo in COPIES)}
+    twice = {name for name in of_copies if name.endswith(("_global", "_train"))}  # the same table, read otherwise
+    assert of_copies - twice == set(TASKS)
     assert all(copy_of(task) in COPIES for task in TASKS)
 
 
@@ -105,7 +105,7 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, tmp_path):
 
     asked = len(hub.log)
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
-    validated, ran = run_commands([f"validate {names} --offline", run], environment, tmp_path)
+    validated, ran = run_commands([f"validate {' '.join(SOME_TASKS)} --offline", run], environment, tmp_path)
     check_validated(validated, SOME_TASKS)
     check_done([ran])
     assert len(hub.log) == asked
@@ -129,10 +129,9 @@ def test_a_gated_dataset_says_what_to_do(hub, tmp_path, token):
     (done,) = run_commands(["download colorswap"], hub.environment(tmp_path, token), tmp_path)
     said = done.out + done.err
     assert done.code == 4 and "Traceback" not in said and not hub.fetched()
-    if token == "hf_nobody":
-        assert "HF_TOKEN" in said or "Invalid credentials" in said or "token" in said
-    else:
-        assert "accept its terms at https://huggingface.co/datasets/stanfordnlp/colorswap and set HF_TOKEN" in said
+    assert "HF_TOKEN" in said
+    if token != "hf_nobody":  # the hub does not know such a token, and says nothing of terms
+        assert "accept its terms at https://huggingface.co/datasets/stanfordnlp/colorswap" in said
 
 
 def test_a_hub_that_falters_is_asked_again(hub, tmp_path):

@@ -131,7 +131,7 @@ def test_every_task(ttmbench, hub, tmp_path):
     sent = {name.rpartition("/")[2].rpartition("-000")[0] for name in hub.fetched("datasets/")}
     assert not sent & {"train", "VG_Relation", "VG_Attribution", "COCO_Order"}
     asked = len(hub.log)
-    check_validated(typed(ttmbench, f"validate {names} --offline", environment, tmp_path), TASKS)
+    check_validated(typed(ttmbench, f"validate {' '.join(TASKS)} --offline", environment, tmp_path), TASKS)
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
     check_done([typed(ttmbench, run, environment, tmp_path)])
     assert len(hub.log) == asked

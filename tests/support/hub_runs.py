@@ -95,7 +95,7 @@ def check_same(online: list[Run], offline: list[Run]) -> None:
     for one, other in zip(online, offline, strict=True):
         assert (one.model, one.arguments) == (other.model, other.arguments)
         first, second = one.document, other.document
-        assert first["status"] == second["status"] == "complete", one
+        assert first["status"] == second["status"] == "done", one
         assert first["results"] == second["results"], one
         assert first["model_info"]["source"] == second["model_info"]["source"], one
         assert first["datasets"] == second["datasets"], one

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ttmbench._util.console import say
+from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.task_file import task_schema
 from ttmbench.errors import UsageError
@@ -39,7 +40,9 @@ def show(options: argparse.Namespace) -> int:
         metrics = {
             metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
         }
-        say(json.dumps({**spec.model_dump(mode="json"), "metrics": metrics}, indent=2, ensure_ascii=False))
+        presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
+        shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
+        say(json.dumps(shown, indent=2, ensure_ascii=False))
         return 0
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]

@@ -1,10 +1,9 @@
-"""From a run's configuration to analyses and their files: what ``ttmbench analyze`` does, as a function."""
+"""From a run's configuration to analyses: what ``ttmbench analyze`` does, as a function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ttmbench._util.redact import redact, scrub_values, secrets_of
@@ -17,50 +16,58 @@ from ttmbench.evaluator.settings import check_config, model_settings, store_of, 
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
-from ttmbench.report import plots
 from ttmbench.results import environment
-from ttmbench.results.files import safe_name, to_json, write_atomically
 from ttmbench.scoring.alpha import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
 SCHEMA_VERSION = "1.0"
+_READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
 
 def analyze_tasks(
-    analysis: str, config: RunConfig, taus: Sequence[float] | None, started: datetime, command: Sequence[str] = ()
-) -> Iterator[tuple[dict[str, Any], list[Path]]]:
+    analysis: str,
+    config: RunConfig,
+    started: datetime,
+    command: Sequence[str] = (),
+    *,
+    taus: Sequence[float] | None = None,
+    lrs: Sequence[float] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Runs one analysis for each task of a configuration.
 
     Args:
         analysis: one of `ttmbench.ttm.analysis.ANALYSES`, or ``alpha``.
-        config: model, tasks and settings; ``output_path`` is a folder.
-        taus: for ``tau``: the first thresholds to compare.
-        started: time in the file names.
+        config: model, tasks and settings.
+        started: when it began, for the record.
         command: the command line, for the record.
+        taus: for ``tau``: the first thresholds to compare.
+        lrs: for ``lr``: the learning rates to compare.
 
     Yields:
-        The document, and the files that hold it and its pictures.
+        The document of each task.
 
     Raises:
-        UsageError: the model cannot be analysed so, or the files cannot be written.
+        UsageError: the model cannot be analysed so.
         DataError: data or weights out of reach.
     """
     check_config(config)
     with deterministic(config.deterministic, config.seed), naming_what_cannot():
-        yield from _analyses(analysis, config, taus, started, command)
+        yield from _analyses(analysis, config, started, command, {"taus": taus, "lrs": lrs})
 
 
 def _analyses(
-    analysis: str, config: RunConfig, taus: Sequence[float] | None, started: datetime, command: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], list[Path]]]:
+    analysis: str,
+    config: RunConfig,
+    started: datetime,
+    command: Sequence[str],
+    grids: Mapping[str, Sequence[float] | None],
+) -> Iterator[dict[str, Any]]:
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
     store = store_of(config)
-    folder = Path(config.output_path or ".") / safe_name(config.model_name)
-    stamp = started.strftime("%Y-%m-%dT%H-%M-%S.%f")
     for task in tasks.values():
         settings = task_settings(registry, config, task.spec)
         enlarge = settings.augment_scale if settings.augment and analysis in TRAINS else None
@@ -97,10 +104,12 @@ def _analyses(
                 stage = adaptation(registry, config, opened, settings, [opened_by_name[name] for name in _SUPERVISION])
             said = {
                 "metric": metric.name,
-                "reads_labels": "to report; the curve 'oracle' also to select",
+                "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
                 "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
                 "seeds": list(stage.seeds) if analysis in TRAINS else [],
-                "data": ANALYSES[analysis](Question(stage, metric, taus, config.bootstrap_iters, config.interval)),
+                "data": ANALYSES[analysis](
+                    Question(stage, metric, **grids, bootstrap_iters=config.bootstrap_iters, interval=config.interval)
+                ),
             }
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -120,7 +129,7 @@ def _analyses(
             "command": redact(command),
         }
         document = scrub_values(document, secrets_of(config.model_args))
-        yield document, _write(folder, f"{analysis}_{task.spec.task}_{stamp}", document)
+        yield document
 
 
 def _check(analysis: str, config: RunConfig, adapter: Any) -> None:
@@ -132,15 +141,3 @@ def _check(analysis: str, config: RunConfig, adapter: Any) -> None:
         analysis in TRAINS and not can_adapt(adapter)
     ):
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
-
-
-def _write(folder: Path, stem: str, document: dict[str, Any]) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output_path {folder} cannot be written to: {error.strerror or error}") from None
-    files = [folder / f"{stem}.json", folder / f"{stem}.png", folder / f"{stem}.svg"]
-    write_atomically(files[0], lambda path: path.write_text(to_json(document), encoding="utf-8"))
-    for file in files[1:]:
-        write_atomically(file, lambda path, kind=file.suffix[1:]: plots.save(document, path, kind))  # type: ignore[misc]
-    return files

@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.cache.scores import ScoreStore, open_store
-from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.config import RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks
 from ttmbench.data.loading import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
@@ -91,7 +91,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
             raise UsageError(
                 f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
             )
-        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
+        settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
     if config.adapts:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
+from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
@@ -113,6 +113,7 @@ class Adaptation:
         runs = self._every_seed("ttm", self._supervised(own_choice), notify=True, finished=finished)
         record = {
             "hyperparameters": self._hyperparameters(),
+            "learning_rate": self._rate_record(),
             "preset": self.preset,
             "variant": self.spec.matching,
             "seeds": list(self.seeds),
@@ -306,9 +307,13 @@ class Adaptation:
         return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
     def _notes(self) -> list[str]:
-        if self.settings.lr is None:
-            return [f"no learning rate is known for this model and task; {self.learning_rate} is the default"]
-        return [f"learning rate {self.settings.lr}: {self.settings.lr_note}"] if self.settings.lr_note else []
+        note = self._rate_record()["note"]
+        return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
+
+    def _rate_record(self) -> dict[str, Any]:
+        stated = self.settings.lr is not None
+        note = self.settings.lr_note or (None if stated else NO_LEARNING_RATE)
+        return {"value": self.learning_rate, "source": "stated" if stated else "default", "note": note}
 
 
 def _final(runs: Sequence[_SeedRun]) -> list[Scores]:
