@@ -1,7 +1,7 @@
 """Writes the table of all named models into docs/models.md, from the catalogue.
 
-python scripts/model_table.py write    # after the catalogue changed
-python scripts/model_table.py check    # fails if the page's table is not what the catalogue says
+python scripts/docs/model_table.py write    # after the catalogue changed
+python scripts/docs/model_table.py check    # fails if the page's table is not what the catalogue says
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import argparse
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
 START, END = "<!-- models -->", "<!-- /models -->"
 HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
 # Kinds of models that the test-time stage can train.
-TRAINED = ("hf", "open_clip_models", "itc", "itm", "vqascore", "tiny_clip")
+TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
 
 
 def table() -> str:
@@ -49,7 +49,7 @@ def table() -> str:
 def _repository(kind: str, arguments: dict[str, str]) -> str:
     if kind == "tiny_clip":
         return "[part of ttmbench](builtin.md)"
-    if kind != "open_clip_models":
+    if kind != "open_clip":
         return f"[{arguments['pretrained']}](https://huggingface.co/{arguments['pretrained']})"
     import open_clip
 
@@ -68,7 +68,7 @@ def main() -> None:
     after = rest.partition(END)[2]
     new = f"{before}{START}\n{table()}\n{END}{after}"
     if action == "check" and new != text:
-        sys.exit(f"{PAGE.name}: its table is not that of the catalogue; run `python scripts/model_table.py write`")
+        sys.exit(f"{PAGE.name}: its table is not that of the catalogue; run `python scripts/docs/model_table.py write`")
     if action == "write":
         PAGE.write_text(new, encoding="utf-8")
 
