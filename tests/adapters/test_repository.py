@@ -1,0 +1,174 @@
+"""Repositories of the hub as adapters see them: listed once, asked again while busy, taken from the cache without it.
+
+The hub's protocol itself is in ``tests/hub``; here its library is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters import catalog, tiny_clip
+from ttmbench.model_adapters._shared import hub
+from ttmbench.model_adapters._shared.pretrained import find, locate
+from ttmbench.model_adapters._shared.repository import find_repository
+from ttmbench.plugins.models import arguments_of, locate_files
+from ttmbench.plugins.registry import build_registry
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD, NEW = "a" * 40, "b" * 40
+
+
+class Busy(Exception):
+    """An answer of a server that is no answer."""
+
+    def __init__(self, status: int | None, **headers: str) -> None:
+        super().__init__(f"status {status}")
+        if status is not None:
+            self.response = SimpleNamespace(status_code=status, headers=headers)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits, none of which is waited."""
+    found: list[float] = []
+    monkeypatch.setattr(hub.time, "sleep", found.append)
+    return found
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A hub's cache with one repository at two commits, of which main is the newer."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    root = tmp_path / "hub" / "models--me--model"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text(NEW, encoding="utf-8")
+    for commit in (OLD, NEW):
+        folder = root / "snapshots" / commit
+        folder.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors"):
+            (folder / name).write_text("{}", encoding="utf-8")
+    return root
+
+
+def answering(monkeypatch, *answers):
+    """Replaces the question for a repository's files; an exception is raised, anything else returned, one a call."""
+    given = list(answers)
+
+    def model_info(self, name, revision=None):
+        answer = given.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    return given
+
+
+def listing(commit: str, *names: str) -> SimpleNamespace:
+    return SimpleNamespace(sha=commit, siblings=[SimpleNamespace(rfilename=name) for name in names])
+
+
+def test_a_busy_hub_is_asked_again(monkeypatch, waits):
+    left = answering(monkeypatch, Busy(429, **{"Retry-After": "7"}), Busy(503), listing(NEW, "config.json"))
+    found = find_repository("me/model")
+    assert (found.commit, found.files, left) == (NEW, {"config.json"}, []) and waits == [7.0, 2.0]
+
+
+def test_waiting_is_bounded(monkeypatch, waits):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "/nonexistent")
+    answering(monkeypatch, *(Busy(500, **{"Retry-After": "86400"}) for _ in range(hub.TRIES)))
+    with pytest.raises(DataError, match=f"it answered 500, and again after {hub.TRIES} tries"):
+        find_repository("me/model")
+    assert waits == [hub.LONGEST_WAIT] * (hub.TRIES - 1)
+
+
+def test_what_will_not_pass_is_asked_once(monkeypatch, waits):
+    left = answering(monkeypatch, Busy(404), listing(NEW))
+    with pytest.raises(DataError, match="neither a folder here nor to be had"):
+        find_repository("me/model")
+    assert len(left) == 1 and not waits
+
+
+@pytest.mark.parametrize("error", [Busy(None), ConnectionError("refused")])
+def test_without_an_answer_the_cache_is_taken(monkeypatch, cache, waits, error):
+    answering(monkeypatch, error, error)
+    assert find_repository("me/model").commit == NEW
+    assert find_repository("me/model", OLD).commit == OLD
+
+
+def test_offline_nothing_is_asked(monkeypatch, cache):
+    answering(monkeypatch)
+    found = find("me/model", offline=True)
+    assert found.files.commit == NEW and found.files.folder == cache / "snapshots" / NEW
+    assert locate(pretrained="me/model", revision=OLD, offline=True)[0].provenance() == {
+        "name": "me/model",
+        "commit": OLD,
+        "files": ["model.safetensors"],
+        "format": "safetensors",
+    }
+    with pytest.raises(DataError, match=f"nor in {re.escape(constants.HF_HUB_CACHE)} at revision v2; run once"):
+        find("me/model", "v2", offline=True)
+    with pytest.raises(DataError, match=r"nor in .* at revision \.\./main"):
+        find("me/model", "../main", offline=True)
+    (cache / "snapshots" / NEW / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"only in part: it lacks model\.safetensors; `ttmbench download"):
+        find("me/model", offline=True)
+
+
+def test_a_repository_that_changes_meanwhile_is_no_mixture(monkeypatch, cache):
+    answering(monkeypatch, listing(OLD, "config.json", "model.safetensors"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(cache / "snapshots" / NEW))
+    with pytest.raises(DataError, match="was changed on the hub while it was fetched"):
+        find("me/model")
+
+
+def test_one_set_of_weights_is_chosen(monkeypatch, cache):
+    names = ["model.safetensors", "pytorch_model.bin", "tf_model.h5", "onnx/model.onnx", "tokenizer.json", "README.md"]
+    answering(monkeypatch, listing(NEW, "config.json", *names), listing(NEW, "config.json", *names[1:]))
+    asked: list[list[str]] = []
+
+    def download(name, revision, allow_patterns):
+        asked.append(allow_patterns)
+        return str(cache / "snapshots" / NEW)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    locate(pretrained="me/model")
+    locate(pretrained="me/model")
+    small = ["config.json", "tokenizer.json"]
+    assert asked == [small, ["model.safetensors"], small, ["pytorch_model.bin"]]
+
+
+def test_names_are_pinned_and_weights_of_ones_own_leave_the_pin_behind():
+    named = [spec for spec in catalog.adapters() if spec.card is not None and not spec.name.startswith("tiny-clip")]
+    unpinned = {spec.name for spec in named if "revision" not in spec.model_args}
+    assert unpinned == {"flava-itc", "flava-itm"}, "no commit of these is known"
+    for spec in named:
+        if spec.name not in unpinned:
+            assert re.fullmatch("[0-9a-f]{40}", spec.model_args["revision"]), spec.name
+            assert "revision" not in arguments_of(spec, {"pretrained": "./mine"}), spec.name
+            assert arguments_of(spec, {"revision": "main"})["revision"] == "main"
+
+
+def test_kinds_tell_their_files():
+    registry = build_registry()
+    ours = locate_files(registry.adapter("tiny-clip"), {}, offline=True)
+    assert [one.weights for one in ours or ()] == [("model.safetensors",)] and not ours[0].are_pickles
+    assert locate_files(registry.adapter("hf"), {}, offline=True) is None, "nothing is named"
+    assert locate_files(registry.adapter("gpt-4.1"), {}, offline=True) is None, "a server has no files"
+    with pytest.raises(UsageError, match="training_seed"):
+        tiny_clip.locate(training_seed=7)
+
+
+def test_the_table_in_the_docs_is_that_of_the_catalogue():
+    script = ROOT / "scripts" / "docs" / "model_table.py"
+    done = subprocess.run([sys.executable, str(script), "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
