@@ -61,7 +61,7 @@ def what_to_install(error: BaseException) -> str | None:
     while seen is not None:
         names = list(dict.fromkeys(_missing(seen)))
         if names:
-            return " ".join(["pip install", *dict.fromkeys(shlex.quote(_requirement(name)) for name in names)])
+            return " ".join(["pip install", *dict.fromkeys(shlex.quote(_as_ours(name) or name) for name in names)])
         seen = seen.__cause__
     return None
 
@@ -69,8 +69,9 @@ def what_to_install(error: BaseException) -> str | None:
 def _missing(error: BaseException) -> Iterator[str]:
     """What one error calls missing, by name or title, and the words of a command that it tells to type."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        if "." not in error.name or error.name.startswith("google."):  # else the package is there, in another version
-            yield error.name.split(".")[0]
+        module = "google" if error.name == "google.protobuf" else error.name
+        if _as_ours(module) is not None:  # of another module we do not know what to install, or it is a part of one
+            yield module
         return
     said = str(error)
     if _READS_AS_TIKTOKEN in said:
@@ -85,23 +86,23 @@ def _missing(error: BaseException) -> Iterator[str]:
                 yield from (found.get("one") or found["many"]).split(", ")
 
 
-def _requirement(name: str) -> str:
-    """A package as we require it: with our bound, as the extra that brings it, or as it is."""
-    name = _PIP_NAMES.get(name.lower(), name)
+def _as_ours(name: str) -> str | None:
+    """A package as we require it: with our bound, or as the extra that brings it; None if we know nothing of it."""
+    known = _PIP_NAMES.get(name.lower())
     try:
         ours = requires("ttmbench") or []
     except PackageNotFoundError:  # a checkout that is not installed
         ours = []
     for one in ours:
         requirement, _, marker = one.partition(";")
-        if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) != _plain(name):
+        if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) != _plain(known or name):
             continue
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)
         if extra is None:
             return requirement.strip().replace(" ", "")
         if extra[1] not in ("dev", "test"):
             return f"ttmbench[{extra[1]}]"
-    return name
+    return known
 
 
 def _plain(name: str) -> str:

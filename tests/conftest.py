@@ -17,8 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take any time
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")

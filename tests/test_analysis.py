@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttmbench import analysis, plots
+from ttmbench import analysis, learningrates, plots
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.registry import build_registry
 from ttmbench.testtime import Adaptation
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.ttm import PseudoLabels
+from ttmbench.ttmconfig import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.types import Scores
 
 REGISTRY = build_registry()
@@ -83,7 +84,7 @@ def test_taus_keep_15_to_30_percent():
     )
 
 
-@pytest.mark.parametrize("name", ["thresholds", "schedules", "supervision", "oracle", "tau"])
+@pytest.mark.parametrize("name", ["thresholds", "schedules", "supervision", "oracle", "tau", "lr"])
 def test_every_analysis_writes_numbers_and_pictures(name, tmp_path, capsys):
     options = SHORT if name in analysis.TRAINS else []
     assert main(["analyze", name, *QUICK, *options, "--seeds", "0,1", "-o", str(tmp_path)]) == 0
@@ -141,6 +142,8 @@ def test_wrong_options_say_so(capsys, tmp_path):
     for options, message in (
         (["nothing", *QUICK], "known: thresholds"),
         (["thresholds", *QUICK, "--taus", "1,2"], "belongs to the analysis 'tau'"),
+        (["thresholds", *QUICK, "--lrs", "1,2"], "belongs to the analysis 'lr'"),
+        (["lr", *QUICK, "--lrs", "1e-4,0"], "learning rates above 0"),
         (["tau", *QUICK, "--taus", "a,b"], "numbers separated by commas"),
         (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "is a folder"),
         (["thresholds", "--model", "tiny-clip"], "--tasks is needed"),
@@ -160,3 +163,87 @@ def test_names_from_data_cannot_break_a_picture(tmp_path):
     }
     plots.save(document, tmp_path / "x.svg", "svg")
     assert "<b>" not in (tmp_path / "x.svg").read_text()
+
+
+# --- learning rates -------------------------------------------------------------------------------------------
+
+
+def seen(captions, tie=None, seed=0, **more) -> learningrates.Seen:
+    return learningrates.Seen(seed, labels_of(captions, tie), (), (), None, **more)
+
+
+def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
+    captions = np.array(captions)
+    tie = np.zeros(len(captions), dtype=bool) if tie is None else np.array(tie)
+    return PseudoLabels(captions, np.ones(len(captions)) if confidence is None else np.array(confidence), tie)
+
+
+def test_the_grid_has_the_rate_that_would_be_used_and_reaches_the_authors():
+    assert learningrates.grid(5e-4) == (3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
+    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(learningrates.grid(DEFAULT_LEARNING_RATE))
+
+
+def test_seeds_agree_where_they_match_alike_and_a_tie_is_like_nothing():
+    one, other = [[0, 1], [1, 0], [0, 1], [0, 1]], [[0, 1], [0, 1], [0, 1], [0, 1]]
+    assert learningrates.agreement([seen(one), seen(other)]) == 0.75
+    assert learningrates.agreement([seen(one), seen(other), seen(one)]) == pytest.approx((0.75 + 1 + 0.75) / 3)
+    tied = [False, False, False, True]
+    assert learningrates.agreement([seen(one, tied), seen(other)]) == 0.5
+    assert learningrates.agreement([seen(one)]) is None
+    broken = replace(seen(one), matching=None, diverged="the loss became nan")
+    assert learningrates.agreement([seen(one), seen(other), broken]) is None
+
+
+def test_the_surest_quarter_is_that_of_the_raw_model():
+    before = labels_of([[0, 1]] * 8, confidence=[1, 2, 3, 4, 5, 6, 7, 9], tie=[False] * 7 + [True])
+    after = labels_of([[1, 0]] * 6 + [[0, 1]] * 2)
+    assert learningrates.confident_kept(before, after) == 0.5, "units 5 and 6; the tied one is not sure"
+    assert learningrates.confident_kept(labels_of([[0, 1]], [True]), after) is None
+
+
+def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
+    """A permutation of every group's captions, as the audit makes it, leaves agreement and what is kept alone."""
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(size=(40, 2, 3)) for _ in range(3)]
+    order = rng.permuted(np.broadcast_to(np.arange(3), (40, 3)), axis=1)
+    moved = [np.take_along_axis(one, order[:, None, :], axis=2) for one in scores]
+    found = []
+    for three in (scores, moved):
+        labels = [learningrates.matchings(Scores(one.astype(np.float32)), False) for one in three]
+        runs = [learningrates.Seen(seed, one, (), (), None) for seed, one in enumerate(labels)]
+        found.append((learningrates.agreement(runs), learningrates.confident_kept(labels[0], labels[1])))
+    assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1
+
+
+def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
+    import ttmbench
+
+    options = [*SHORT, "--seeds", "0,1", "--lrs", "1e-3,5e-4,1e6", "-o", str(tmp_path)]
+    assert main(["analyze", "lr", *QUICK, *options]) == 0
+    document = json.loads(next(tmp_path.rglob("*.json")).read_text())
+    assert "the rest of the data reads none" in document["reads_labels"]
+    data = document["data"]
+    assert [rate["lr"] for rate in data["rates"]] == [5e-4, 1e-3, 1e6] and data["default"] == 5e-4
+    run = ttmbench.simple_evaluate(
+        "tiny-clip",
+        "shapes_color",
+        ttm={"iterations": 2, "epochs": 1, "lr": 1e-3},
+        limit=24,
+        device="cpu",
+        seeds=[0, 1],
+    )
+    record, rate = run["ttm"]["shapes_color"], data["rates"][1]
+    assert rate["final"] == run.results["shapes_color"]["group_match,ttm"]
+    assert np.ravel(rate["loss"]).tolist() == [one["loss"][-1] for one in record["iterations"]]
+    assert np.ravel(rate["selected"]).tolist() == [one["selected"] for one in record["iterations"]]
+    assert rate["final_loss"] == [row[-1] for row in rate["loss"]] and 0 < rate["agreement"] <= 1
+    broken = data["rates"][2]
+    assert (broken["final"], broken["agreement"], broken["metric"]) == (None, None, [None, None])
+    assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
+    printed = capsys.readouterr().out
+    assert "lr = 0.0005 (would be used)" in printed and "diverged with 2 of 2 seeds" in printed
+
+
+def test_a_picture_of_learning_rates_that_all_diverge_is_drawn(tmp_path):
+    assert main(["analyze", "lr", *QUICK, *SHORT, "--lrs", "1e6", "-o", str(tmp_path)]) == 0
+    assert len(list(tmp_path.rglob("*.png"))) == 1

@@ -189,6 +189,17 @@ def test_a_missing_shard_is_found_and_named(tmp_path):
     assert missing("colorswap", tmp_path)[0], "a link without its file is no shard"
 
 
+def test_task_args_reach_the_sources_of_a_list():
+    task = build_registry().task("whatsup_a")
+    files, mirror = task.with_source({"revision": SHA, "exif": "apply", "fix_labels": False}).spec.source["of"]
+    assert mirror["revision"] == SHA and "revision" not in files and files["exif"] == mirror["exif"] == "apply"
+    assert task.with_source({"fix_labels": False}).spec.source["of"] == task.spec.source["of"]
+    own = task.with_source({"revision": SHA, "fix_labels": False}).spec.source
+    assert own["fix_labels"] is False and "revision" not in own
+    assert task.spec.source["of"][1]["revision"] is None, "the task itself stays as it is"
+    assert build_registry().task("winoground").with_source({"revision": SHA}).spec.source["revision"] == SHA
+
+
 # --- which files hold a split --------------------------------------------------------------------------------
 
 NAMES = [

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from ttmbench.cli import main
+from ttmbench.evaluator import task_settings
 from ttmbench.registry import build_registry
+from ttmbench.runconfig import RunConfig
 from ttmbench.ttmconfig import TTMConfig
 
 TASKS = Path(__file__).resolve().parents[1] / "tasks"
@@ -104,6 +106,22 @@ def test_every_row_of_the_tables_is_a_preset_and_nothing_else_is(specs):
         assert set(written) <= known | {"keep_optimizer_state"}, f"{where}: only what has a source"
     assert "likely, not certain" in presets["colorswap", "siglip-b16"]["lr_note"]
     assert "# not legible" in (TASKS / "mmvp_vlm.yaml").read_text(encoding="utf-8")
+
+
+def test_an_unknown_learning_rate_says_what_is_used_instead(capsys, specs):
+    """In ``show`` and in the settings of a run: two of the 21 presets have a rate that is known."""
+    registry = build_registry()
+    for task, model, *_ in TABLES:
+        config = RunConfig(model=model, tasks=[task], ttm=True, ttm_preset="paper")
+        settings = task_settings(registry, config, specs[task])
+        assert main(["show", task]) == 0
+        shown = json.loads(capsys.readouterr().out)["ttm"][model]
+        assert (shown["lr"], shown.get("lr_note")) == (settings.lr, settings.lr_note)
+        if (task, model) not in RATES:
+            said = "the paper's value is legible in no copy at hand; 1e-05 is this package's default, 4e-05 that of the"
+            assert shown["lr"] is None and shown["lr_note"].startswith(said), (task, model)
+        given = task_settings(registry, config.model_copy(update={"ttm_args": {"lr": 1e-4}}), specs[task])
+        assert (given.lr, given.lr_note) == (1e-4, None), "who says a rate knows where it comes from"
 
 
 def test_the_sixteen_tasks_of_the_paper_have_their_tag(specs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import tomllib
 from importlib.metadata import requires
@@ -74,6 +75,38 @@ def test_what_transformers_says_of_a_sentencepiece_file_it_takes_for_tiktoken():
     assert what_to_install(caught.value) == f"pip install {ours('sentencepiece')} {ours('protobuf')} tiktoken"
 
 
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "file"),
+    [
+        ("siglip", "SiglipTokenizer", "spiece.model"),
+        ("mt5", "T5Tokenizer", "spiece.model"),
+        ("llama", "LlamaTokenizer", "tokenizer.model"),
+    ],
+)
+def test_the_plain_install_reads_sentencepiece_files(tmp_path, kind, tokenizer, file):
+    import sentencepiece
+    from transformers import AutoTokenizer
+
+    text = [f"a photo of a {color} {thing}" for color in ("red", "blue", "green") for thing in ("dog", "cat", "square")]
+    with (tmp_path / file).open("wb") as model:
+        special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text),
+            model_writer=model,
+            vocab_size=30,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **special,
+        )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    named = {"tokenizer_class": tokenizer, "unk_token": "<unk>", "eos_token": "</s>", "pad_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named), encoding="utf-8")
+    words = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(words).__name__ == tokenizer
+    ids = words("a red dog").input_ids
+    assert len(ids) > 3 and words.decode(ids, skip_special_tokens=True).strip() == "a red dog"
+
+
 def test_two_missing_packages_make_one_command():
     both = "X requires the SentencePiece library but it was not found.\nX requires the protobuf library but it was not"
     assert what_to_install(ImportError(f"{both} found.")) == f"pip install {ours('sentencepiece')} {ours('protobuf')}"
@@ -86,7 +119,7 @@ def test_two_missing_packages_make_one_command():
         (missing("httpx2"), "pip install 'ttmbench[api]'"),
         (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
         (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
-        (missing("flash_attn"), "pip install flash_attn"),
+        (missing("cv2"), "pip install opencv-python"),
         (
             ImportError(
                 "Package `num2words` is required to run SmolVLM processor. Install it with `pip install num2words`."
@@ -131,6 +164,8 @@ def test_the_error_behind_an_error_is_looked_at():
         OSError("openai/clip does not appear to have a file named model.safetensors"),
         ImportError("cannot import name 'AutoModelForImageTextToText' from 'transformers'"),
         missing("transformers.models.tomorrow"),
+        missing("configuration_of_some_repository"),
+        missing("google.cloud"),
         # said of an incomplete folder too, where both are installed
         ValueError("You need to have sentencepiece or tiktoken installed to convert a slow tokenizer to a fast one."),
         ValueError("pip install"),

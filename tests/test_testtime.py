@@ -366,6 +366,13 @@ def test_auto_is_a_word_for_the_automatic_threshold():
     assert TTMConfig().with_changes({"tau_start": "auto"}, "test").tau_start is None
 
 
+def test_a_learning_rate_is_not_chosen_by_itself(capsys):
+    """No rule held (docs/learning-rate.md), and the message says where to look instead."""
+    assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_args", "lr=auto"]) == 2
+    said = capsys.readouterr().err
+    assert "'lr': give a number" in said and "'ttmbench analyze lr'" in said and "docs/learning-rate.md" in said
+
+
 def test_what_is_known_of_a_learning_rate_is_told_unless_it_is_replaced():
     known = TTMConfig().with_changes({"lr": 4e-5, "lr_note": "likely"}, "preset")
     assert known.lr_note == "likely"

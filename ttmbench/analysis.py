@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench import stats
+from ttmbench import learningrates, stats
 from ttmbench.errors import UsageError
 from ttmbench.finetune import restored
+from ttmbench.learningrates import agreement, observe
 from ttmbench.matching import match_global, match_groups
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.summary import metric_chance, metric_mean, metric_values
 from ttmbench.supervision import oracle as oracle_supervision
 from ttmbench.testtime import Adaptation
-from ttmbench.ttm import Supervision, own_choice
+from ttmbench.ttm import Step, Supervision, own_choice
 from ttmbench.types import MetricSpec
 
 BAND = (0.15, 0.30)  # share of groups that tau_1 should keep (section 3.2)
@@ -35,6 +36,7 @@ class Question:
         stage: the model on a task; its ``seeds`` are run one by one.
         metric: the metric that the curves show.
         taus: values of tau_1 to compare, logits (shares under the share rule); None chooses by coverage.
+        lrs: learning rates to compare; None takes `ttmbench.learningrates.grid`.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: how intervals are made.
     """
@@ -42,6 +44,7 @@ class Question:
     stage: Adaptation
     metric: MetricSpec
     taus: Sequence[float] | None = None
+    lrs: Sequence[float] | None = None
     bootstrap_iters: int = 1000
     interval: stats.IntervalMethod = "wilson"
 
@@ -151,14 +154,36 @@ def tau(question: Question) -> dict[str, Any]:
     return {"baseline": metric_mean(question.metric, stage.raw), "curves": curves}
 
 
+def lr(question: Question) -> dict[str, Any]:
+    """TTM at several learning rates: what each gives beside what can be seen of it without labels.
+
+    Args:
+        question: model and task; without ``lrs`` the rates lie around the one that would be used.
+
+    Returns:
+        ``baseline``, the rate that would be used (``default``) and one entry a rate, lists by seed. ``metric`` and
+        ``final`` read labels; nothing else does.
+    """
+    stage = question.stage
+    rates = sorted(set(question.lrs or learningrates.grid(stage.learning_rate)))
+    baseline = metric_mean(question.metric, stage.raw)
+    return {
+        "baseline": baseline,
+        "default": stage.learning_rate,
+        "candidates": len(_confidence(stage)[0]),
+        "rates": [_at_rate(question, float(rate)) for rate in rates],
+    }
+
+
 ANALYSES: Mapping[str, Callable[[Question], dict[str, Any]]] = {
     "thresholds": thresholds,
     "schedules": schedules,
     "supervision": supervision,
     "oracle": oracle,
     "tau": tau,
+    "lr": lr,
 }
-TRAINS = ("schedules", "oracle", "tau")
+TRAINS = ("schedules", "oracle", "tau", "lr")
 ALPHA = "alpha"  # of generative scores, in `ttmbench.alpha`
 
 
@@ -183,6 +208,33 @@ def _records(question: Question, stage: Adaptation, seed: int, supervision: Supe
                 "pseudo_label_accuracy": record.pseudo_label_accuracy,
                 "metric": metric_mean(question.metric, step.scores),
             }
+
+
+def _at_rate(question: Question, rate: float) -> dict[str, Any]:
+    """Every seed at one learning rate."""
+    stage = question.stage
+    stage = replace(stage, settings=stage.settings.with_changes({"lr": rate}, "analyze"))
+    metric: list[float | None] = []
+    runs = []
+    for seed in stage.seeds:
+        ended: list[Step] = []
+        with restored(stage.stage.adapter):
+            runs.append(observe(stage.steps(seed), stage.raw, seed, stage.spec.is_global, ended.append))
+        metric.append(metric_mean(question.metric, ended[0].scores) if ended else None)
+    whole = [value for value in metric if value is not None]
+    ends = np.array(whole if len(whole) == len(metric) else [], dtype=np.float64)
+    return {
+        "lr": rate,
+        "metric": metric,
+        "final": float(ends.mean()) if len(ends) else None,
+        "final_seed_std": stats.seed_std(ends) if len(ends) else None,
+        "selected": [list(run.selected) for run in runs],
+        "loss": [list(run.loss) for run in runs],
+        "final_loss": [run.final_loss for run in runs],
+        "confident_kept": [run.confident_kept for run in runs],
+        "agreement": agreement(runs),
+        "diverged": [run.diverged for run in runs],
+    }
 
 
 def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,28 @@ from ttmbench.secrets import redact, scrub_values, secrets_of
 from ttmbench.taskrun import adaptation
 
 SCHEMA_VERSION = "1.0"
+_READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
 
 def analyze_tasks(
-    analysis: str, config: RunConfig, taus: Sequence[float] | None, started: datetime, command: Sequence[str] = ()
+    analysis: str,
+    config: RunConfig,
+    started: datetime,
+    command: Sequence[str] = (),
+    *,
+    taus: Sequence[float] | None = None,
+    lrs: Sequence[float] | None = None,
 ) -> Iterator[tuple[dict[str, Any], list[Path]]]:
     """Runs one analysis for each task of a configuration.
 
     Args:
         analysis: one of `ttmbench.analysis.ANALYSES`, or ``alpha``.
         config: model, tasks and settings; ``output_path`` is a folder.
-        taus: for ``tau``: the first thresholds to compare.
         started: time in the file names.
         command: the command line, for the record.
+        taus: for ``tau``: the first thresholds to compare.
+        lrs: for ``lr``: the learning rates to compare.
 
     Yields:
         The document, and the files that hold it and its pictures.
@@ -46,11 +54,15 @@ def analyze_tasks(
         DataError: data or weights out of reach.
     """
     with deterministic(config.deterministic, config.seed), naming_what_cannot():
-        yield from _analyses(analysis, config, taus, started, command)
+        yield from _analyses(analysis, config, started, command, {"taus": taus, "lrs": lrs})
 
 
 def _analyses(
-    analysis: str, config: RunConfig, taus: Sequence[float] | None, started: datetime, command: Sequence[str]
+    analysis: str,
+    config: RunConfig,
+    started: datetime,
+    command: Sequence[str],
+    grids: Mapping[str, Sequence[float] | None],
 ) -> Iterator[tuple[dict[str, Any], list[Path]]]:
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
@@ -95,10 +107,12 @@ def _analyses(
                 stage = adaptation(registry, config, opened, settings, [opened_by_name[name] for name in _SUPERVISION])
             said = {
                 "metric": metric.name,
-                "reads_labels": "to report; the curve 'oracle' also to select",
+                "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
                 "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
                 "seeds": list(stage.seeds) if analysis in TRAINS else [],
-                "data": ANALYSES[analysis](Question(stage, metric, taus, config.bootstrap_iters, config.interval)),
+                "data": ANALYSES[analysis](
+                    Question(stage, metric, **grids, bootstrap_iters=config.bootstrap_iters, interval=config.interval)
+                ),
             }
         document = {
             "schema_version": SCHEMA_VERSION,

@@ -30,6 +30,10 @@ class DataError(TtmbenchError):
     exit_code = 4
 
 
+class DivergedError(TtmbenchError):
+    """Training left the finite numbers: a lower learning rate may help (exit 1)."""
+
+
 @contextmanager
 def during(stage: str) -> Iterator[None]:
     """Whatever is raised inside is known to have happened in this stage, unless an inner one said so."""

@@ -31,7 +31,7 @@ from ttmbench.terminal import complain
 from ttmbench.testtime import adapted_folders
 from ttmbench.textfile import Unreadable, read_json
 from ttmbench.trackers.choosing import make_trackers
-from ttmbench.ttmconfig import TTMConfig
+from ttmbench.ttmconfig import TTMConfig, with_rate_note
 from ttmbench.types import Scores
 
 
@@ -349,7 +349,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
             raise UsageError(
                 f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
             )
-        settings = settings.with_changes(preset, f"task {spec.task}: ttm.{name}")
+        settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
     if config.adapts:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ttmbench.atonce import DEFAULT, AtOnce, attempt
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.inputs import Prepared, n_rows, take
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
 from ttmbench.ttmconfig import TTMConfig
@@ -96,7 +96,8 @@ def finetune(
         counts less. (The gradient of a batch is not weighted: every batch is one step.)
 
     Raises:
-        TtmbenchError: the loss is not a finite number, or memory is too small.
+        DivergedError: the loss is not a finite number.
+        TtmbenchError: memory is too small.
     """
     memory = AtOnce.of(at_once)
     units = len(pairs.images)
@@ -117,7 +118,7 @@ def finetune(
             total = total + loss * len(chosen)  # stays on the device: one wait an epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):
-            raise TtmbenchError(
+            raise DivergedError(
                 f"the loss became {losses[-1]} in epoch {epoch + 1}; a lower learning rate may help "
                 f"(--ttm_args lr={learning_rate / 10:.1e})"
             )

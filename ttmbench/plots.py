@@ -144,11 +144,47 @@ def _alpha(axes: Axes, document: Mapping[str, Any]) -> None:
     _legend_below(axes, columns=2)
 
 
+def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
+    """The metric of every seed, what seeds share, and the loss, over learning rates; the diverged at the foot."""
+    data = document["data"]
+    rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
+    broken = [rate["lr"] for rate in data["rates"] if any(rate["diverged"])]
+    place = [rate["lr"] for rate in rates]
+    axes.set_xscale("log")
+    axes.axvline(data["default"], color=BAND, lw=6, zorder=0, label="would be used")
+    for rate in rates:
+        seeds = [100 * value for value in rate["metric"]]
+        axes.plot([rate["lr"]] * len(seeds), seeds, color=COUNT, marker="o", ms=3, ls="", alpha=0.4)
+    final = [100 * rate["final"] for rate in rates]
+    name = f"{document['metric'].replace('_', ' ')} (reads labels)"
+    axes.plot(place, final, color=COUNT, marker="o", ms=5, lw=2, label=name)
+    axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
+    selected = [100 * np.mean(rate["selected"]) / data["candidates"] for rate in rates]
+    axes.plot(place, selected, color=LINES[2], marker="D", ms=4, ls=":", label="selected, mean of iterations")
+    if any(rate["agreement"] is not None for rate in rates):
+        agree = [100 * rate["agreement"] for rate in rates]
+        axes.plot(place, agree, color=LINES[3], marker="v", ms=4, ls=":", label="seeds agree")
+    if broken:
+        axes.plot(broken, [2] * len(broken), color=GREY, marker="X", ms=6, ls="", label="diverged")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("share (%)")
+    axes.set_ylim(0, 103)
+    right = axes.twinx()
+    right.grid(visible=False)
+    right.spines["right"].set_visible(True)
+    loss = [np.mean([np.nan if value is None else value for value in rate["final_loss"]]) for rate in rates]
+    right.plot(place, loss, color=ACCURACY, marker="s", ms=4, ls="--")
+    right.set_ylabel("last loss", color=ACCURACY)
+    right.set_ylim(bottom=0)
+    _legend_below(axes, columns=2)
+
+
 _DRAW: Mapping[str, Callable[[Axes, Mapping[str, Any]], None]] = {
     "thresholds": _thresholds,
     "schedules": _curves,
     "supervision": _supervision,
     "oracle": _curves,
     "tau": _curves,
+    "lr": _rates,
     "alpha": _alpha,
 }

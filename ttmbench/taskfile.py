@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 MAX_INCLUDES = 8
+OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside a list of sources
 
 
 def _one_or_many(value: Any) -> Any:
@@ -147,12 +148,23 @@ class TaskFile:
     folder: Path | None
 
     def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
-        """The task with changes to its source (``--task_args``); UsageError for another kind."""
+        """The task with changes to its source (``--task_args``); UsageError for another kind.
+
+        Where it lists several sources, ``revision`` and ``exif`` change those of them that have one.
+        """
         if not changes:
             return self
         if "kind" in changes:
             raise UsageError("--task_args cannot change the kind of a source")
-        return TaskFile(self.spec.model_copy(update={"source": {**self.spec.source, **changes}}), self.folder)
+        source, own = dict(self.spec.source), dict(changes)
+        inner = [one for one in source.get("of", ()) if isinstance(one, dict)]
+        for key in OF_EACH_SOURCE:
+            if key in own and any(key in one for one in inner):
+                value = own.pop(key)
+                inner = [{**one, key: value} if key in one else one for one in inner]
+        if inner:
+            source["of"] = inner
+        return TaskFile(self.spec.model_copy(update={"source": {**source, **own}}), self.folder)
 
 
 def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:

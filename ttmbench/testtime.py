@@ -25,7 +25,7 @@ from ttmbench.supervision import CONTROLS, oracle
 from ttmbench.taskfile import TaskSpec
 from ttmbench.trainer import TrainingState
 from ttmbench.ttm import Kept, Step, Supervision, adapt, overfit, own_choice
-from ttmbench.ttmconfig import DEFAULT_LEARNING_RATE, TTMConfig
+from ttmbench.ttmconfig import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, TTMConfig
 from ttmbench.types import IterationRecord, MetricSpec, Scores
 
 Variant = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
@@ -114,6 +114,7 @@ class Adaptation:
         runs = self._every_seed("ttm", self._supervised(own_choice), notify=True, finished=finished)
         record = {
             "hyperparameters": self._hyperparameters(),
+            "learning_rate": self._rate_record(),
             "preset": self.preset,
             "variant": self.spec.matching,
             "seeds": list(self.seeds),
@@ -307,9 +308,13 @@ class Adaptation:
         return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
     def _notes(self) -> list[str]:
-        if self.settings.lr is None:
-            return [f"no learning rate is known for this model and task; {self.learning_rate} is the default"]
-        return [f"learning rate {self.settings.lr}: {self.settings.lr_note}"] if self.settings.lr_note else []
+        note = self._rate_record()["note"]
+        return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
+
+    def _rate_record(self) -> dict[str, Any]:
+        stated = self.settings.lr is not None
+        note = self.settings.lr_note or (None if stated else NO_LEARNING_RATE)
+        return {"value": self.learning_rate, "source": "stated" if stated else "default", "note": note}
 
 
 def _final(runs: Sequence[_SeedRun]) -> list[Scores]:

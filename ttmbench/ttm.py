@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.finetune import TrainingPairs
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
@@ -240,10 +240,10 @@ def overfit(
 
 
 def _score_trained(stage: Stage, iteration: int, learning_rate: float) -> Scores:
-    """Scores of the model after an iteration; TtmbenchError if training has blown it up."""
+    """Scores of the model after an iteration; DivergedError if training has blown it up."""
     scores = stage.score()
     if not np.isfinite(scores.groups).all():
-        raise TtmbenchError(
+        raise DivergedError(
             f"after iteration {iteration} the model's scores are no finite numbers; a lower learning rate may help "
             f"(--ttm_args lr={learning_rate / 10:.1e})"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -10,6 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ttmbench.errors import UsageError
 
 DEFAULT_LEARNING_RATE = 1e-5
+AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said
+_WITHOUT_A_SOURCE = (
+    f"{DEFAULT_LEARNING_RATE:g} is this package's default, {AUTHORS_LEARNING_RATE:g} that of the authors' code"
+)
+NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
+UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
 
 
@@ -66,6 +73,16 @@ class TTMConfig(BaseModel):
             raise ValueError("each of the two should be at least 0 and less than 1")
         return value
 
+    @field_validator("lr", mode="before")
+    @classmethod
+    def _not_chosen(cls, value: Any) -> Any:
+        if value == "auto":
+            raise ValueError(
+                "give a number: no rule that chooses it without labels held on all built-in tasks "
+                "(docs/learning-rate.md); 'ttmbench analyze lr' shows what depends on it"
+            )
+        return value
+
     @field_validator("tau_start", mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:
@@ -118,6 +135,12 @@ class TTMConfig(BaseModel):
             return TTMConfig(**{**self.model_dump(), **changes})
         except ValidationError as error:
             raise UsageError(f"{origin}: {describe(error, TTMConfig)}") from None
+
+
+def with_rate_note(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset of a task file; one whose learning rate is written as unknown (``lr: null``) says so in ``lr_note``."""
+    unknown = "lr" in preset and preset["lr"] is None
+    return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if unknown else dict(preset)
 
 
 def batch_units(total: int, default: int) -> int:

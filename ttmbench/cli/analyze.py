@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,9 +31,15 @@ def analyze(options: argparse.Namespace) -> int:
         raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join((*ANALYSES, ALPHA))}")
     if options.taus is not None and options.analysis != "tau":
         raise UsageError(f"--taus belongs to the analysis 'tau', not to '{options.analysis}'")
+    if options.lrs is not None and options.analysis != "lr":
+        raise UsageError(f"--lrs belongs to the analysis 'lr', not to '{options.analysis}'")
+    if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
+        raise UsageError(f"--lrs are learning rates above 0, got {', '.join(map(str, options.lrs))}")
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
-    for document, files in analyze_tasks(options.analysis, config, options.taus, started, command):
+    for document, files in analyze_tasks(
+        options.analysis, config, started, command, taus=options.taus, lrs=options.lrs
+    ):
         say(f"{document['model_name']} on {document['task']}: {document['analysis']}")
         for line in _lines(document):
             say(f"  {line}")
@@ -52,6 +59,8 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         ]
     if document["analysis"] == "alpha":
         return _alpha_lines(data)
+    if document["analysis"] == "lr":
+        return _rate_lines(document)
     metric = document["metric"]
     lines = [f"{'no adaptation':<28} {_percent(data['baseline']):>7}   {metric}"]
     for name, curve in data["curves"].items():
@@ -74,6 +83,36 @@ def _threshold_lines(data: Mapping[str, Any]) -> list[str]:
         )
     lines.append(f"keeping all: accuracy {_percent(data['accuracy'][0])}, {data['tied']} tied")
     return lines
+
+
+def _rate_lines(document: Mapping[str, Any]) -> list[str]:
+    data = document["data"]
+    lines = [
+        f"{'no adaptation':<28} {_percent(data['baseline']):>7}   {document['metric']}, reads labels; the rest does not"
+    ]
+    for rate in data["rates"]:
+        label = f"lr = {rate['lr']:g}" + (" (would be used)" if rate["lr"] == data["default"] else "")
+        broken = [reason for reason in rate["diverged"] if reason]
+        if broken:
+            lines.append(f"{label:<28} {'-':>7}   diverged with {len(broken)} of {len(rate['diverged'])} seeds")
+            continue
+        spread = "" if rate["final_seed_std"] is None else f" ± {100 * rate['final_seed_std']:.2f}"
+        agree = "" if rate["agreement"] is None else f", seeds agree on {100 * rate['agreement']:.1f} %"
+        lines.append(
+            f"{label:<28} {_percent(rate['final']):>7}{spread}   last loss {_mean(rate['final_loss'])}"
+            f", surest quarter kept {_percent(_mean_of(rate['confident_kept']))} %{agree}"
+        )
+    return lines
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    mean = _mean_of(values)
+    return "-" if mean is None else f"{mean:.3g}"
 
 
 def _alpha_lines(data: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from ttmbench.errors import UsageError
 from ttmbench.registry import Registry, build_registry
 from ttmbench.results import schema as results_schema
 from ttmbench.terminal import say
+from ttmbench.ttmconfig import with_rate_note
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -37,7 +38,9 @@ def show(options: argparse.Namespace) -> int:
         metrics = {
             metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
         }
-        say(json.dumps({**spec.model_dump(mode="json"), "metrics": metrics}, indent=2, ensure_ascii=False))
+        presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
+        shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
+        say(json.dumps(shown, indent=2, ensure_ascii=False))
         return 0
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]

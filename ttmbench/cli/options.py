@@ -151,11 +151,16 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 
 def _analyze(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, alpha")
+    parser.add_argument(
+        "analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, lr, alpha"
+    )
     _what(parser.add_argument_group("what to analyse"))
     ttm = parser.add_argument_group("test-time stage")
     _ttm_settings(ttm)
     ttm.add_argument("--taus", metavar="X,Y", type=_numbers, help="tau: first thresholds (default: keep 15 to 30 %%)")
+    ttm.add_argument(
+        "--lrs", metavar="X,Y", type=_numbers, help="lr: rates to compare (default: six around the one used)"
+    )
     _how(parser.add_argument_group("how to run"))
     out = parser.add_argument_group("output")
     out.add_argument("--output_path", "-o", metavar="DIR", help="where files go (default: analysis)")
