@@ -91,6 +91,10 @@ def why_out_of_reach(error: Exception) -> str:
     status = _status(error)
     if any(isinstance(one, RepositoryNotFoundError) for one in _chain(error)):
         return "it has no such repository, or a private one: HF_TOKEN names an account"
+    if status == 401:
+        return (
+            "it does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
+        )
     if status is not None:
         return f"it answered {status}, and again after {TRIES} tries" if status in PASSING else _one_line(error)
     return "it is not in the cache and the hub cannot be reached"

@@ -206,9 +206,19 @@ def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
     assert not done and said[0].status == "failed"
     registry = build_registry()
     places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
-    assert places[0].missing() == {
-        f"dataset me/colors at revision {SHA}": "incomplete: data/test-00001-of-00002.parquet is not in the cache"
-    }
+    assert places[0].missing() == {f"dataset me/colors at revision {SHA}": "it is not in the cache"}
+    repository(hub, "me/colors", files)
+    assert fetched(path, tmp_path / "data")[1][0].status == "fetched" and places[0].missing() == {}
+
+
+def test_a_run_with_the_network_gone_reads_the_cache(hub, tmp_path):
+    """Without --offline: nothing tells which files hold the split, and the hub cannot be asked any more."""
+    repository(hub, "me/colors", {f"{one}.parquet": table(tmp_path / "t", one) for one in ("test", "train")})
+    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
+    registry = build_registry()
+    assert len(load_groups(registry, find_task(registry, str(path)))) == 3
+    hub.pages.clear()
+    assert len(load_groups(registry, find_task(registry, str(path)))) == 3
 
 
 def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 import sys
+import time
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +120,8 @@ def wandb_records(path) -> list[Any]:
             return records
         _, length, kind = struct.unpack("<IHB", header)
         parts.append(stream.read(length))
+        if len(parts[-1]) < length:
+            return records
         if kind in (1, 4):  # whole, or the last part
             record = wandb_internal_pb2.Record()
             record.ParseFromString(b"".join(parts))
@@ -134,6 +137,10 @@ def test_wandb_holds_the_run(tmp_path, monkeypatch, capfd):
     assert "tracker wandb" not in capfd.readouterr().err
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb")
     records = wandb_records(file)
+    until = time.monotonic() + 60  # the process that writes the file may be behind the run that it has ended
+    while not any(record.WhichOneof("record_type") == "exit" for record in records) and time.monotonic() < until:
+        time.sleep(0.1)
+        records = wandb_records(file)
     curves: dict[str, list[tuple[int, float]]] = {}
     summary: dict[str, Any] = {}
     for record in records:

@@ -100,7 +100,8 @@ def test_the_study_and_the_reference_agree_where_they_meet(model, name):
 
 def test_nothing_else_lies_in_the_folder():
     known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
-    assert {path.name for path in FOLDER.iterdir()} - known == {"study_tiny-clip.json", "study_tiny-clip-seed1.json"}
+    studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_learning_rates.json"}
+    assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 
 def test_two_commands_give_the_same_numbers():

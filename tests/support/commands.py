@@ -34,11 +34,17 @@ class Done:
     err: str
 
 
-def run_commands(commands: Sequence[str], environment: dict[str, str], cwd: Path, timeout: float = 600) -> list[Done]:
+def run_commands(
+    commands: Sequence[str],
+    environment: dict[str, str],
+    cwd: Path,
+    timeout: float = 600,
+    python: str | Path = sys.executable,
+) -> list[Done]:
     """Runs command lines, without the word ttmbench, one after another; each must end by itself."""
     lines = [line.split() for line in commands]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [python, "-c", SCRIPT],
         input=json.dumps(lines),
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         cwd=cwd,

@@ -94,6 +94,11 @@ def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
                 f"{where} is gated: accept its terms at https://huggingface.co/datasets/{path} and set HF_TOKEN to a "
                 "token of that account"
             ) from error
+        if "HTTPError" in kind and getattr(getattr(error, "response", None), "status_code", None) == 401:
+            raise OutOfReachError(
+                f"{where} cannot be loaded: the hub does not know the token that it was shown: HF_TOKEN, or what "
+                "`hf auth login` stored; renew or unset it"
+            ) from error
         if any(sign in signs for sign in _UNREACHABLE):
             from huggingface_hub import constants
 

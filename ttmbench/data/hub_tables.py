@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,8 +128,9 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
         folder = snapshot(options.path, options.revision, [CARD], offline)
         chosen = _chosen(options, folder)
         if not offline and chosen is None and "configs" not in _card(folder):
-            files = list_files(options.path, options.revision)
-            chosen = files_of_split(files, {}, options.split, options.name)
+            with suppress(OutOfReachError):  # the cache may have it all; if not, fetching says why
+                files = list_files(options.path, options.revision)
+                chosen = files_of_split(files, {}, options.split, options.name)
     if chosen is None:
         return [CARD, "*.parquet"]
     # For the hub, unlike for the library, "**/" stands for one folder at least.

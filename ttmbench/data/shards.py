@@ -28,7 +28,7 @@ def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, na
 
     >>> names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "images.zip"]
     >>> files_of_split(names, {}, "test", None)
-    ['data/test-00000-of-00001.parquet']
+    ['data/test-[0-9]*-of-[0-9]*.parquet']
     >>> files_of_split([*names, "data/more.parquet"], {}, "test", None) is None
     True
     """
@@ -39,7 +39,10 @@ def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, na
     shards = [match for file in tables if (match := _SHARD.fullmatch(file))]
     if name is not None or len(shards) < len(tables) or len({shard["folder"] for shard in shards}) != 1:
         return None
-    return [shard.string for shard in shards if shard["split"] == split] or None
+    if not any(shard["split"] == split for shard in shards) or set("[]*?") & set(shards[0]["folder"] + split):
+        return None
+    # A pattern in place of the names: of a copy that lacks a shard it has to fit the whole set.
+    return [f"{shards[0]['folder']}{split}-[0-9]*-of-[0-9]*.parquet"]
 
 
 def _of_configs(configs: Sequence[Mapping[str, Any]], split: str, name: str | None) -> list[str] | None:
