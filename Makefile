@@ -8,6 +8,7 @@ check: lint types test
 lint:
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+	$(PYTHON) -c "from importlinter.cli import lint_imports_command as lint; lint()"
 
 types:
 	$(PYTHON) -m mypy
