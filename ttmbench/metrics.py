@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
+from ttmbench import chance
 from ttmbench.matching import check_scores, match_global, match_groups
+from ttmbench.types import MetricSpec
 
 
 def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
@@ -194,3 +196,54 @@ def _columns(
     others = scores[:, :, :images].copy()
     others[:, index, index] = -np.inf
     return scores[:, index, index], others.max(axis=1)
+
+
+METRICS = (
+    MetricSpec(
+        "text_score",
+        text_score,
+        "every image prefers its own caption",
+        text_score_ties,
+        chance.text_score,
+    ),
+    MetricSpec(
+        "image_score",
+        image_score,
+        "every caption prefers its own image",
+        image_score_ties,
+        chance.image_score,
+        defined=lambda images, captions: images > 1,
+    ),
+    MetricSpec(
+        "group_score",
+        group_score,
+        "text and image score both hold (rectangular groups: text score)",
+        group_score_ties,
+        chance.group_score,
+    ),
+    MetricSpec(
+        "group_match",
+        group_match,
+        "the true matching has the largest total score (SimpleMatch)",
+        group_match_ties,
+        chance.group_match,
+        track="matching",
+    ),
+    MetricSpec(
+        "individual_match",
+        individual_match,
+        "share of images whose own caption is their best",
+        text_score_ties,
+        chance.individual_match,
+    ),
+    MetricSpec(
+        "global_assignment_accuracy",
+        global_assignment_accuracy,
+        "share of images that one assignment over all pairs gives their own caption",
+        global_assignment_ties,
+        chance.global_assignment_accuracy,
+        scope="global",
+        track="matching",
+    ),
+)
+"""What `ttmbench ls metrics` lists and task files may name, each with its ties and its chance level."""

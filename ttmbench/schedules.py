@@ -11,6 +11,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from ttmbench.types import ScheduleSpec
+
 
 def linear(tau_start: float, tau_end: float, iterations: int) -> Float[np.ndarray, " iterations"]:
     """Equal steps from ``tau_start`` to ``tau_end``.
@@ -86,3 +88,12 @@ def threshold_for_coverage(margins: Float[np.ndarray, " units"], coverage: float
 def _check(iterations: int) -> None:
     if iterations < 1:
         raise ValueError(f"a schedule needs at least one iteration, got {iterations}")
+
+
+SCHEDULES = (
+    ScheduleSpec("linear", linear, "equal steps from tau_start down to tau_end"),
+    ScheduleSpec("cosine", cosine, "half a cosine from tau_start down to tau_end"),
+    ScheduleSpec("constant", constant, "tau_start throughout (ablation)"),
+    ScheduleSpec("ascending", ascending, "linear, from tau_end up to tau_start (ablation)"),
+)
+"""What `ttmbench ls schedules` lists and the TTM setting `schedule` may name."""

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 
 from ttmbench.cli import main
-from ttmbench.cli.findings import look_at_model, look_at_task, usable
+from ttmbench.cli.doctor import look_at_model, look_at_task, usable
 from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
@@ -230,7 +230,7 @@ def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
 
     model = AdapterSpec("served", "ttmbench.model_adapters.openai:load", needs=("ttmbench[api]",))
     assert look_at_model(model).state != "missing"
-    monkeypatch.setattr("ttmbench.cli.findings.version", absent)
+    monkeypatch.setattr("ttmbench.cli.doctor.version", absent)
     found = look_at_model(model)
     assert found.state == "missing" and found.mend == "pip install 'ttmbench[api]'"
     assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"

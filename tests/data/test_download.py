@@ -479,7 +479,7 @@ def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
 def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
     from types import ModuleType
 
-    from ttmbench.cli.findings import look_at_task
+    from ttmbench.cli.doctor import look_at_task
     from ttmbench.data.availability import Place
     from ttmbench.data.sources.folder import read_rendered
     from ttmbench.hookspecs import hookimpl

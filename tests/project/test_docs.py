@@ -13,7 +13,7 @@ import pytest
 
 from ttmbench import hookspecs
 from ttmbench.cli import main
-from ttmbench.cli.options import build_parser
+from ttmbench.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])

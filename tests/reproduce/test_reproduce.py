@@ -14,7 +14,7 @@ import yaml
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.options import build_parser, normalise
+from ttmbench.cli.parser import build_parser, normalise
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry

@@ -14,24 +14,25 @@ from ttmbench._util.foreign import said
 from ttmbench._util.redact import redact
 from ttmbench.errors import TtmbenchError
 
-COMMANDS = (
-    "run",
-    "score",
-    "analyze",
-    "compare",
-    "leaderboard",
-    "report",
-    "export",
-    "reproduce",
-    "ls",
-    "show",
-    "validate",
-    "download",
-    "cache",
-    "doctor",
-    "new",
-    "schema",
-)
+COMMANDS = {
+    "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
+    "score": "every metric from stored scores or answers: no model, no dataset",
+    "analyze": "the paper's figures for a model and a task",
+    "compare": "runs compared group by group",
+    "leaderboard": "results of many runs in tables, one a track",
+    "report": "results, TTM curves and groups as one page",
+    "export": "results in the formats of others: lm-eval, hub, CSV, LaTeX",
+    "reproduce": "a paper's table beside runs of your own",
+    "ls": "list tasks, models, tags, metrics, schedules or plugins",
+    "show": "everything about one task or model",
+    "validate": "check task files and their data",
+    "download": "fetch everything that tasks and models need for --offline",
+    "cache": "what earlier runs kept: list, verify, prune, path",
+    "doctor": "what of tasks and models is on this machine",
+    "new": "start a task of your own from a small example",
+    "schema": "print the JSON Schema of results or task files",
+}
+"""What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
         hold, 4 data or weights out of reach, 130 interrupted.
     """
-    from ttmbench.cli.options import build_parser, normalise
+    from ttmbench.cli.parser import build_parser, normalise
 
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
         try:
-            options = build_parser().parse_args(normalise(given))
+            words = normalise(given)
+            options = build_parser(words[0] if words else "").parse_args(words)
         except SystemExit as stop:  # argparse has said what is wrong, or helped
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"

@@ -11,11 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import say
+from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_what, numbers
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 
 DEFAULT_OUTPUT = "analysis"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench analyze``."""
+    parser.add_argument(
+        "analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, lr, alpha"
+    )
+    add_what(parser.add_argument_group("what to analyse"))
+    ttm = parser.add_argument_group("test-time stage")
+    add_ttm_settings(ttm)
+    ttm.add_argument("--taus", metavar="X,Y", type=numbers, help="tau: first thresholds (default: keep 15 to 30 %%)")
+    ttm.add_argument(
+        "--lrs", metavar="X,Y", type=numbers, help="lr: rates to compare (default: six around the one used)"
+    )
+    add_how(parser.add_argument_group("how to run"))
+    out = parser.add_argument_group("output")
+    out.add_argument("--output_path", "-o", metavar="DIR", help="where files go (default: analysis)")
+    add_verbosity(out)
 
 
 def analyze(options: argparse.Namespace) -> int:

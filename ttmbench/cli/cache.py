@@ -20,11 +20,30 @@ from ttmbench._util.console import complain, say
 from ttmbench._util.progress import track
 from ttmbench.cache.location import parse_size, store_folder
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
+from ttmbench.cli.options import add_verbosity, names
 from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
 
 MIN_WIDTH = 140
 EXIT_DAMAGED = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench cache``."""
+    actions = ("ls", "verify", "prune", "path")
+    parser.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
+    parser.add_argument("--use_cache", metavar="DIR", help="the store (default: TTMBENCH_CACHE, else a cache)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
+    prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, pictures, temporary")
+    prune.add_argument("--task", metavar="GLOB", help="scores of these tasks")
+    prune.add_argument("--model", metavar="GLOB", help="scores of these models")
+    prune.add_argument("--older_than", metavar="DAYS", type=float, help="not used for so many days")
+    prune.add_argument("--damaged", action="store_true", help="what cannot be used")
+    prune.add_argument("--max_size", metavar="SIZE", help="what was used longest ago, until the rest fits (2.5GB)")
+    prune.add_argument("--all", action="store_true", help="everything")
+    prune.add_argument("--dry_run", action="store_true", help="remove nothing, say what would go")
+    add_verbosity(parser)
 
 
 def cache(options: argparse.Namespace) -> int:

@@ -13,12 +13,25 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable, say
 from ttmbench._util.escape import markdown
+from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import Run, compare_runs, pairs_within, read_run
 from ttmbench.results.files import to_json, write_atomically
 
 HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench compare``."""
+    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents of runs with --log_samples")
+    parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="these only")
+    parser.add_argument("--filters", metavar="A,B", type=names, help="A of the first run with B of the others")
+    parser.add_argument("--allow_different", action="store_true", help="also other versions or data, by shared ids")
+    parser.add_argument("--bootstrap_iters", metavar="N", type=count, default=1000, help="resamples and permutations")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the resampling")
+    parser.add_argument("--output_path", "-o", metavar="x.json|x.md", help="also write it")
+    add_verbosity(parser)
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -1,22 +1,50 @@
-"""``ttmbench doctor``: what of tasks and models is on this machine, and what mends what is not."""
+"""``ttmbench doctor``: what of tasks and models is on this machine, and what mends what is not. No network is used."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ttmbench._util.console import complain, say
-from ttmbench.cli.findings import Finding, look_at_model, look_at_task, surroundings, usable
+from ttmbench.cache.location import store_folder
+from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
+from ttmbench.data.availability import Place
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.files import amount
+from ttmbench.data.loader import data_locations
 from ttmbench.data.loading import data_folder
-from ttmbench.plugins.registry import build_registry
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.plugins.models import locate_files
+from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.types import AdapterSpec
 
+State = Literal["present", "missing", "gated", "unknown"]
+PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 EXIT_MISSING = 4
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench doctor``."""
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
+    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_verbosity(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -70,3 +98,190 @@ def _print_findings(findings: list[Finding]) -> None:
         for one in chosen:
             mend = f" -> {one.mend}" if one.mend else ""
             say(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One task or model.
+
+    Attributes:
+        kind: task or model.
+        name: as it is called.
+        state: ``gated`` is missing, with terms to accept first; ``unknown`` is nothing that could be told.
+        detail: where it is, or what is not there and where it was looked for.
+        mend: the command or page that mends it; empty if there is nothing to mend.
+    """
+
+    kind: Literal["task", "model"]
+    name: str
+    state: State
+    detail: str
+    mend: str = ""
+
+
+def look_at_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
+    """Whether a task could be run offline.
+
+    Args:
+        registry: sources.
+        task: the task.
+        data_dir: the data folder.
+
+    Returns:
+        What was found.
+    """
+    name = task.spec.task
+    command = f"ttmbench download {name}"
+    try:
+        places, tags = data_locations(registry, task, data_dir)
+        absent = [place.missing() for place in places]
+        untagged = [need.name for need in tags if need.missing() is not None]
+    except TtmbenchError as error:
+        return Finding("task", name, "unknown", str(error), f"ttmbench validate {name} --schema_only")
+    here = next((place for place in places if place.is_here), None)
+    if here is not None:
+        without = f"; without the tags of {', '.join(untagged)}" if untagged else ""
+        return Finding("task", name, "present", f"{here.name}{_where(here)}{without}", command if untagged else "")
+    if any(place.needs is None for place in places):
+        return Finding("task", name, "unknown", f"{places[0].name} does not tell what it needs", command)
+    listed = [
+        f"{missing}{_where(place)}" for place, gone in zip(places, absent, strict=True) for missing in [_list(gone)]
+    ]
+    detail = f"not here: {'; nor '.join(listed)}"
+    if not task.spec.gated:
+        return Finding("task", name, "missing", detail, command)
+    pages = ", ".join(dict.fromkeys(need.origin for place in places for need in place.needs or ()))
+    token = "" if token_is_set() else ", set HF_TOKEN to a token of that account"
+    return Finding("task", name, "gated", detail, f"accept the terms at {pages}{token}, then `{command}`")
+
+
+def look_at_model(spec: AdapterSpec) -> Finding:
+    """Whether a model's weights are here.
+
+    Args:
+        spec: the model.
+
+    Returns:
+        What was found; ``unknown`` for a name that fixes no weights, and for an adapter that does not tell.
+    """
+    absent = [need for need in spec.needs if not _installed(need)]
+    if absent:
+        return Finding(
+            "model", spec.name, "missing", f"{absent[0]} is not installed", f"pip install {shlex.join(spec.needs)}"
+        )
+    try:
+        files = locate_files(spec, {}, offline=True)
+    except DataError as error:
+        return _absent(spec, str(error))
+    except Exception as error:  # a library that cannot tell is no reason to tell nothing
+        return Finding("model", spec.name, "unknown", f"{type(error).__name__}: {error}")
+    if files is None:
+        return Finding("model", spec.name, "unknown", "its arguments name no weights")
+    shown = [f"{one.name}{f' at {one.commit[:8]}' if one.commit else ''} in {one.folder}" for one in files]
+    return Finding("model", spec.name, "present", ", ".join(shown))
+
+
+def _absent(spec: AdapterSpec, why: str) -> Finding:
+    """A model that cannot be loaded offline; ``why`` says what to do as well, which is said here for its name."""
+    command = f"ttmbench download --model {spec.name}"
+    why = why.partition(";")[0].replace("is neither a folder here nor in", "is not in")
+    if spec.card is None or not spec.card.gated or token_is_set():
+        return Finding("model", spec.name, "missing", why, command)
+    page = f"https://huggingface.co/{spec.model_args.get('pretrained')}"
+    return Finding("model", spec.name, "gated", why, f"accept the terms at {page}, set HF_TOKEN, then `{command}`")
+
+
+def surroundings(data_dir: Path | None) -> dict[str, Any]:
+    """Versions, devices, folders with the space that is free in them, and whether a token is set.
+
+    Args:
+        data_dir: the data folder that was asked for, if one was.
+
+    Returns:
+        JSON values; an absent package is None, and so is the free space of a folder that cannot be told.
+    """
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "devices": _devices(),
+        "folders": {name: _folder(path) for name, path in _folders(data_dir).items()},
+        "HF_TOKEN": token_is_set(),
+        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+    }
+
+
+def token_is_set() -> bool:
+    """Whether a token of the hub is at hand, in the environment or from a login; its value is never shown."""
+    from huggingface_hub import constants
+
+    return any(os.environ.get(name) for name in TOKENS) or Path(constants.HF_TOKEN_PATH).is_file()
+
+
+def usable(findings: Iterable[Finding]) -> bool:
+    """Whether everything can be used."""
+    return all(finding.state == "present" for finding in findings)
+
+
+def _where(place: Place) -> str:
+    return "".join(f" in {where}" for where in dict.fromkeys(need.where for need in place.needs or ()))
+
+
+def _list(missing: dict[str, str]) -> str:
+    return ", ".join(name if why.startswith("it is not") else f"{name} ({why})" for name, why in missing.items())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _installed(need: str) -> bool:
+    """Whether a package is there, by the name of its distribution or of its module, with what its extras ask for."""
+    plain, _, extras = need.rstrip("]").partition("[")
+    if _version(plain) is None:
+        return find_spec(plain.replace("-", "_")) is not None
+    return all(_version(name) is not None for extra in extras.split(",") for name in _of_extra(plain, extra))
+
+
+def _of_extra(name: str, extra: str) -> list[str]:
+    """The distributions that an extra of an installed one asks for."""
+    asked = [one.partition(";") for one in requires(name) or ()]
+    return [
+        re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        for requirement, _, marker in asked
+        if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker)
+    ]
+
+
+def _devices() -> list[str]:
+    import torch
+
+    found = ["cpu"]
+    for index in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(index).total_memory
+        found.append(f"cuda:{index} ({torch.cuda.get_device_name(index)}, {memory >> 30} GiB)")
+    return found + (["mps"] if torch.backends.mps.is_available() else [])
+
+
+def _folders(data_dir: Path | None) -> dict[str, Path]:
+    from huggingface_hub import constants
+
+    prepared, store = os.environ.get("HF_DATASETS_CACHE"), store_folder(None)
+    return {
+        "data folder": data_folder(data_dir),
+        "hub cache": Path(constants.HF_HUB_CACHE),
+        "datasets cache": Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets",
+        **({"score store": store} if store is not None else {}),
+    }
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    """A folder, whether it is there, and the bytes that are free where it is or would be."""
+    there = next((one for one in (path, *path.parents) if one.exists()), None)
+    try:
+        free = None if there is None else shutil.disk_usage(there).free
+    except OSError:
+        free = None
+    return {"path": str(path), "exists": path.is_dir(), "free_bytes": free}

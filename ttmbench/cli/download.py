@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
@@ -16,6 +17,20 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 
 WIDTH = 40
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench download``."""
+    parser.add_argument("names", nargs="*", metavar="TASKS", help="names, tags, globs or YAML files")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="the same, separated by commas")
+    parser.add_argument("--model", "-M", metavar="NAME", help="also fetch this model's weights and tokenizer")
+    parser.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
+    parser.add_argument("--trust_remote_code", action="store_true", help="also fetch code that the repository ships")
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--alternative", metavar="N", type=count, help="fetch from the N-th place of each task alone")
+    parser.add_argument("--dry_run", action="store_true", help="list what would be fetched, with sizes, and stop")
+    add_verbosity(parser)
 
 
 def download(options: argparse.Namespace) -> int:

@@ -7,11 +7,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ttmbench._util.console import say
+from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_files
 from ttmbench.results.files import to_json, write_atomically
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench leaderboard``."""
+    parser.add_argument("folder", metavar="DIR", help="folder of results documents, searched to the bottom")
+    parser.add_argument(
+        "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
+    )
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="where the files go (default: DIR itself)")
+    add_verbosity(parser)
 
 
 def leaderboard(options: argparse.Namespace) -> int:

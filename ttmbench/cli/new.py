@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import say
+from ttmbench.cli.options import add_verbosity
 from ttmbench.data.template import new_task
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench new``."""
+    parser.add_argument("what", choices=("task",), metavar="task", help="what to start")
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="new folder for it (default: NAME)")
+    add_verbosity(parser)
 
 
 def new(options: argparse.Namespace) -> int:

@@ -6,10 +6,35 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.thumbnails import PictureOptions
 from ttmbench.results.files import write_atomically
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench report``."""
+    parser.add_argument(
+        "place", metavar="DIR|x.json", help="folder of results documents, searched to the bottom; or one"
+    )
+    parser.add_argument("--output_path", "-o", metavar="x.html", help="the page (default: report.html in DIR)")
+    parser.add_argument("--title", metavar="TEXT", default="Report", help="heading of the page")
+    parser.add_argument(
+        "--images",
+        choices=("thumbnails", "links", "none"),
+        default="thumbnails",
+        metavar="thumbnails|links|none",
+        help="small copies where the licence allows them, links to the files, or names alone",
+    )
+    parser.add_argument(
+        "--allow_images", metavar="A,B", type=names, help="tasks whose pictures may be copied: you know that they may"
+    )
+    parser.add_argument("--max_images", metavar="N", type=count, default=2000, help="copies a task at most")
+    parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
+    parser.add_argument("--data_dir", metavar="DIR", help="where data files lie (default: as the run had it)")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    add_verbosity(parser)
 
 
 def report(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import complain, say
 from ttmbench._util.escape import plain
+from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING
@@ -24,6 +25,25 @@ from ttmbench.results.files import to_json, write_atomically
 from ttmbench.results.reader import walk_documents
 
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench reproduce``."""
+    parser.add_argument("name", metavar="TABLE", nargs="?", help="name of a table, or a YAML file of your own")
+    parser.add_argument("--list", action="store_true", help="list the tables")
+    parser.add_argument("--runs", metavar="DIR", help="folder of results documents to compare with")
+    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="rows of these models only")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="rows of these tasks only")
+    parser.add_argument("--run", action="store_true", help="run what is missing, into the folder")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands of what is missing, and stop")
+    parser.add_argument("--allow_missing", action="store_true", help="exit 0 if every number that is there agrees")
+    parser.add_argument("--device", metavar="NAME", help="of --run: auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--batch_size", metavar="N", type=count, help="of --run")
+    parser.add_argument("--offline", action="store_true", help="of --run: use what is on this machine only")
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--output_path", "-o", metavar="x.json", help="also write the comparison as JSON")
+    add_verbosity(parser)
 
 
 def reproduce(options: argparse.Namespace) -> int:

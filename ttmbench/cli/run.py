@@ -9,11 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import complain, say
+from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError
 from ttmbench.results.assertions import check_assertions
 
 _PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench run``."""
+    what = parser.add_argument_group("what to run")
+    add_what(what)
+    what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
+    ttm = parser.add_argument_group("test-time stage")
+    ttm.add_argument("--ttm", action="store_true", default=None, help="adapt by test-time matching before scoring")
+    add_ttm_settings(ttm)
+    ttm.add_argument(
+        "--simple_match", action="store_true", default=None, help="also run SimpleMatch's overfitting step"
+    )
+    ttm.add_argument(
+        "--oracle", action="store_true", default=None, help="also keep right matchings only: reads labels, a skyline"
+    )
+    ttm.add_argument(
+        "--ttm_controls", metavar="A,B", type=names, help="also train on placebo or shuffle(d) pseudo-labels"
+    )
+    ttm.add_argument("--ttm_holdout", metavar="X", type=float, help="also score this share, adapted to the others")
+    ttm.add_argument(
+        "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
+    )
+    how = parser.add_argument_group("how to run")
+    add_how(how)
+    how.add_argument("--on_error", metavar="raise|continue", help="after a failed task: stop, or go on with the next")
+    how.add_argument("--dry_run", action="store_true", help="check names and settings, say what would run, and stop")
+    out = parser.add_argument_group("output")
+    out.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where results go")
+    out.add_argument(
+        "--overwrite",
+        metavar="failed|missing|always|never",
+        help="what to run again of an earlier run of the same command (default: failed, and what is missing)",
+    )
+    out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
+    out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
+    out.add_argument("--save_adapted", metavar="DIR", help="new folder for the adapted model's weights")
+    out.add_argument("--baseline", metavar="RESULT", help="another run's document, to show the differences to it")
+    out.add_argument("--track", metavar="A,B", type=names, help="tell wandb, trackio or tensorboard of the run")
+    out.add_argument("--track_args", metavar="K=V,...", help="project, name, dir, ...; wandb.mode=offline for one")
+    add_assertions(out)
+    add_verbosity(out)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,18 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import say
+from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.resume import make_room
-from ttmbench.evaluator.stored_answers import score_answers
-from ttmbench.evaluator.stored_scores import score_file
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, parse_assertion
 from ttmbench.results.files import open_run_files
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench score``."""
+    parser.add_argument(
+        "scores", nargs="+", metavar="FILE", help="scores (JSONL, npz, safetensors) or answers (JSON), by content"
+    )
+    parser.add_argument("--task", required=True, metavar="NAME", help="whose shape and size the scores have")
+    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")
+    parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--limit", metavar="N", type=count, help="the scores are of the task's first N groups")
+    add_interval(parser, default=1000)
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap")
+    add_assertions(parser)
+    add_verbosity(parser)
+
+
 def score(options: argparse.Namespace) -> int:
     """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
+    from ttmbench.evaluator.resume import make_room
+
     assertions = options.assertions or []
     for assertion in assertions:
         parse_assertion(assertion)
@@ -39,6 +55,9 @@ def score(options: argparse.Namespace) -> int:
 
 
 def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any]:
+    from ttmbench.evaluator.stored_answers import score_answers
+    from ttmbench.evaluator.stored_scores import score_file
+
     common: dict[str, Any] = {
         "include_path": options.include_path or [],
         "limit": options.limit,

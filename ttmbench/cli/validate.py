@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import say
+from ttmbench.cli.options import DATA_DIR, add_verbosity, count
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import look_at_groups
@@ -17,10 +18,20 @@ from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import Group, ImageRef
 
 SHOWN = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench validate``."""
+    parser.add_argument("tasks", nargs="*", metavar="TASK|FILE", help="default: every task")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument("--limit", metavar="N", type=count, help="read the first N groups only")
+    parser.add_argument("--schema_only", action="store_true", help="do not read the data")
+    add_verbosity(parser)
 
 
 def validate(options: argparse.Namespace) -> int:
@@ -88,6 +99,8 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
 
 def _digest(image: ImageRef, group_id: str, animated: set[str]) -> str:
     """Digest of a picture as a model sees it: upright, RGB. Names of animated ones are taken down."""
+    from ttmbench.scoring.fingerprint import open_upright  # with torch, which no `--help` should wait for
+
     picture = open_upright(image, group_id)
     if picture.info.get("animated"):
         animated.add(image.name)
@@ -104,5 +117,7 @@ def _source(source: dict[str, Any]) -> str:
 
 def _shown(groups: Sequence[Group]) -> str:
     first = groups[0]
+    from ttmbench.scoring.fingerprint import open_upright
+
     sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
     return f"{first.group_id} ({sizes} px) {' | '.join(first.captions)}"

@@ -14,11 +14,32 @@ import yaml
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
+from ttmbench.results.files import safe_name
 
 RANKED = ("zero_shot", "matching", "test_time")
 # Of the hub's own list, the one that a model which compares images with captions is filed under.
 TASK_TYPE, TASK_NAME = "zero-shot-image-classification", "Matching images and captions"
 _HUB_KINDS = ("huggingface", "hub_files")
+
+
+def export_model_index(
+    runs: Sequence[Run], target: Path | None, source_url: str | None
+) -> tuple[dict[Path | None, str], dict[str, str]]:
+    """The format ``model-index`` as `ttmbench.report.export.Exporter` says; a target ``*.md`` is a card."""
+    data, left_out = model_card_data(runs, source_url)
+    if target is not None and target.suffix == ".md":
+        return {target: write_card(target, data)}, left_out
+    return {target: data.to_yaml() + "\n"}, left_out
+
+
+def export_evaluation_results(
+    runs: Sequence[Run], target: Path | None, source_url: str | None
+) -> tuple[dict[Path | None, str], dict[str, str]]:
+    """The format ``evaluation-results`` as `ttmbench.report.export.Exporter` says: a file a dataset, or one of all."""
+    files, left_out = evaluation_results(runs, source_url)
+    if target is None or target.suffix in (".yaml", ".yml"):
+        return {target: to_yaml([entry for entries in files.values() for entry in entries])}, left_out
+    return {target / f"{safe_name(name)}.yaml": to_yaml(entries) for name, entries in files.items()}, left_out
 
 
 def model_card_data(runs: Sequence[Run], source_url: str | None = None) -> tuple[Any, dict[str, str]]:

@@ -7,16 +7,29 @@ Its readers format every ``metric_stderr,filter`` as a number unless it is the s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from ttmbench.errors import UsageError
 from ttmbench.report.export.numbers import Run
+from ttmbench.results.files import to_json
 
 MISSING = "N/A"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # What its readers do not know lies here, so that nothing of it is taken for a metric.
 _OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "datasets", "errors")
+
+
+def export_lm_eval(
+    runs: Sequence[Run], target: Path | None, source_url: str | None
+) -> tuple[dict[Path | None, str], dict[str, str]]:
+    """The format ``lm-eval`` as `ttmbench.report.export.Exporter` says; UsageError for more than one run."""
+    if len(runs) > 1:
+        raise UsageError("a file of lm-evaluation-harness is one run: export each results document alone")
+    path = target if target is None or target.suffix == ".json" else target / file_name(runs[0])
+    return {path: to_json(lm_eval_document(runs[0]))}, {}
 
 
 def lm_eval_document(run: Run) -> dict[str, Any]:

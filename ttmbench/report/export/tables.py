@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 
 from ttmbench import stats
 from ttmbench._util.escape import csv_cell, latex
@@ -20,6 +21,20 @@ _COLUMNS = [
 ]
 assert set(_COLUMNS) == {column.name for column in fields(Number)} | {"method"}
 _ADAPTED = (("TTM", TTM), ("overfitted", SIMPLE_MATCH), ("oracle", ORACLE))
+
+
+def export_csv(
+    runs: Sequence[Run], target: Path | None, source_url: str | None
+) -> tuple[dict[Path | None, str], dict[str, str]]:
+    """The format ``csv`` as `ttmbench.report.export.Exporter` says."""
+    return {target: to_csv(runs)}, {}
+
+
+def export_latex(
+    runs: Sequence[Run], target: Path | None, source_url: str | None
+) -> tuple[dict[Path | None, str], dict[str, str]]:
+    """The format ``latex`` as `ttmbench.report.export.Exporter` says."""
+    return {target: to_latex(runs)}, {}
 
 
 def to_csv(runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""``ttmbench ls``, ``show`` and ``schema``: what there is, by name."""
+"""``ttmbench ls``: what there is, by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import json
 from typing import Any
 
 from ttmbench._util.console import say
-from ttmbench.config import with_rate_note
-from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.task_file import task_schema
-from ttmbench.errors import UsageError
+from ttmbench.cli.options import add_verbosity
+from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.files import schema as results_schema
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench ls``."""
+    kinds = ("tasks", "models", "tags", "metrics", "schedules", "plugins")
+    parser.add_argument("kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    add_verbosity(parser)
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -28,39 +34,6 @@ def ls(options: argparse.Namespace) -> int:
     widths = [max(len(line[index]) for line in [columns, *cells]) for index in range(len(columns))]
     for line in [columns, *cells]:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    return 0
-
-
-def show(options: argparse.Namespace) -> int:
-    """Prints everything about a task or a model as JSON."""
-    registry = build_registry(options.include_path or [])
-    name = options.name
-    if name in registry.task_files or name.endswith((".yaml", ".yml")):
-        spec = find_task(registry, name).spec
-        metrics = {
-            metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
-        }
-        presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-        shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
-        say(json.dumps(shown, indent=2, ensure_ascii=False))
-        return 0
-    if name in registry.adapters:
-        adapter, plugin = registry.adapters[name]
-        card = None if adapter.card is None else vars(adapter.card)
-        say(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
-        return 0
-    from difflib import get_close_matches
-
-    known = sorted({*registry.task_files, *registry.adapters})
-    near = get_close_matches(name, known, n=2)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
-    raise UsageError(f"no task or model is named '{name}'; {hint}")
-
-
-def schema(options: argparse.Namespace) -> int:
-    """Prints a JSON Schema."""
-    found = task_schema() if options.name == "task" else results_schema(options.name)
-    say(json.dumps(found, indent=2))
     return 0
 
 
@@ -134,13 +107,6 @@ _ROWS = {
     "schedules": _schedules,
     "plugins": _plugins,
 }
-
-
-def _metric_row(registry: Registry, name: str, images: int, captions: int) -> dict[str, Any]:
-    spec = registry.metric(name)
-    known = spec.chance is not None and spec.scope == "group" and spec.defined(images, captions)
-    chance = spec.chance(images, captions) if known and spec.chance else None
-    return {"summary": spec.summary, "chance": chance, "track": spec.track}
 
 
 def _cell(value: Any) -> str:

@@ -1,0 +1,94 @@
+"""The command line as argparse sees it; a command's options come from its module, when that command is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn
+
+from ttmbench._util.escape import one_line
+from ttmbench._util.redact import redact
+from ttmbench._version import __version__
+from ttmbench.cli import COMMANDS
+
+EXAMPLES = """\
+examples:
+  ttmbench --model tiny-clip --tasks shapes_color --ttm
+  ttmbench run --model siglip-b16 --tasks winoground --ttm --ttm_preset paper --output_path results
+  ttmbench score clip.jsonl --task winoground
+  ttmbench ls tasks
+
+Options may be written with dashes or underscores. Without a command, `run` is meant.
+exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not hold,
+4 data or weights out of reach, 130 interrupted
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors of one line and a near name for a misspelt option."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Knows all of its own options: what is left over is an error here, where near names are known."""
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return parsed, left
+
+    def error(self, message: str) -> NoReturn:
+        """Prints one line and exits 2."""
+        if message.startswith("unrecognized arguments:"):
+            words = message.removeprefix("unrecognized arguments:").split()
+            known = [option for action in self._actions for option in action.option_strings]
+            near = get_close_matches(words[0], known, n=1)
+            message = f"unknown option {words[0]}" + (f"; did you mean {near[0]}?" if near else "")
+        print(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])), file=sys.stderr)
+        raise SystemExit(2)
+
+
+def normalise(arguments: Sequence[str]) -> list[str]:
+    """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
+
+    >>> normalise(["--model", "tiny-clip", "--batch-size=8"])
+    ['run', '--model', 'tiny-clip', '--batch_size=8']
+    """
+    words = []
+    for word in arguments:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word.partition("=")
+            word = "--" + name[2:].replace("-", "_") + equals + value
+        words.append(word)
+    if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+        words.insert(0, "run")
+    return words
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The command line.
+
+    Args:
+        only: the command whose options are wanted; the others are there by name alone. None for the options of all.
+
+    Returns:
+        The parser; what it parses has ``execute``, the function of the command.
+    """
+    parser = _Parser(
+        prog="ttmbench",
+        description="How well does a vision-language model compose, and what does it gain from test-time matching?",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    commands.required = True
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        if only in (None, name):
+            module = import_module(f"ttmbench.cli.{name}")
+            module.add_options(command)
+            command.set_defaults(execute=getattr(module, name))
+    return parser

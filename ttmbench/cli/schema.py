@@ -1,0 +1,22 @@
+"""``ttmbench schema``: the JSON Schema of results or task files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ttmbench._util.console import say
+from ttmbench.data.task_file import task_schema
+from ttmbench.results.files import schema as results_schema
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench schema``."""
+    parser.add_argument("name", metavar="results|task|leaderboard")
+
+
+def schema(options: argparse.Namespace) -> int:
+    """Prints a JSON Schema."""
+    found = task_schema() if options.name == "task" else results_schema(options.name)
+    say(json.dumps(found, indent=2))
+    return 0

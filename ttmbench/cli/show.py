@@ -1,0 +1,53 @@
+"""``ttmbench show``: everything about one task or model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from difflib import get_close_matches
+from typing import Any
+
+from ttmbench._util.console import say
+from ttmbench.cli.options import add_verbosity
+from ttmbench.config import with_rate_note
+from ttmbench.data.catalog import find_task
+from ttmbench.errors import UsageError
+from ttmbench.plugins.registry import Registry, build_registry
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench show``."""
+    parser.add_argument("name", metavar="TASK|MODEL")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    add_verbosity(parser)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Prints everything about a task or a model as JSON."""
+    registry = build_registry(options.include_path or [])
+    name = options.name
+    if name in registry.task_files or name.endswith((".yaml", ".yml")):
+        spec = find_task(registry, name).spec
+        metrics = {
+            metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
+        }
+        presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
+        shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
+        say(json.dumps(shown, indent=2, ensure_ascii=False))
+        return 0
+    if name in registry.adapters:
+        adapter, plugin = registry.adapters[name]
+        card = None if adapter.card is None else vars(adapter.card)
+        say(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
+        return 0
+    known = sorted({*registry.task_files, *registry.adapters})
+    near = get_close_matches(name, known, n=2)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
+    raise UsageError(f"no task or model is named '{name}'; {hint}")
+
+
+def _metric_row(registry: Registry, name: str, images: int, captions: int) -> dict[str, Any]:
+    spec = registry.metric(name)
+    known = spec.chance is not None and spec.scope == "group" and spec.defined(images, captions)
+    chance = spec.chance(images, captions) if known and spec.chance else None
+    return {"summary": spec.summary, "chance": chance, "track": spec.track}
