@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,6 +93,9 @@ class Task(TaskFile):
             given = f"{len(images)} groups of images and {len(captions)} of captions"
             raise DataError(f"{where}: there are {given}" + ("" if ids is None else f", and {len(ids)} ids"))
         labels = [str(one) for one in (range(len(images)) if ids is None else ids)]
+        doubled = [label for label, count in Counter(labels).items() if count > 1]
+        if doubled:
+            raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
         for what, nested in (("images", images), ("captions", captions)):
             _check_nested(where, what, nested, labels)
         references, every_tag = _Images(where), _tags_of(where, tags, len(labels))

@@ -21,7 +21,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.stored_answers import score_answers
 from ttmbench.evaluator.stored_scores import score_file, score_stored
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.comparison import Run, compare_runs, pairs_within, stored_values
+from ttmbench.results.comparison import Run, compare_runs, pairs_within
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def read_results(path: PathLike) -> list[EvalResults]:
-    """Reads results documents, with the values of single groups where their runs logged samples.
+    """Reads results documents; the values of single groups follow when they are asked for.
 
     Args:
         path: a results document, or a folder that is searched with all below it.
@@ -45,18 +45,18 @@ def read_results(path: PathLike) -> list[EvalResults]:
         a schema version and cannot be read are named on stderr.
 
     Raises:
-        DataError: the file is no results document, or samples that it names are absent or damaged.
+        DataError: the file is no results document.
         UsageError: the folder holds none, or there is nothing under the path.
     """
     place = Path(path)
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [_results(place, read_document(place))]
+        return [EvalResults(read_document(place), path=place)]
     found = []
     for one in walk_documents(place):
         if one.document is not None:
-            found.append(_results(one.path, one.document))
+            found.append(EvalResults(one.document, path=one.path))
         elif "has no schema_version" not in (one.skipped or ""):
             complain(f"{one.path} is left out: it {one.skipped}")
     if not found:
@@ -224,10 +224,6 @@ def list_models(*patterns: str) -> list[str]:
     """
     names = {spec.name for spec, _ in build_registry().adapters.values()}
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
-
-
-def _results(path: Path, document: dict[str, Any]) -> EvalResults:
-    return EvalResults(document, {}, path, stored_values(path.parent, document))
 
 
 def _run(given: EvalResults | PathLike) -> Run:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench.results.comparison import Values
+from ttmbench.results.comparison import Values, stored_values
 from ttmbench.types import Scores
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ class EvalResults(Mapping[str, Any]):
         document: exactly what the results file holds.
         scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
         path: the results file, if there is one.
-        group_values: task -> filter -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
+        values: of single groups, where the run that made them is this program's; see `group_values`.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
-    group_values: dict[str, Values] = field(default_factory=dict)
+    values: dict[str, Values] | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -68,6 +69,19 @@ class EvalResults(Mapping[str, Any]):
     def model_name(self) -> str:
         """What results call the model."""
         return str(self.document["model_name"])
+
+    @cached_property
+    def group_values(self) -> dict[str, Values]:
+        """Task -> filter -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
+
+        Of results that were read from a file they are those of the samples beside it, tasks without samples left out.
+
+        Raises:
+            DataError: samples are absent or damaged.
+        """
+        if self.values is not None or self.path is None:
+            return self.values or {}
+        return stored_values(self.path.parent, self.document)
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:
