@@ -1,6 +1,8 @@
 """ttmbench: how well does a vision-language model compose, and what does it gain from test-time matching?
 
-Importing this package loads nothing heavy; names below are imported when first used.
+Importing this package loads nothing heavy; names below are imported when first used. They are what programs and
+plugins import, with the public modules (``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``, ``metrics``,
+``matching``, ``chance``, ``schedules``, ``stats``, ``testing``); other modules may change at any time.
 """
 
 from __future__ import annotations
@@ -11,62 +13,162 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._version import __version__
 
 if TYPE_CHECKING:
-    from ttmbench import chance, matching, metrics, schedules, stats, testing
-    from ttmbench.config import TTMConfig
-    from ttmbench.evaluator import EvalResults, simple_evaluate
+    from ttmbench import (
+        chance,
+        config,
+        errors,
+        hookspecs,
+        matching,
+        metrics,
+        protocols,
+        schedules,
+        stats,
+        testing,
+        types,
+    )
+    from ttmbench.config import RunConfig, TTMConfig
+    from ttmbench.data.availability import Need as DataNeed
+    from ttmbench.data.availability import Place as DataLocation
+    from ttmbench.data.loading import Loaded, OutOfReachError
+    from ttmbench.data.memory import Task
+    from ttmbench.errors import AssertionNotMet, DataError, DivergedError, TtmbenchError, UsageError
+    from ttmbench.evaluator.api import compare, list_models, list_tasks, read_results, score
+    from ttmbench.evaluator.eval_results import EvalResults
+    from ttmbench.evaluator.run import simple_evaluate
     from ttmbench.hookspecs import hookimpl
+    from ttmbench.protocols import (
+        Adapter,
+        Augmentable,
+        Blind,
+        ChoiceQuestion,
+        ChoiceScorer,
+        ChoiceStyle,
+        Debiasable,
+        DualEncoder,
+        ManyAtOnce,
+        MayRefuse,
+        PairScorer,
+        PairTrainable,
+        PreparedPairScorer,
+        Reporting,
+        Savable,
+        StoredFeatures,
+        Trainable,
+        TrainableInParts,
+    )
     from ttmbench.types import (
         AdapterSpec,
         Group,
+        GroupShape,
         ImageRef,
+        IterationRecord,
         MetricSpec,
+        ModelCard,
+        ModelFiles,
         ScheduleSpec,
+        Scores,
         SourceRequest,
         SourceSpec,
     )
 
 _HOME = {
-    "EvalResults": "ttmbench.evaluator",
-    "simple_evaluate": "ttmbench.evaluator",
-    "hookimpl": "ttmbench.hookspecs",
-    "TTMConfig": "ttmbench.config",
-    "AdapterSpec": "ttmbench.types",
-    "Group": "ttmbench.types",
-    "ImageRef": "ttmbench.types",
-    "MetricSpec": "ttmbench.types",
-    "ScheduleSpec": "ttmbench.types",
-    "SourceRequest": "ttmbench.types",
-    "SourceSpec": "ttmbench.types",
+    "config": ("RunConfig", "TTMConfig"),
+    "data.availability": ("DataLocation", "DataNeed"),
+    "data.loading": ("Loaded", "OutOfReachError"),
+    "data.memory": ("Task",),
+    "errors": ("AssertionNotMet", "DataError", "DivergedError", "TtmbenchError", "UsageError"),
+    "evaluator.api": ("compare", "list_models", "list_tasks", "read_results", "score"),
+    "evaluator.eval_results": ("EvalResults",),
+    "evaluator.run": ("simple_evaluate",),
+    "hookspecs": ("hookimpl",),
+    "protocols": (
+        *("Adapter", "Augmentable", "Blind", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
+        *("DualEncoder", "ManyAtOnce", "MayRefuse", "PairScorer", "PairTrainable", "PreparedPairScorer", "Reporting"),
+        *("Savable", "StoredFeatures", "Trainable", "TrainableInParts"),
+    ),
+    "types": (
+        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
+        *("ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
+    ),
 }
-_MODULES = ("chance", "matching", "metrics", "schedules", "stats", "testing")
+_NAMED_THERE = {"DataLocation": "Place", "DataNeed": "Need"}
+_MODULE_OF = {name: f"ttmbench.{module}" for module, names in _HOME.items() for name in names}
+_MODULES = (
+    *("chance", "config", "errors", "hookspecs", "matching", "metrics", "protocols", "schedules", "stats", "testing"),
+    "types",
+)
 
 __all__ = [
+    "Adapter",
     "AdapterSpec",
+    "AssertionNotMet",
+    "Augmentable",
+    "Blind",
+    "ChoiceQuestion",
+    "ChoiceScorer",
+    "ChoiceStyle",
+    "DataError",
+    "DataLocation",
+    "DataNeed",
+    "Debiasable",
+    "DivergedError",
+    "DualEncoder",
     "EvalResults",
     "Group",
+    "GroupShape",
     "ImageRef",
+    "IterationRecord",
+    "Loaded",
+    "ManyAtOnce",
+    "MayRefuse",
     "MetricSpec",
+    "ModelCard",
+    "ModelFiles",
+    "OutOfReachError",
+    "PairScorer",
+    "PairTrainable",
+    "PreparedPairScorer",
+    "Reporting",
+    "RunConfig",
+    "Savable",
     "ScheduleSpec",
+    "Scores",
     "SourceRequest",
     "SourceSpec",
+    "StoredFeatures",
     "TTMConfig",
+    "Task",
+    "Trainable",
+    "TrainableInParts",
+    "TtmbenchError",
+    "UsageError",
     "__version__",
     "chance",
+    "compare",
+    "config",
+    "errors",
     "hookimpl",
+    "hookspecs",
+    "list_models",
+    "list_tasks",
     "matching",
     "metrics",
+    "protocols",
+    "read_results",
     "schedules",
+    "score",
     "simple_evaluate",
     "stats",
     "testing",
+    "types",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"ttmbench.{name}")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), _NAMED_THERE.get(name, name))
     raise AttributeError(f"module 'ttmbench' has no attribute '{name}'")
 
 

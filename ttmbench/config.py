@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -148,12 +149,31 @@ def with_rate_note(preset: Mapping[str, Any]) -> dict[str, Any]:
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
 
 
+def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyType({}), **_: Any) -> str:
+    """What results call a model if nobody says: what its arguments say of it, else its name.
+
+    >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
+    ('google/siglip', 'tiny-clip')
+    >>> name_of_model("open_clip", {"model": "RN50", "pretrained": "cc12m"})
+    'RN50/cc12m'
+    >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
+    'vqascore/llava-hf/llava'
+    """
+    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
+    said = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
+    parts = [Path(part).resolve().name if Path(part).exists() else part for part in said]
+    if parts and model.startswith(SCORERS):
+        parts.insert(0, model)
+    return "/".join(parts) or model
+
+
 class RunConfig(BaseModel):
     """Settings of a run; names are those of the command line's options.
 
     Attributes:
         model: name of a registered model.
         model_args: its arguments.
+        model_name: what results call the model; by default what the model arguments say of it, else its name.
         tasks: names, tags, globs or files.
         task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
         include_path: folders of further task files.
@@ -200,6 +220,7 @@ class RunConfig(BaseModel):
 
     model: str
     model_args: dict[str, Any] = {}
+    model_name: str = Field(default_factory=lambda settings: name_of_model(**settings), min_length=1)
     tasks: list[str] = Field(min_length=1)
     task_args: dict[str, Any] = {}
     include_path: list[str] = []
@@ -236,24 +257,6 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
-
-    @property
-    def model_name(self) -> str:
-        """What results call the model: what the model arguments say of it, else its name.
-
-        >>> RunConfig(model="hf", model_args={"pretrained": "google/siglip"}, tasks=["x"]).model_name
-        'google/siglip'
-        >>> RunConfig(model="open_clip", model_args={"model": "RN50", "pretrained": "cc12m"}, tasks=["x"]).model_name
-        'RN50/cc12m'
-        >>> RunConfig(model="vqascore", model_args={"pretrained": "llava-hf/llava"}, tasks=["x"]).model_name
-        'vqascore/llava-hf/llava'
-        """
-        given = [self.model_args.get(key) for key in ("model", "pretrained", "path")]
-        said = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
-        parts = [Path(part).resolve().name if Path(part).exists() else part for part in said]
-        if parts and self.model.startswith(SCORERS):
-            parts.insert(0, self.model)
-        return "/".join(parts) or self.model
 
     @property
     def adapts(self) -> bool:

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
@@ -65,10 +66,25 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
     return chosen
 
 
+def take_in(registry: Registry, tasks: Sequence[Task]) -> dict[str, Task]:
+    """Tasks in memory by name; UsageError for an unknown metric, or a name that another task has."""
+    found: dict[str, Task] = {}
+    for task in tasks:
+        if task.name in registry.task_files or task.name in found:
+            raise UsageError(f"two tasks are named '{task.name}'; give the one in memory another name")
+        _check_metrics(registry, task)
+        found[task.name] = task
+    return found
+
+
+def _check_metrics(registry: Registry, task: TaskFile) -> None:
+    for metric in task.spec.metrics:
+        registry.get(registry.metrics, metric, f"task {task.spec.task}: metric")
+
+
 def _checked(registry: Registry, task: TaskFile) -> TaskFile:
     spec = task.spec
-    for metric in spec.metrics:
-        registry.get(registry.metrics, metric, f"task {spec.task}: metric")
+    _check_metrics(registry, task)
     for kind in _kinds(spec.source):
         registry.get(registry.sources, kind, f"task {spec.task}: source kind")
     for settings in spec.ttm.values():

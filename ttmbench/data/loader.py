@@ -12,6 +12,7 @@ from ttmbench._util.foreign import blaming
 from ttmbench.data.availability import Need, Place
 from ttmbench.data.checks import check_groups
 from ttmbench.data.loading import Loaded, LoadRequest, OutOfReachError, given_data_folder
+from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
@@ -42,6 +43,8 @@ def load_task_data(
         DataError: data out of reach, or not what the task file says.
         UsageError: the source is unknown or its options are wrong.
     """
+    if isinstance(task, Task):
+        return task.load(limit)
     spec = task.spec
     folder = given_data_folder(data_dir)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)

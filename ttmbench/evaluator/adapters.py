@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -61,13 +62,48 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
             adapter = factory(**passed, **arguments)
         except TypeError as error:
             raise UsageError(f"model '{name}': {said(error).removeprefix('TypeError: ')}") from error
+    check_scores(f"model '{name}'", adapter)
+    return adapter
+
+
+def check_scores(what: str, adapter: Any) -> None:
+    """UsageError, which ``what`` begins, for what can neither score nor answer."""
+    if isinstance(adapter, type):
+        raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
     if not isinstance(adapter, DualEncoder | PairScorer | ChoiceScorer):
         raise UsageError(
-            f"model '{name}': {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
+            f"{what}: {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
             "(prepare_images, prepare_captions, encode_images, encode_captions, logits) nor answer questions "
             "(answer, choice_style)"
         )
-    return adapter
+
+
+def name_of_adapter(adapter: Any, written: bool) -> str:
+    """What results call an adapter that was given as an object, where the caller does not say.
+
+    Args:
+        adapter: the model.
+        written: whether results go to files, where those of other checkpoints may lie.
+
+    Returns:
+        Its attribute ``model_name``; else its class and eight digits of its fingerprint's digest. The class alone for
+        one that states no fingerprint, of which nothing is written.
+
+    Raises:
+        UsageError: nothing tells it from another checkpoint of its class, and results are to be written.
+    """
+    kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
+    if isinstance(own, str) and own.strip():
+        return own
+    stated = model_info(adapter)["fingerprint"]
+    if stated:
+        return f"{kind}-{hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8]}"
+    if written:
+        raise UsageError(
+            f"{kind} states no fingerprint, so its results would be taken for those of any other {kind}; give "
+            "simple_evaluate a model_name, or the adapter a fingerprint() that tells checkpoints apart"
+        )
+    return kind
 
 
 def _whose(registry: Registry, name: str) -> str:

@@ -31,7 +31,7 @@ from ttmbench.results.files import RunFiles, file_digest, probe
 INDIFFERENT = frozenset(
     {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args"),
+        *("use_cache", "baseline", "track", "track_args", "model_name"),
         "deterministic",  # which adds what bits depend on, where it is on
     }
 )

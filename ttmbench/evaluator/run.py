@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ttmbench._util.console import complain
 from ttmbench._util.foreign import blaming
-from ttmbench._util.progress import track
+from ttmbench._util.progress import track as progress_of
 from ttmbench.cache.scores import ScoreStore
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
+from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, during, stage_of
-from ttmbench.evaluator.adapters import make_adapter, remark_on_files
+from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
 from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
-from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.determinism import deterministic as fixed_bits
+from ttmbench.evaluator.determinism import naming_what_cannot
+from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import Place, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
@@ -35,69 +38,102 @@ from ttmbench.evaluator.settings import (
 from ttmbench.evaluator.task import Shared, run_task
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
+from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions
-from ttmbench.results.comparison import stored_values
+from ttmbench.results.comparison import Values, stored_values
 from ttmbench.scoring.batch_size import AtOnce
 from ttmbench.ttm.variants import adapted_folders
-from ttmbench.types import Scores
-
-
-@dataclass(frozen=True, eq=False)
-class EvalResults(Mapping[str, Any]):
-    """A finished run: the results document as a mapping, and the score arrays behind it.
-
-    Attributes:
-        document: exactly what the results file holds.
-        scores: task -> filter -> score arrays, one per seed.
-        path: the results file, if one was written.
-    """
-
-    document: dict[str, Any]
-    scores: dict[str, dict[str, list[Scores]]] = field(repr=False)
-    path: Path | None = None
-
-    def __getitem__(self, key: str) -> Any:
-        return self.document[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.document)
-
-    def __len__(self) -> int:
-        return len(self.document)
-
-    @property
-    def results(self) -> dict[str, dict[str, float | None]]:
-        """Task -> ``metric,filter`` -> fraction."""
-        return self.document["results"]
-
-    @property
-    def failed(self) -> bool:
-        """Whether a task failed."""
-        return bool(self.document["errors"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The document."""
-        return self.document
 
 
 def simple_evaluate(
-    model: Any,
-    tasks: str | Sequence[str],
+    model: str | PairScorer | DualEncoder | ChoiceScorer,
+    tasks: str | Task | Sequence[str | Task],
     *,
+    model_name: str | None = None,
+    model_args: Mapping[str, Any] = {},
+    task_args: Mapping[str, Any] = {},
+    include_path: Sequence[str] = (),
     ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
+    ttm_args: Mapping[str, Any] = {},
+    ttm_preset: Literal["auto", "paper"] = "auto",
+    simple_match: bool = False,
+    oracle: bool = False,
+    ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
+    ttm_holdout: float | None = None,
+    audit_labels: bool = False,
+    save_adapted: str | None = None,
+    seeds: Sequence[int] | None = None,
+    limit: int | None = None,
+    samples: str | None = None,
+    batch_size: int | Literal["auto"] = 64,
+    device: str = "auto",
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32",
+    compile: bool = False,
+    deterministic: bool = False,
+    output_path: str | None = None,
+    log_samples: bool = False,
+    save_scores: bool = False,
+    use_cache: str | None = None,
+    offline: bool = False,
+    data_dir: str | None = None,
+    overwrite: Literal["never", "failed", "missing", "always"] = "failed",
+    on_error: Literal["raise", "continue"] = "raise",
+    assertions: Sequence[str] = (),
+    baseline: str | None = None,
+    track: Sequence[Literal["wandb", "trackio", "tensorboard"]] = (),
+    track_args: Mapping[str, Any] = {},
+    bootstrap_iters: int = 1000,
+    interval: Literal["wilson", "percentile", "bca"] = "wilson",
+    seed: int = 0,
+    trust_remote_code: bool = False,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
-    **settings: Any,
 ) -> EvalResults:
-    """Evaluates a model on tasks; the arguments mirror the command line's options.
+    """Evaluates a model on tasks; the arguments are the command line's options, explained at `ttmbench.RunConfig`.
 
     Args:
         model: name of a registered model, or an adapter.
-        tasks: names, tags, globs or files of tasks; a string may list several, separated by commas.
+        tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
+        model_name: what results call the model. By default an adapter's own attribute ``model_name``; else its class
+            with a digest of its fingerprint, so that two checkpoints of one class are two models.
+        model_args: arguments of a registered model.
+        task_args: changes to the tasks' sources.
+        include_path: folders of further task files.
         ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
+        ttm_args: settings of TTM that win over every other.
+        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        simple_match: run SimpleMatch's overfitting step.
+        oracle: also run TTM with an oracle's selection, which reads labels.
+        ttm_controls: also run TTM with other pseudo-labels.
+        ttm_holdout: share of the groups to hold out in a further run of TTM.
+        audit_labels: fail if TTM's selection depends on the order of captions.
+        save_adapted: a new folder for the adapted model.
+        seeds: of TTM and SimpleMatch.
+        limit: use the first groups only.
+        samples: a JSON file listing the group ids to use.
+        batch_size: images, captions or pairs scored at a time.
+        device: ``auto`` or what torch calls it; of registered models, as are the next two.
+        dtype: of the model's arithmetic.
+        compile: run the model through ``torch.compile``.
+        deterministic: the same bits every time on one machine.
+        output_path: a folder, or a ``.json`` file.
+        log_samples: also write one line per group.
+        save_scores: also write the score arrays.
+        use_cache: folder of kept scores, or ``off``.
+        offline: use what is on this machine only.
+        data_dir: folder of data files.
+        overwrite: what becomes of an earlier run of the same command.
+        on_error: stop at the first failed task, or go on to the next.
+        assertions: conditions on results.
+        baseline: a results document to compare with.
+        track: trackers that are told of the run.
+        track_args: their settings.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
+        seed: of everything that ``seeds`` does not govern.
+        trust_remote_code: run code that a hub repository ships.
         command: the command line, for the record.
         plugins: further plugins, as (name, object).
-        settings: fields of `RunConfig`: ``model_args``, ``seeds``, ``limit``, ``output_path``, ...
 
     Returns:
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
@@ -108,17 +144,25 @@ def simple_evaluate(
         TtmbenchError: a task failed, with ``on_error="raise"``.
         AssertionNotMet: an assertion does not hold.
     """
+    given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
     adapter = None if isinstance(model, str) else model
-    given = dict(settings)
+    if adapter is not None:
+        check_scores(f"model {type(adapter).__name__}", adapter)
+        given["model"] = type(adapter).__name__
+        given["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
+    elif model_name is None:
+        del given["model_name"]
     if isinstance(ttm, TTMConfig):
-        given["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **given.get("ttm_args", {})}
+        given["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **ttm_args}
     elif isinstance(ttm, Mapping):
-        given["ttm_args"] = {**ttm, **given.get("ttm_args", {})}
+        given["ttm_args"] = {**ttm, **ttm_args}
     given["ttm"] = ttm not in (False, None)
-    given["model"] = model if isinstance(model, str) else type(model).__name__
-    given["tasks"] = split_names(tasks) if isinstance(tasks, str) else list(tasks)
+    asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
+    named = [one.name if isinstance(one, Task) else one for one in asked]
+    given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
+    in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
-    results = run(config, adapter=adapter, command=command, plugins=plugins)
+    results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return results
@@ -130,20 +174,30 @@ def run(
     adapter: Any = None,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
+    in_memory: Sequence[Task] = (),
 ) -> EvalResults:
-    """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller."""
+    """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller.
+
+    ``in_memory`` are the tasks among those of the configuration that are no files.
+    """
     check_config(config)
-    with deterministic(config.deterministic, config.seed):
-        return _run(config, adapter, command, plugins)
+    with fixed_bits(config.deterministic, config.seed):
+        return _run(config, adapter, command, plugins, in_memory)
 
 
-def _run(config: RunConfig, adapter: Any, command: Sequence[str], plugins: Sequence[tuple[str, Any]]) -> EvalResults:
+def _run(
+    config: RunConfig,
+    adapter: Any,
+    command: Sequence[str],
+    plugins: Sequence[tuple[str, Any]],
+    in_memory: Sequence[Task],
+) -> EvalResults:
     registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
     for broken in registry.plugins.broken:
         complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
         registry.adapter(config.model)  # a wrong name is an error before anything is written
-    chosen = tasks_of(registry, config)
+    chosen = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
@@ -203,7 +257,7 @@ class _Work:
             )
             kept = self._take_over(place, adapter)
             self._save("running", place)
-            for name in track(self.chosen, "tasks", "tasks", total=len(self.chosen)):
+            for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
                     self._task(name, adapter, place, shared)
         except BaseException as error:
@@ -216,7 +270,8 @@ class _Work:
         document = self._save("failed" if record.errors else "done", place)
         self._tell_finished(document, place)
         scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
-        return EvalResults(document, scores, None if place is None else place.files.results)
+        path = None if place is None else place.files.results
+        return EvalResults(document, scores, path, self._group_values(document, place))
 
     def _take_over(self, place: Place | None, adapter: Any) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
@@ -262,12 +317,17 @@ class _Work:
             shutil.rmtree(state, ignore_errors=True)
 
     def _compared(self, baseline: Baseline, place: Place | None) -> dict[str, Any]:
-        """The comparison with the baseline; values of tasks that were taken over come from their samples."""
-        config, values = self.config, {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
-        if place is not None:
-            values = {**stored_values(place.files.folder, document), **values}
-        return baseline.entry(document, values, config.bootstrap_iters, config.seed)
+        values = self._group_values(document, place)
+        return baseline.entry(document, values, self.config.bootstrap_iters, self.config.seed)
+
+    def _group_values(self, document: Mapping[str, Any], place: Place | None) -> dict[str, Values]:
+        """Task -> the values of its groups; those of tasks that were taken over come from their samples."""
+        values = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        if place is None or all(task in values for task in document["results"]):
+            return values
+        return {**stored_values(place.files.folder, document), **values}
 
     def _save(self, status: str, place: Place | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""

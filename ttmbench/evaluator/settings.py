@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.cache.scores import ScoreStore, open_store
 from ttmbench.config import RunConfig, TTMConfig, with_rate_note
-from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.data.catalog import all_tasks, select_tasks, take_in
 from ttmbench.data.loading import given_data_folder
+from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.baseline import Baseline
@@ -70,9 +71,13 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
     return found
 
 
-def tasks_of(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
-    """The tasks that a configuration names, with its changes to their sources."""
-    chosen = select_tasks(registry, config.tasks)
+def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = ()) -> dict[str, TaskFile]:
+    """The tasks that a configuration names, with its changes to their sources; those in memory go by their names."""
+    own = take_in(registry, in_memory)
+    chosen: dict[str, TaskFile] = {}
+    for word in config.tasks:
+        for name, task in ({word: own[word]} if word in own else select_tasks(registry, [word])).items():
+            chosen.setdefault(name, task)
     return {name: task.with_source(config.task_args) for name, task in chosen.items()}
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
-from ttmbench.plugins.registry import build_registry
-from ttmbench.results.scores_file import read_scores
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.scores_file import StoredScores, read_scores
 from ttmbench.results.summary import RAW, summarise
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import MetricSpec
@@ -22,7 +22,7 @@ from ttmbench.types import MetricSpec
 
 def score_file(
     path: Path,
-    task: str,
+    task: str | TaskFile,
     *,
     include_path: Sequence[str] = (),
     logit_scale: float = 1.0,
@@ -36,7 +36,7 @@ def score_file(
 
     Args:
         path: the scores, in a format that `ttmbench.results.scores_file` knows.
-        task: name or file of the task whose shape and size they have.
+        task: name or file of the task whose shape and size they have, or the task.
         include_path: folders of further task files.
         logit_scale: factor on products of embeddings.
         limit: the scores are of the task's first groups only.
@@ -52,35 +52,79 @@ def score_file(
         UsageError: no such task.
         DataError: the file is not what the task says; the message names the group.
     """
-    started, clock = datetime.now().astimezone(), time.perf_counter()
     registry = build_registry(include_path)
-    spec = find_task(registry, task).spec
+    spec = (find_task(registry, task) if isinstance(task, str) else task).spec
     stored = read_scores(path, spec.shape, logit_scale)
-    expected = spec if limit is None else _first_groups(spec, limit)
-    check_count(expected, len(stored.group_ids), str(path))
+    return score_stored(
+        registry,
+        stored,
+        spec,
+        name=path.stem,
+        where=str(path),
+        source={"kind": "stored_scores", "file": path.name, "format": stored.format},
+        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest(),
+        config={
+            "scores": path.name,
+            "task": task if isinstance(task, str) else spec.task,
+            "logit_scale": logit_scale,
+            "limit": limit,
+            "seed": seed,
+            "bootstrap_iters": bootstrap_iters,
+            "interval": interval,
+        },
+        command=command,
+    )
+
+
+def score_stored(
+    registry: Registry,
+    stored: StoredScores,
+    spec: TaskSpec,
+    *,
+    name: str,
+    where: str,
+    source: dict[str, Any],
+    fingerprint: str,
+    config: dict[str, Any],
+    command: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Computes every metric of scores that are read.
+
+    Args:
+        registry: the metrics.
+        stored: the scores.
+        spec: the task that they are of.
+        name: what results call the model.
+        where: the scores, in messages.
+        source: where they come from, for the record.
+        fingerprint: digest of them.
+        config: ``limit``, ``seed``, ``bootstrap_iters``, ``interval``, and what else the record should hold.
+        command: the command line, for the record.
+
+    Returns:
+        A results document; the metrics of the task come first.
+
+    Raises:
+        DataError: the number of groups is not the task's.
+    """
+    started, clock = datetime.now().astimezone(), time.perf_counter()
+    expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
+    check_count(expected, len(stored.group_ids), where)
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
-    summary = summarise(stored.scores, metrics, bootstrap_iters, seed, interval)
+    summary = summarise(stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"])
     outcome = TaskOutcome(
         spec=expected,
         metrics=metrics,
         groups=[],
-        source={"kind": "stored_scores", "file": path.name, "format": stored.format},
-        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest(),
+        source=source,
+        fingerprint=fingerprint,
         scores=stored.scores,
         summary=summary,
         records={},
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
     )
-    config: dict[str, Any] = {
-        "scores": path.name,
-        "task": task,
-        "logit_scale": logit_scale,
-        "limit": limit,
-        "seed": seed,
-    }
-    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
-    record = RunRecord(path.stem, config, command, started)
+    record = RunRecord(name, config, command, started)
     record.outcomes[spec.task] = outcome
     return record.document("done", clock, None)
 

@@ -1,0 +1,348 @@
+"""Tasks in memory: images and captions that a program holds, as a task like any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from pydantic import ValidationError
+
+from ttmbench._util.images import open_picture
+from ttmbench._util.validation import describe
+from ttmbench.data.checks import check_groups
+from ttmbench.data.loading import Loaded
+from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.errors import DataError, UsageError
+from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    ImageLike: TypeAlias = Image | np.ndarray | str | os.PathLike[str]
+    """An image: of Pillow, uint8 [height, width, 3], or the path of a file."""
+
+KIND = "memory"
+USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
+Tags: TypeAlias = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+"""Tag -> its value for every group; or, for every group, tag -> value."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Task(TaskFile):
+    """A task whose data are in memory; made by `from_groups` or `from_dataset`, given to ``simple_evaluate``.
+
+    Images are held as they were given and decoded when a run needs them: what changes them changes the data.
+
+    Attributes:
+        groups: the data.
+    """
+
+    groups: tuple[Group, ...] = field(default=())
+
+    @classmethod
+    def from_groups(
+        cls,
+        images: Sequence[Sequence[ImageLike]],
+        captions: Sequence[Sequence[str]],
+        *,
+        name: str,
+        ids: Sequence[str | int] | None = None,
+        tags: Tags = (),
+        metrics: Sequence[str] | None = None,
+        matching: Literal["group", "global"] = "group",
+        version: int = 0,
+        license: str = "",
+        description: str = "",
+    ) -> Task:
+        """A task of images and captions, group by group.
+
+        Args:
+            images: [groups][m]; images of Pillow, uint8 arrays [height, width, 3], or paths of files. One object
+                given several times is one image.
+            captions: [groups][k], m <= k; caption i is true for image i.
+            name: of the task, in results and names of files.
+            ids: of the groups, all different; by default their numbers from 0.
+            tags: to break numbers down by: tag -> a value for every group, or a mapping for every group.
+            metrics: names; by default those of the built-in tasks that are defined for the shape.
+            matching: how TTM matches: inside groups, or over all images and captions at once.
+            version: raise it whenever numbers can change.
+            license: of the data, for the results.
+            description: one or two sentences.
+
+        Returns:
+            The task.
+
+        Raises:
+            DataError: groups of several shapes, an empty caption, an id that is there twice, or what is no image.
+            UsageError: a name or a shape that no task can have.
+
+        >>> black, white = (np.full((8, 8, 3), grey, dtype=np.uint8) for grey in (0, 255))
+        >>> Task.from_groups([[black, white]], [["a dark square", "a light square"]], name="squares")
+        Task('squares', 1 group of 2x2)
+        """
+        where = f"task '{name}'"
+        if not len(images) == len(captions) == len(ids if ids is not None else images):
+            given = f"{len(images)} groups of images and {len(captions)} of captions"
+            raise DataError(f"{where}: there are {given}" + ("" if ids is None else f", and {len(ids)} ids"))
+        labels = [str(one) for one in (range(len(images)) if ids is None else ids)]
+        doubled = [label for label, count in Counter(labels).items() if count > 1]
+        if doubled:
+            raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
+        for what, nested in (("images", images), ("captions", captions)):
+            _check_nested(where, what, nested, labels)
+        references, every_tag = _Images(where), _tags_of(where, tags, len(labels))
+        groups = [
+            Group(
+                label,
+                tuple(references.of(image, f"{label}/{index}", label) for index, image in enumerate(row)),
+                tuple(texts),
+                own_tags,
+            )
+            for label, row, texts, own_tags in zip(labels, images, captions, every_tag, strict=True)
+        ]
+        return _task(cls, groups, name, metrics, matching, version, license, description)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        images: str | Sequence[str],
+        captions: str | Sequence[str],
+        name: str,
+        id: str | None = None,
+        tags: Sequence[str] = (),
+        metrics: Sequence[str] | None = None,
+        matching: Literal["group", "global"] = "group",
+        version: int = 0,
+        license: str = "",
+        description: str = "",
+    ) -> Task:
+        """A task of the rows of a ``datasets.Dataset``, or of any sequence of mappings; one row is one group.
+
+        Args:
+            dataset: the rows. Images of a ``datasets.Dataset`` are decoded one by one when they are needed.
+            images: columns of the images, in order; or one column, which holds an image or a list of them.
+            captions: columns of the captions, the i-th true for the i-th image; or one column that holds a list.
+            name: of the task.
+            id: column of the groups' ids; by default they are the numbers of the rows.
+            tags: columns to break numbers down by.
+            metrics: as for `from_groups`, like everything that follows.
+            matching: inside groups, or over all images and captions at once.
+            version: raise it whenever numbers can change.
+            license: of the data.
+            description: one or two sentences.
+
+        Returns:
+            The task.
+
+        Raises:
+            DataError: a column is not there, or a row is not like the others.
+            UsageError: a name or a shape that no task can have.
+        """
+        where = f"task '{name}'"
+        if len(dataset) == 0:
+            raise DataError(f"{where}: the dataset has no row")
+        lazy = _is_hub_dataset(dataset)
+        image_columns = [images] if isinstance(images, str) else list(images)
+        shape = _shape_of(dataset[0], images, captions, where)
+        references = _Images(where)
+
+        def image(one: ImageCell) -> ImageRef:
+            label = f"{one.group_id}/{one.column}" + (f"/{one.item}" if one.item else "")
+            if lazy:
+                view = dataset.select_columns([one.column])
+                place = f"image {label} of {where}"
+                return ImageRef(label, partial(_cell_image, view, one, shape.images, place))
+            return references.of(one.value, label, one.group_id)
+
+        columns = {"id": id, "images": images, "captions": captions, "tags": list(tags)}
+        request = SourceRequest({}, columns, shape)
+        if lazy:
+            _check_columns(dataset.column_names, image_columns, where)
+            texts = dataset.remove_columns(image_columns)
+        else:
+            texts = dataset
+        rows = (Row(str(index), texts[index], index) for index in range(len(dataset)))
+        groups = list(groups_from_rows(rows, request, where, image))
+        return _task(cls, groups, name, metrics, matching, version, license, description)
+
+    @property
+    def name(self) -> str:
+        """What results call the task."""
+        return self.spec.task
+
+    def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
+        """The task itself: there is nothing to change about how it is read; UsageError if that is asked for."""
+        if changes:
+            raise UsageError(f"task '{self.name}' is in memory, so task_args mean nothing for it; run it by itself")
+        return self
+
+    def load(self, limit: int | None = None) -> Loaded:
+        """The groups, ``limit`` of them at most."""
+        return Loaded(list(self.groups[:limit]), {"kind": KIND})
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __repr__(self) -> str:
+        groups = f"{len(self)} group{'' if len(self) == 1 else 's'}"
+        return f"Task({self.name!r}, {groups} of {self.spec.shape})"
+
+
+def _task(
+    cls: type[Task],
+    groups: Sequence[Group],
+    name: str,
+    metrics: Sequence[str] | None,
+    matching: str,
+    version: int,
+    license: str,
+    description: str,
+) -> Task:
+    """The task of groups that are read, with everything checked that can be without a model."""
+    if not groups:
+        raise DataError(f"task '{name}': there is no group")
+    shape = (len(groups[0].images), len(groups[0].captions))
+    for group in groups:
+        if (len(group.images), len(group.captions)) != shape:
+            raise DataError(
+                f"task '{name}': group {group.group_id} has {len(group.images)} images and {len(group.captions)} "
+                f"captions, group {groups[0].group_id} has {shape[0]} and {shape[1]}; one task has one shape"
+            )
+    try:
+        spec = TaskSpec(
+            task=name,
+            version=version,
+            license=license,
+            description=description,
+            source={"kind": KIND},
+            group={"shape": shape, "n_groups": len(groups), "tags": list(groups[0].tags)},
+            matching=matching,
+            metrics=list(_usual(shape, matching) if metrics is None else metrics),
+        )
+    except ValidationError as error:
+        raise UsageError(f"task '{name}': {describe(error, TaskSpec)}") from None
+    check_groups(spec, groups)
+    return cls(spec, None, tuple(groups))
+
+
+def _usual(shape: tuple[int, int], matching: str) -> Iterable[str]:
+    metrics = [metric for metric in USUAL_METRICS if shape[0] > 1 or metric != "image_score"]
+    return [*metrics, "global_assignment_accuracy"] if matching == "global" else metrics
+
+
+class _Images:
+    """References to images, of which each is one however often it is given."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._names: dict[int | Path, str] = {}
+        self._taken: dict[str, int | Path] = {}
+        self._held: list[Any] = []  # so that no two of them can have one identity
+
+    def of(self, image: Any, name: str, group_id: str) -> ImageRef:
+        """A reference to an image; a file goes by its path, everything else by ``name``."""
+        key: int | Path = id(image)
+        if isinstance(image, str | os.PathLike):
+            key = Path(image)
+            name = str(image)
+        self._held.append(image)
+        name = self._names.setdefault(key, name)
+        if self._taken.setdefault(name, key) != key:
+            raise DataError(f"{self._where}: two images of group {group_id} and others go by the name {name!r}")
+        return _reference(image, name, f"{self._where}: image {name!r:.80} of group {group_id}")
+
+
+def _reference(image: Any, name: str, what: str) -> ImageRef:
+    from PIL.Image import Image
+
+    if isinstance(image, Image):
+        return ImageRef(name, lambda: image)
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise DataError(f"{what} is an array {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3]")
+        return ImageRef(name, partial(_of_array, image))
+    if isinstance(image, str | os.PathLike):
+        path = Path(image)
+        if not path.is_file():
+            raise DataError(f"{what} is no file")
+        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
+    raise DataError(
+        f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"
+    )
+
+
+def _of_array(array: np.ndarray) -> Image:
+    from PIL import Image
+
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _check_nested(where: str, what: str, nested: Sequence[Any], labels: Sequence[str]) -> None:
+    """Every group has a sequence of its own, of which each caption is a text."""
+    for label, row in zip(labels, nested, strict=True):
+        single = isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0
+        if single:
+            raise DataError(
+                f"{where}: the {what} of group {label} are a {type(row).__name__}; expected a list, also of one"
+            )
+        for text in row if what == "captions" else ():
+            if not isinstance(text, str):
+                raise DataError(f"{where}: a caption of group {label} is a {type(text).__name__}, not a text")
+
+
+def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
+    """For every group, tag -> value as a text."""
+    if isinstance(tags, Mapping):
+        for tag, values in tags.items():
+            if isinstance(values, str) or len(values) != count:
+                raise DataError(f"{where}: tag '{tag}' should have one value for each of {count} groups")
+        return [{tag: str(values[index]) for tag, values in tags.items()} for index in range(count)]
+    if tags and len(tags) != count:
+        raise DataError(f"{where}: there are tags for {len(tags)} groups, and {count} groups")
+    return [{tag: str(value) for tag, value in one.items()} for one in tags] or [{} for _ in range(count)]
+
+
+def _is_hub_dataset(dataset: Any) -> bool:
+    """Whether it is a ``datasets.Dataset``; if that library was not imported, nothing is one."""
+    library = sys.modules.get("datasets")
+    return library is not None and isinstance(dataset, library.Dataset)
+
+
+def _check_columns(known: Sequence[str], wanted: Sequence[str], where: str) -> None:
+    for column in wanted:
+        if column not in known:
+            raise DataError(f"{where}: the dataset has no column '{column}'; it has {', '.join(known)}")
+
+
+def _shape_of(row: Mapping[str, Any], images: str | Sequence[str], captions: str | Sequence[str], where: str) -> Any:
+    """The shape that the first row has."""
+    counts = []
+    for columns in (images, captions):
+        _check_columns([str(name) for name in row], [columns] if isinstance(columns, str) else list(columns), where)
+        value = row[columns] if isinstance(columns, str) else list(columns)
+        counts.append(len(value) if isinstance(value, list | tuple) else 1)
+    try:
+        return GroupShape(*counts)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _cell_image(view: Any, cell: ImageCell, count: int, place: str) -> Image:
+    """Decodes one image of a row of a ``datasets.Dataset``."""
+    value = view[cell.row.index][cell.column]
+    if cell.item is not None and isinstance(value, list):
+        if len(value) != count:
+            raise DataError(f"{place}: the column holds {len(value)} images, the first row {count}")
+        value = value[cell.item]
+    opened: Callable[[], Image] = _reference(value, place, place).open
+    return opened()

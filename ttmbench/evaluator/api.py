@@ -1,0 +1,272 @@
+"""What a program asks for beside runs: results read back and compared, metrics of scores, names of what there is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ttmbench._util.arrays import LARGEST
+from ttmbench._util.console import complain
+from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.memory import Task
+from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.stored_answers import score_answers
+from ttmbench.evaluator.stored_scores import score_file, score_stored
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.comparison import Run, compare_runs, pairs_within
+from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.results.scores_file import StoredScores
+from ttmbench.scoring.forced_choice.stored_answers import is_answers
+from ttmbench.stats import IntervalMethod
+from ttmbench.types import GroupShape, Scores
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    PathLike: TypeAlias = str | os.PathLike[str]
+
+
+def read_results(path: PathLike) -> list[EvalResults]:
+    """Reads results documents; the values of single groups follow when they are asked for.
+
+    Args:
+        path: a results document, or a folder that is searched with all below it.
+
+    Returns:
+        The results in the order of their paths. Of a folder, files that are no results are left out; those that state
+        a schema version and cannot be read are named on stderr.
+
+    Raises:
+        DataError: the file is no results document.
+        UsageError: the folder holds none, or there is nothing under the path.
+    """
+    place = Path(path)
+    if not place.is_dir():
+        if not place.exists():
+            raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
+        return [EvalResults(read_document(place), path=place)]
+    found = []
+    for one in walk_documents(place):
+        if one.document is not None:
+            found.append(EvalResults(one.document, path=one.path))
+        elif "has no schema_version" not in (one.skipped or ""):
+            complain(f"{one.path} is left out: it {one.skipped}")
+    if not found:
+        raise UsageError(f"{place} holds no results document")
+    return found
+
+
+def compare(
+    baseline: EvalResults | PathLike,
+    other: EvalResults | PathLike | None = None,
+    *,
+    filters: tuple[str, str] | None = None,
+    metrics: Sequence[str] | None = None,
+    allow_different: bool = False,
+    bootstrap_iters: int = 1000,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Compares two runs group by group, or what was adapted in one run with the model as it was.
+
+    Args:
+        baseline: what is compared to: results, or the path of a results document whose run logged samples.
+        other: what is compared; without it the filters of the first run are.
+        filters: compare this filter of the baseline with that of the other, such as ``("none", "ttm")``.
+        metrics: names; by default all that both have.
+        allow_different: also compare tasks of another version or other data, by the group ids they share.
+        bootstrap_iters: resamples of intervals and permutation tests.
+        seed: of these.
+
+    Returns:
+        One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
+        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, and the ids of groups that were ``won`` and ``lost``.
+        ``pandas.DataFrame(rows)`` makes a table of them.
+
+    Raises:
+        DataError: a file is absent or damaged, or a run has no values of groups.
+        UsageError: the runs share no task, metric or filter, or a task differs and that is not allowed.
+    """
+    before = _run(baseline)
+    after = before if other is None else _run(other)
+    pairs: Sequence[tuple[str, str] | None] = [filters]
+    if filters is None and other is None:
+        pairs = pairs_within(before.values)
+        if not pairs:
+            raise UsageError(f"{before.path} holds raw numbers only; give a second run to compare it with")
+    rows = [
+        row
+        for pair in pairs
+        for row in compare_runs(
+            before, after, filters=pair, allow_different=allow_different, iterations=bootstrap_iters, seed=seed
+        )
+        if metrics is None or row["metric"] in metrics
+    ]
+    if not rows:
+        raise UsageError(f"the runs share none of the metrics {', '.join(metrics or ())}")
+    return rows
+
+
+def score(
+    scores: ArrayLike | PathLike,
+    task: str | Task | None = None,
+    *,
+    all_pairs: ArrayLike | None = None,
+    model_name: str | None = None,
+    include_path: Sequence[str] = (),
+    logit_scale: float = 1.0,
+    limit: int | None = None,
+    bootstrap_iters: int = 1000,
+    interval: IntervalMethod = "wilson",
+    seed: int = 0,
+) -> EvalResults:
+    """Computes every metric of scores, with neither model nor data.
+
+    Args:
+        scores: array [groups, images, captions] in logits, in which caption i is true for image i; or a file of scores
+            or answers, in a format that ``ttmbench score`` reads.
+        task: whose shape and number of groups the scores have; a file needs it. Without it an array is of the task
+            ``scores``, of its own shape.
+        all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
+        model_name: what results call the model; by default ``scores``, or the name of the file.
+        include_path: folders of further task files.
+        logit_scale: factor on products of embeddings in a file.
+        limit: the scores are of the task's first groups only.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
+        seed: of the resampling.
+
+    Returns:
+        The results; numbers have the filter ``none``, or those of the file.
+
+    Raises:
+        UsageError: no such task, or a file without one.
+        DataError: the scores are not what the task says; the message names the group.
+
+    >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
+    1.0
+    """
+    common: dict[str, Any] = {
+        "limit": limit,
+        "bootstrap_iters": bootstrap_iters,
+        "interval": interval,
+        "seed": seed,
+    }
+    if isinstance(scores, str | os.PathLike):
+        path = Path(scores)
+        if task is None:
+            raise UsageError(f"{path}: a file of scores needs the task that they are of; give task=")
+        if isinstance(task, str) and path.is_file() and is_answers(path):
+            document = score_answers([path], task, include_path=include_path, **common)
+        else:
+            document = score_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
+        return EvalResults(document if model_name is None else {**document, "model_name": model_name})
+    registry = build_registry(include_path)
+    array = _checked(np.asarray(scores))
+    found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
+    spec = _spec_of(array, list(registry.metrics)) if found is None else found.spec
+    pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
+    if array.shape[1:] != spec.group.shape:
+        raise DataError(
+            f"the scores have shape {list(array.shape)}; task '{spec.task}' needs [groups, {spec.shape.images} images, "
+            f"{spec.shape.captions} captions]"
+        )
+    wanted = (len(array) * spec.shape.images, len(array) * spec.shape.captions)
+    if pairs is not None and (pairs.shape != wanted or not np.isfinite(pairs).all()):
+        raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    stored = StoredScores({"none": [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
+    document = score_stored(
+        registry,
+        stored,
+        spec,
+        name=model_name or "scores",
+        where="the array of scores",
+        source={"kind": "stored_scores", "file": None, "format": "array"},
+        fingerprint=digest,
+        config={"scores": None, "task": spec.task, **common},
+    )
+    return EvalResults(document, {spec.task: stored.scores})
+
+
+def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:
+    """Names of tasks, sorted; ``ttmbench.list_tasks("compositional", "shapes_*")`` takes tags, names and globs.
+
+    Args:
+        patterns: a task is listed if one of them fits; all tasks without any.
+        include_path: folders of further task files.
+
+    Returns:
+        The names; none if nothing fits.
+    """
+    registry = build_registry(include_path)
+    if not patterns:
+        return sorted(registry.task_files)
+    found = all_tasks(registry).items()
+    return [name for name, task in found if any(one in task.spec.tag or fnmatchcase(name, one) for one in patterns)]
+
+
+def list_models(*patterns: str) -> list[str]:
+    """Names of registered models, sorted, without their aliases; ``ttmbench.list_models("siglip*")`` takes globs.
+
+    Args:
+        patterns: a model is listed if one of them fits its name; all models without any.
+
+    Returns:
+        The names; none if nothing fits.
+    """
+    names = {spec.name for spec, _ in build_registry().adapters.values()}
+    return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
+
+
+def _run(given: EvalResults | PathLike) -> Run:
+    """Results as they are compared; DataError if there are no values of groups."""
+    results = given if isinstance(given, EvalResults) else _one(Path(given))
+    path = results.path or Path(results.model_name)
+    if not results.group_values:
+        raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
+    return Run(path, results.document, results.group_values)
+
+
+def _one(path: Path) -> EvalResults:
+    found = read_results(path)
+    if len(found) > 1:
+        raise UsageError(f"{path} holds {len(found)} results documents; name one of them")
+    return found[0]
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    """Scores as metrics take them: floats of their own width, other numbers as float64; DataError for what is none."""
+    if array.ndim != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise DataError(
+            f"the scores are an array {array.dtype} {list(array.shape)}; expected numbers [groups, images, captions]"
+        )
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    array = array if array.dtype == np.float64 else array.astype(np.float32)
+    sound = (np.abs(array) <= LARGEST).all(axis=(1, 2))
+    if not sound.all():
+        raise DataError(f"group {int(np.argmin(sound))} has a score that is no finite number, or larger than a logit")
+    return array
+
+
+def _spec_of(array: np.ndarray, metrics: list[str]) -> TaskSpec:
+    """The task of scores that are of none."""
+    try:
+        shape = GroupShape(*array.shape[1:])
+    except ValueError as error:
+        raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
+    return TaskSpec(
+        task="scores",
+        version=0,
+        source={"kind": "stored_scores"},
+        group=GroupSpec(shape=(shape.images, shape.captions), n_groups=len(array)),
+        metrics=metrics,
+    )

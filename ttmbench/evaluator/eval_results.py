@@ -1,0 +1,124 @@
+"""What a finished run gives to a program: the results document as a mapping, score arrays, and numbers as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench.results.comparison import Values, stored_values
+from ttmbench.types import Scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN_TASKS = 5
+_COLUMNS = (("raw", "group_score,none"), ("SimpleMatch", "group_match,none"), ("TTM", "group_match,ttm"))
+_GLOBAL = (("SimpleMatch", "global_assignment_accuracy,none"), ("TTM", "global_assignment_accuracy,ttm"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvalResults(Mapping[str, Any]):
+    """A results document as a mapping, and what a program wants beside it.
+
+    Attributes:
+        document: exactly what the results file holds.
+        scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
+        path: the results file, if there is one.
+        values: of single groups, where the run that made them is this program's; see `group_values`.
+    """
+
+    document: dict[str, Any]
+    scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
+    path: Path | None = None
+    values: dict[str, Values] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        return self.document[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.document)
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def __repr__(self) -> str:
+        """Model, state and the numbers of the first tasks, in a few lines."""
+        tasks = list(self.results)
+        lines = [f"EvalResults: {self.model_name}, {self.document['status']}, {_count(len(tasks), 'task')}"]
+        lines += [f"  {task}: {self._shown(task)}" for task in tasks[:_SHOWN_TASKS]]
+        if len(tasks) > _SHOWN_TASKS:
+            lines.append(f"  and {_count(len(tasks) - _SHOWN_TASKS, 'task')} more")
+        lines += [f"  failed: {error['task'] or 'the run'}: {error['message']:.100}" for error in self["errors"][:3]]
+        return "\n".join(lines)
+
+    def _shown(self, task: str) -> str:
+        """One line of a task's numbers, in percent."""
+        numbers = self.results[task]
+        wanted = _GLOBAL if self.document["configs"][task].get("matching") == "global" else _COLUMNS
+        keys = [(name, key) for name, key in wanted if numbers.get(key) is not None]
+        keys = keys or [(key, key) for key in self.document["ci"][task] if numbers.get(key) is not None][:3]
+        groups = _count(self.document["n-samples"][task]["effective"], "group")
+        shown = [f"{name} {100 * (numbers[key] or 0):.2f}" for name, key in keys]
+        return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
+
+    @property
+    def model_name(self) -> str:
+        """What results call the model."""
+        return str(self.document["model_name"])
+
+    @cached_property
+    def group_values(self) -> dict[str, Values]:
+        """Task -> filter -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
+
+        Of results that were read from a file they are those of the samples beside it, tasks without samples left out.
+
+        Raises:
+            DataError: samples are absent or damaged.
+        """
+        if self.values is not None or self.path is None:
+            return self.values or {}
+        return stored_values(self.path.parent, self.document)
+
+    @property
+    def results(self) -> dict[str, dict[str, float | None]]:
+        """Task -> ``metric,filter`` -> fraction."""
+        return self.document["results"]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a task failed."""
+        return bool(self.document["errors"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document."""
+        return self.document
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every number as a row of a table.
+
+        Returns:
+            One row a task, metric and filter: ``model``, ``task``, ``metric``, ``filter``, ``method`` (in words),
+            ``track``, ``value`` (a fraction) and everything that belongs to it: interval, chance, ties, seeds, groups.
+
+        Raises:
+            DataError: the document contradicts itself.
+        """
+        return _frame(self.document, self.path)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _frame(document: Mapping[str, Any], path: Path | None) -> pd.DataFrame:
+    """The numbers of a document as a table: the one place that knows where the flat rows are made."""
+    import pandas as pd
+
+    numbers = import_module("ttmbench.report.export.numbers")
+    run = numbers.Run(path or Path(str(document["model_name"])), document)
+    rows = [{**vars(one), "method": one.method} for one in numbers.numbers_of(run)]
+    return pd.DataFrame(rows)
