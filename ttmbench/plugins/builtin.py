@@ -34,13 +34,13 @@ def ttmbench_register_sources() -> Iterable[SourceSpec]:
     return [
         SourceSpec(kind, f"ttmbench.data.{target}", summary, needs=f"ttmbench.data.locations:of_{kind}")
         for kind, target, summary in (
-            ("rendered", "sources:read_rendered", "scenes drawn from a seed; no download"),
-            ("folder", "sources:read_folder", "a JSONL, JSON or CSV file of groups and an image folder"),
-            ("annotations", "files:read_annotations", "a file and images in the data folder"),
-            ("huggingface", "hub:read_huggingface", "a dataset of the Hugging Face hub"),
-            ("hub_files", "hub:read_hub_files", "loose files of a repository of the hub"),
-            ("first_of", "first:read_first_of", "the first of several sources that is at hand"),
-            ("whatsup", "whatsup:read_whatsup", "WhatsUp's photographs, alone or in pairs"),
+            ("rendered", "sources.folder:read_rendered", "scenes drawn from a seed; no download"),
+            ("folder", "sources.folder:read_folder", "a JSONL, JSON or CSV file of groups and an image folder"),
+            ("annotations", "sources.annotations:read_annotations", "a file and images in the data folder"),
+            ("huggingface", "sources.huggingface:read_huggingface", "a dataset of the Hugging Face hub"),
+            ("hub_files", "sources.huggingface:read_hub_files", "loose files of a repository of the hub"),
+            ("first_of", "sources.first_of:read_first_of", "the first of several sources that is at hand"),
+            ("whatsup", "sources.whatsup:read_whatsup", "WhatsUp's photographs, alone or in pairs"),
         )
     ]
 
