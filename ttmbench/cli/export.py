@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ttmbench._util.console import complain, say
 from ttmbench.errors import UsageError
-from ttmbench.report.export.numbers import Run, read_runs
 from ttmbench.results.files import safe_name, to_json, write_atomically
+from ttmbench.results.numbers import DocumentFile, read_runs
 
 FORMATS = ("lm-eval", "model-index", "evaluation-results", "csv", "latex")
 
@@ -45,7 +45,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def _texts(
-    to: str, runs: Sequence[Run], target: Path | None, source_url: str | None
+    to: str, runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[Mapping[Path | None, str], Mapping[str, str]]:
     """File, or None for the terminal -> what it holds; and what was left out: task -> why."""
     if to == "csv":
@@ -71,7 +71,7 @@ def _texts(
     return {target / f"{safe_name(name)}.yaml": hub.to_yaml(entries) for name, entries in files.items()}, left_out
 
 
-def _lm_eval_text(runs: Sequence[Run]) -> str:
+def _lm_eval_text(runs: Sequence[DocumentFile]) -> str:
     from ttmbench.report.export.lm_eval import lm_eval_document
 
     if len(runs) > 1:
@@ -79,7 +79,7 @@ def _lm_eval_text(runs: Sequence[Run]) -> str:
     return to_json(lm_eval_document(runs[0]))
 
 
-def _lm_eval_file(runs: Sequence[Run], target: Path | None) -> Path | None:
+def _lm_eval_file(runs: Sequence[DocumentFile], target: Path | None) -> Path | None:
     from ttmbench.report.export.lm_eval import file_name
 
     return target if target is None or target.suffix == ".json" else target / file_name(runs[0])

@@ -36,7 +36,7 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
         "base-uri 'none'; form-action 'none'"
     )
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ttmbench", "pages"),
+        loader=jinja2.PackageLoader("ttmbench.report", "html"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
