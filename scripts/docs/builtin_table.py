@@ -10,16 +10,24 @@ from typing import Any
 
 import yaml
 
-from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
-from ttmbench.results.summary import RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import (
+    OVERFITTED_COLUMN,
+    PUBLISHED,
+    RAW_COLUMN,
+    SIMPLE_MATCH,
+    SIMPLE_MATCH_COLUMN,
+    TTM,
+    TTM_COLUMN,
+)
+from ttmbench.results.numbers import DocumentFile, Number, newest
 
-METHODS = {SIMPLE_MATCH: "overfitted", TTM: "ttm"}
+COLUMNS = (RAW_COLUMN, SIMPLE_MATCH_COLUMN, OVERFITTED_COLUMN, TTM_COLUMN)
 HEAD = """\
 # Made by scripts/docs/reference.py from the reference runs in results/reference; do not edit by hand.
 """
 
 
-def table_of(runs: Sequence[Run]) -> tuple[str, str]:
+def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
     """The table of some runs.
 
     Args:
@@ -28,7 +36,7 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
     Returns:
         Its YAML and its CSV.
     """
-    numbers = newest(one for run in runs for one in numbers_of(run) if _is_shown(one))
+    numbers = newest(one for run in runs for one in run.numbers() if _is_shown(one))
     stages = [run.document[stage] for run in runs for stage in (TTM, SIMPLE_MATCH)]
     seeds = {tuple(record["seeds"]) for stage in stages for record in stage.values()}
     if len(seeds) != 1:
@@ -57,7 +65,7 @@ def table_of(runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def _is_shown(one: Number) -> bool:
-    return one.filter in (RAW, *METHODS) and one.value is not None
+    return any(one.filter == column.filter for column in COLUMNS) and one.value is not None
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +77,7 @@ def _csv(numbers: Sequence[Number]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["source", "table", "task", "model", "method", "metric", "percent", "std_percent"])
     for one in numbers:
-        method = METHODS.get(one.filter, "simple_match" if one.track == "matching" else "raw")
+        method = next(name for name, column in PUBLISHED.items() if column.name == one.method)
         spread = "" if one.seed_std is None else f"{100 * one.seed_std:.2f}"
         value = f"{100 * (one.value or 0):.2f}"
         writer.writerow(["ttmbench", one.file, one.task, one.model, method, one.metric, value, spread])

@@ -7,7 +7,7 @@ results/README.md says how the runs are made. What is written:
 
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
 - docs/builtin.md: the result table of both models, and the study over data seeds;
-- ttmbench/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
+- ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
 Screenshots are made by ``scripts/docs/page_pictures.py`` and checked here. A picture is checked by the data that it was
 drawn from and by its own sha256, both in docs/images/reference.json, so that another version of matplotlib or of a
@@ -31,9 +31,9 @@ import builtin_table
 import matplotlib as mpl
 import reference_pictures as pictures
 
-from ttmbench.report.export.numbers import Run
 from ttmbench.report.plots import STYLE
 from ttmbench.report.terminal import print_results
+from ttmbench.results.numbers import DocumentFile
 from ttmbench.results.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,12 +42,12 @@ FIRST = FOLDER / "first.json"
 MAIN = FOLDER / "builtin.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
-HEAD = ("task", "groups", "chance: score, match", "raw", "SimpleMatch", "overfitted", "TTM")
+HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in pictures.COLUMNS))
 
 
-def runs() -> list[Run]:
+def runs() -> list[DocumentFile]:
     """The reference runs of all built-in tasks, `MAIN` first."""
-    return [Run(path, read_document(path)) for path in sorted(FOLDER.glob("builtin*.json"))]
+    return [DocumentFile(path, read_document(path)) for path in sorted(FOLDER.glob("builtin*.json"))]
 
 
 def example() -> str:
@@ -60,7 +60,7 @@ def example() -> str:
     return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"
 
 
-def result_table(several: Sequence[Run]) -> str:
+def result_table(several: Sequence[DocumentFile]) -> str:
     """The columns of runs as Markdown, percent; with the model's name if there are several."""
     named = len(several) > 1
     head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
@@ -84,7 +84,7 @@ def texts() -> dict[Path, str]:
     main = next(run for run in several if run.path == MAIN)
     text = _between(readme.read_text(encoding="utf-8"), "example", example())
     about = _between(page.read_text(encoding="utf-8"), "reference", result_table(several))
-    published = ROOT / "ttmbench" / "published"
+    published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
         readme: _between(text, "results", result_table([main])),
         page: _between(about, "study", builtin_study.table()),
@@ -151,9 +151,9 @@ def problems() -> list[str]:
         again = "reference.py write" if name in expected else "page_pictures.py"
         about, path = known.get(name), IMAGES / name
         if about is None or about["data"] != (expected[name] if name in expected else shown_in(name)):
-            found.append(f"docs/images/{name} shows other numbers; make it again by scripts/{again}")
+            found.append(f"docs/images/{name} shows other numbers; make it again by scripts/docs/{again}")
         elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
-            found.append(f"docs/images/{name} is not the picture that was made; make it again by scripts/{again}")
+            found.append(f"docs/images/{name} is not the picture that was made; make it again by scripts/docs/{again}")
     return found
 
 

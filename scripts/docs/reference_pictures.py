@@ -15,14 +15,12 @@ from ttmbench.report.curves import Chart, Line, panels_of
 from ttmbench.report.figures import draw_chart
 from ttmbench.report.plots import GREY, LINES, MARKERS, STYLE
 from ttmbench.report.terminal import headline
+from ttmbench.results.labels import OVERFITTED_COLUMN, RAW, RAW_COLUMN, SIMPLE_MATCH_COLUMN, TTM_COLUMN
+from ttmbench.results.numbers import numbers_of
 
-# Name in the legend, which of the two headline metrics, filter.
-COLUMNS = (
-    ("raw: group score", 0, "none"),
-    ("SimpleMatch: group match", 1, "none"),
-    ("overfitted: group score", 0, "simple_match"),
-    ("TTM: group match", 1, "ttm"),
-)
+# With which of the two headline metrics, and its name in the legend.
+COLUMNS = ((RAW_COLUMN, 0), (SIMPLE_MATCH_COLUMN, 1), (OVERFITTED_COLUMN, 0), (TTM_COLUMN, 1))
+METRICS = ("group score", "group match")
 
 
 def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -36,15 +34,22 @@ def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         Fractions.
     """
     found = {}
-    for task, numbers in document["results"].items():
-        metrics = headline(numbers, document["configs"][task]["matching"] == "global")
+    numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
+    for task in document["results"]:
+        metrics = _headline(document, task)
+        shown = [numbers[task, metrics[which], column.filter] for column, which in COLUMNS]
         found[task] = {
             "metrics": list(metrics),
-            "values": [numbers[f"{metrics[which]},{name}"] for _, which, name in COLUMNS],
-            "stds": [numbers.get(f"{metrics[which]}_seed_std,{name}") for _, which, name in COLUMNS],
-            "chance": [document["chance"][task][metric] for metric in metrics],
+            "values": [one.value for one in shown],
+            "stds": [one.seed_std for one in shown],
+            "chance": [numbers[task, metric, RAW].chance for metric in metrics],
         }
     return found
+
+
+def _headline(document: Mapping[str, Any], task: str) -> tuple[str, str]:
+    metrics = {one.metric for one in numbers_of(document) if (one.task, one.filter) == (task, RAW)}
+    return headline(metrics, document["configs"][task]["matching"] == "global")
 
 
 def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -52,7 +57,7 @@ def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for panel in panels_of(document):
         task = panel.task
-        _, metric = headline(document["results"][task], document["configs"][task]["matching"] == "global")
+        _, metric = _headline(document, task)
         chart = next(one for one in panel.charts if one.title == metric.replace("_", " "))
         lines = {line.name: {"x": list(line.x), "y": list(line.y)} for line in chart.lines}
         found[task] = {"title": chart.title, "level": chart.level, "lines": lines}
@@ -66,12 +71,14 @@ def draw_columns(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
     place = np.arange(len(data))[::-1]
-    for at, (name, _, _) in enumerate(COLUMNS):
+    for at, (column, which) in enumerate(COLUMNS):
         x = np.array([100 * one["values"][at] for one in data.values()])
         # One below the other, so that equal numbers do not hide each other.
         y = place + 0.19 * (1.5 - at)
         style = {"markerfacecolor": "white"} if at == 0 else {}
-        axes.plot(x, y, ls="", marker=MARKERS[at], color=LINES[at], ms=6, label=name, **style)
+        axes.plot(
+            x, y, ls="", marker=MARKERS[at], color=LINES[at], ms=6, label=f"{column.name}: {METRICS[which]}", **style
+        )
         std = [one["stds"][at] for one in data.values()]
         if None not in std:
             axes.errorbar(x, y, xerr=100 * np.array(std), fmt="none", color=LINES[at], lw=1.5, capsize=2)

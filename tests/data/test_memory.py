@@ -90,7 +90,9 @@ def test_names_ids_tags_and_the_rest_reach_the_results(tmp_path):
 
 def test_one_object_is_one_image():
     first, second = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "green")
-    task = Task.from_groups([[first, second], [second, first]], [["a red x", "a green x"], ["a green x", "a red x"]], name="x")
+    task = Task.from_groups(
+        [[first, second], [second, first]], [["a red x", "a green x"], ["a green x", "a red x"]], name="x"
+    )
     names = [[image.name for image in group.images] for group in task.groups]
     assert names == [["0/0", "0/1"], ["0/1", "0/0"]]
 
@@ -139,7 +141,7 @@ def test_what_is_wrong_is_said_before_anything_runs(change, error, words):
     given = {"images": images, "captions": captions, "name": "walls", **change}
     with pytest.raises(error) as raised:
         Task.from_groups(**given)
-    assert words in str(raised.value) and "walls" in str(raised.value) or "no/name" in str(raised.value)
+    assert (words in str(raised.value) and "walls" in str(raised.value)) or "no/name" in str(raised.value)
 
 
 def test_wrong_names_are_told_before_the_model_is_asked():

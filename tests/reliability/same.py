@@ -26,8 +26,9 @@ from ttmbench.data.rendered.scenes import make_groups, render
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
+from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import RAW, TTM, summarise
+from ttmbench.results.summary import summarise
 from ttmbench.types import GroupShape, Scores
 
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}

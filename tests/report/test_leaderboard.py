@@ -54,7 +54,7 @@ def test_the_newest_run_of_a_row_counts(tmp_path):
     write(tmp_path, "b/new.json", date=2.0, value=0.6)
     write(tmp_path, "c/older.json", date=0.0, value=0.9)
     board = merge(tmp_path)
-    assert [(row.value, row.source) for row in board.rows] == [(0.6, "b/new.json")]
+    assert [(row.value, row.file) for row in board.rows] == [(0.6, "b/new.json")]
     assert {one["file"] for one in board.superseded} == {"a/old.json", "c/older.json"}
     assert not board.conflicts and not board.skipped
 
@@ -99,7 +99,7 @@ def test_published_numbers_say_so(tmp_path):
     )
     board = merge(tmp_path, [tmp_path / "p.csv"])
     (row,) = [row for row in board.rows if row.published]
-    assert (row.track, row.value, row.seed_std, row.source) == ("test_time", 0.605, 0.005, "paper, Table 1")
+    assert (row.track, row.value, row.seed_std, row.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
     assert "clip (published)" in formats.to_markdown(board)
 

@@ -27,10 +27,11 @@ from ttmbench.report.groups import read_groups
 from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.making import make_report
-from ttmbench.report.numbers import numbers_of
 from ttmbench.report.svg import limits, line_chart, ticks
 from ttmbench.report.thumbnails import PictureOptions, copies_allowed, pictures_for
 from ttmbench.results.files import schema
+from ttmbench.results.labels import name_of
+from ttmbench.results.numbers import means_of, numbers_of
 
 NAMES = PictureOptions(images="none")
 
@@ -121,7 +122,7 @@ def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
                 for row in page.rows
                 if row.get("data-task") == task
                 and row.get("data-metric") == metric
-                and row["cells"][3] == {"none": "raw", "ttm": "TTM"}.get(name, name)
+                and row["cells"][3] == name_of(name, document["tracks"][task].get(key))
             )
             assert row["under"].startswith(titles[document["tracks"][task].get(key)])
             cells = row["cells"]
@@ -416,7 +417,7 @@ def test_means_over_datasets_are_numbers_too():
         "groups": {"both": {"m,none": 0.75, "m_stderr,none": 0.01}},
         "group_subtasks": {"both": ["a", "b"]},
     }
-    last = list(numbers_of(document))[-1]
+    last = means_of(document)[-1]
     assert (last.task, last.value, last.stderr, last.of_tasks, last.track) == ("both", 0.75, 0.01, 2, "matching")
 
 

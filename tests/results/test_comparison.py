@@ -124,9 +124,9 @@ def test_the_command_on_real_runs(tmp_path, capsys):
         means = [document["results"]["shapes_color"][key] for document in documents]
         assert [row["baseline"], row["other"]] == pytest.approx(means)
     assert main(["compare", paths[0], "-o", str(tmp_path / "c.md"), "--metrics", "group_match"]) == 0
-    assert "raw>ttm" in capsys.readouterr().out
+    assert "SimpleMatch>TTM" in capsys.readouterr().out
     table = (tmp_path / "c.md").read_text().splitlines()
-    assert [line.count("|") for line in table[2:]] == [12] * 4, "head, rule, raw>ttm and the held-out groups"
+    assert [line.count("|") for line in table[2:]] == [12] * 4, "head, rule, SimpleMatch>TTM and the held-out groups"
     assert main(["compare", *paths, "--filters", "none,ttm", "--metrics", "nothing"]) == 2
     assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2
 

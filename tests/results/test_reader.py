@@ -9,11 +9,11 @@ import pytest
 
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.export.numbers import Run, numbers_of
 from ttmbench.report.leaderboard import merge
 from ttmbench.reproduce.rows import compare
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results.files import schema
+from ttmbench.results.numbers import DocumentFile
 from ttmbench.results.reader import checked, read_document, walk_documents
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
@@ -140,7 +140,7 @@ def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
     assert 100 < len(good) < count
     for one in good:
         try:
-            assert all(number.model and number.task for number in numbers_of(Run(one.path, one.document)))
+            assert all(number.model and number.task for number in DocumentFile(one.path, one.document).numbers())
         except DataError as error:
             assert str(one.path) in str(error)
     rows = compare(load_table("builtin"), [(one.path, one.document) for one in good], build_registry())

@@ -18,7 +18,9 @@ from ttmbench.errors import UsageError
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import Run, compare_runs, pairs_within, read_run
 from ttmbench.results.files import to_json, write_atomically
+from ttmbench.results.labels import key_of, name_of
 
+Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
 HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
 
 
@@ -46,10 +48,11 @@ def compare(options: argparse.Namespace) -> int:
         comparisons.append(
             {"baseline": str(runs[0].path), "other": str(other.path), "names": [runs[0].name, other.name], "rows": rows}
         )
+    tracks = runs[0].document["tracks"]
     for comparison in comparisons:
-        _print(comparison)
+        _print(comparison, tracks)
     if options.output_path:
-        _write(Path(options.output_path), comparisons)
+        _write(Path(options.output_path), comparisons, tracks)
     return 0
 
 
@@ -71,12 +74,13 @@ def _compare(baseline: Run, other: Run, options: argparse.Namespace) -> list[dic
     return compare_runs(baseline, other, **settings)
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
+    mine = tracks.get(row["task"], {})
     interval = "-" if row["ci"] is None else f"{100 * row['ci'][0]:+.1f} .. {100 * row['ci'][1]:+.1f}"
     return [
         row["task"],
         row["metric"],
-        row["filter"].replace("none", "raw"),
+        ">".join(name_of(name, mine.get(key_of(row["metric"], name))) for name in row["filter"].split(">")),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         f"{100 * row['difference']:+.2f}",
@@ -88,7 +92,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _print(comparison: Mapping[str, Any]) -> None:
+def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     comparison = printable(comparison)
     one, other = comparison["names"]
     console = terminal.console(140)
@@ -96,7 +100,7 @@ def _print(comparison: Mapping[str, Any]) -> None:
     for index, name in enumerate(HEAD):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
     for row in comparison["rows"]:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, tracks))
     smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"]}
     table.caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()
@@ -105,9 +109,9 @@ def _print(comparison: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def _write(path: Path, comparisons: Sequence[Mapping[str, Any]]) -> None:
+def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks) -> None:
     if path.suffix == ".md":
-        text = "\n".join(_markdown(comparison) for comparison in comparisons)
+        text = "\n".join(_markdown(comparison, tracks) for comparison in comparisons)
     elif path.suffix == ".json":
         text = to_json({"comparisons": list(comparisons)})
     else:
@@ -116,8 +120,8 @@ def _write(path: Path, comparisons: Sequence[Mapping[str, Any]]) -> None:
     say(f"comparison: {path}")
 
 
-def _markdown(comparison: Mapping[str, Any]) -> str:
-    rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *map(_cells, comparison["rows"])]
+def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:
+    rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(_cells(row, tracks) for row in comparison["rows"])]
     lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
     return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n"

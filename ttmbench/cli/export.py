@@ -10,8 +10,8 @@ from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
 from ttmbench.report.export import EXPORTERS
-from ttmbench.report.export.numbers import read_runs
 from ttmbench.results.files import write_atomically
+from ttmbench.results.numbers import read_runs
 
 FORMATS = {exporter.name: exporter for exporter in EXPORTERS}
 

@@ -20,7 +20,7 @@ from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
-from ttmbench.reproduce.tables import TITLE_OF_METHOD, PublishedTable, load_table, shipped_tables
+from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.files import to_json, write_atomically
 from ttmbench.results.reader import walk_documents
 
@@ -153,8 +153,7 @@ def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> No
     shown.add_column("verdict" if with_ours else "here", overflow="fold")
     for row in rows:
         number = row.number
-        method = TITLE_OF_METHOD.get(number.method, number.method)
-        cells = [number.task, number.model, f"{method}: {number.metric.replace('_', ' ')}"]
+        cells = [number.task, number.model, f"{number.column.name}: {number.metric.replace('_', ' ')}"]
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
         if with_ours:
             cells += _ours(row, spec.decimals)

@@ -13,6 +13,8 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.results.comparison import Run, Values, check_same, compare_runs, read_run, values_of_lines
 from ttmbench.results.files import file_digest
+from ttmbench.results.labels import key_of
+from ttmbench.results.numbers import Number, numbers_of
 from ttmbench.results.summary import metric_values
 
 THIS = Path("this run")
@@ -84,26 +86,26 @@ class Baseline:
         return {**about, "rows": rows, "refused": None}
 
     def _rows(self, this: Run, iterations: int, seed: int) -> list[dict[str, Any]]:
-        before, after = self.run.document["results"], this.document["results"]
-        shared = [task for task in after if task in before]
+        before = {(one.task, one.key): one.value for one in numbers_of(self.run.document)}
+        after = numbers_of(this.document)
+        shared = [task for task in this.document["results"] if task in self.run.document["results"]]
         for task in shared:
             check_same(self.run, this, task, _ADVICE)
         paired: dict[tuple[str, str], dict[str, Any]] = {}
         if any(self.run.values.get(task, {}).keys() & this.values.get(task, {}).keys() for task in shared):
             found = compare_runs(self.run, this, iterations=iterations, seed=seed)
-            paired = {(row["task"], f"{row['metric']},{row['filter']}"): row for row in found}
+            paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in found}
         rows = []
-        for task in shared:
-            for key in this.document["ci"][task]:
-                old, new = before[task].get(key), after[task][key]
-                if old is not None and new is not None:
-                    rows.append(_row(task, key, old, new, paired.get((task, key))))
+        for one in after:
+            old = before.get((one.task, one.key))
+            if old is not None and one.value is not None:
+                rows.append(_row(one, old, one.value, paired.get((one.task, one.key))))
         return rows
 
 
-def _row(task: str, key: str, old: float, new: float, paired: Mapping[str, Any] | None) -> dict[str, Any]:
-    metric, name = key.split(",")
-    row = {"task": task, "metric": metric, "filter": name, "baseline": old, "value": new, "difference": new - old}
+def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": one.task, "metric": one.metric, "filter": one.filter}
+    row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}
     told = {name: paired[name] for name in ("ci", "p", "p_holm", "test")}

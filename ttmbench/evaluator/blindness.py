@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ttmbench.results.summary import RAW, Summary
+from ttmbench.results.labels import RAW
+from ttmbench.results.summary import Summary
 from ttmbench.types import GroupShape
 
 

@@ -12,6 +12,7 @@ from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, ChoiceStyle
+from ttmbench.results.labels import split_key
 from ttmbench.scoring.batch_size import AtOnce
 from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
 from ttmbench.scoring.forced_choice.ask import Answered, Given, ask_choices
@@ -53,7 +54,7 @@ def run_choice_task(
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
     return TaskOutcome(
         spec=spec,
-        metrics=[registry.metric(key.partition(",")[0]) for key in summary.tracks],
+        metrics=[registry.metric(split_key(key)[0]) for key in summary.tracks],
         groups=groups,
         source=source,
         fingerprint=answered.fingerprint,

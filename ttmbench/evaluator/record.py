@@ -21,7 +21,8 @@ from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.summary import HOLDOUT_RAW, RAW, TRACK_ORDER, Summary, metric_values
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
+from ttmbench.results.summary import Summary, metric_values
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 

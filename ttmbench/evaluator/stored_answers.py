@@ -14,6 +14,7 @@ from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.labels import split_key
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
 from ttmbench.scoring.forced_choice.summary import summarise_choices, unread_notes
@@ -64,7 +65,7 @@ def score_answers(
     summary = summarise_choices(stored.choices, spec.shape, 1, bootstrap_iters, seed, interval)
     outcome = TaskOutcome(
         spec=spec,
-        metrics=[registry.metric(key.partition(",")[0]) for key in summary.tracks],
+        metrics=[registry.metric(split_key(key)[0]) for key in summary.tracks],
         groups=[],
         source={"kind": "stored_answers", "files": names, "format": stored.format},
         fingerprint=hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),

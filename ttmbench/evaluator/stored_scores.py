@@ -14,8 +14,9 @@ from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
-from ttmbench.results.summary import RAW, summarise
+from ttmbench.results.summary import summarise
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import MetricSpec
 

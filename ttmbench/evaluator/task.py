@@ -24,7 +24,8 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.files import write_atomically
-from ttmbench.results.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, summarise
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.summary import summarise
 from ttmbench.scoring.batch_size import AtOnce
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.ttm.checkpoint import TaskCheckpoint

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttmbench.report.numbers import number
+from ttmbench.results.labels import RAW, key_of
+from ttmbench.results.numbers import finite
 
 VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (reads labels)"}
 
@@ -120,7 +121,7 @@ def _charts(
     raw = {} if variant == "holdout" else document["results"].get(task, {})
     chance = document.get("chance", {}).get(task, {})
     for metric in rows[0]["metrics"]:
-        start = _times(100, raw.get(f"{metric},none"))
+        start = _times(100, raw.get(key_of(metric, RAW)))
         drawn = tuple(_with_start(name, own, metric, start) for name, own in seeds.items())
         charts.append(Chart(metric.replace("_", " "), "%", drawn, _times(100, chance.get(metric))))
     return tuple(charts)
@@ -140,10 +141,10 @@ def _losses(name: str, rows: Sequence[Mapping[str, Any]]) -> Line:
         losses = row.get("loss") or [None]
         for epoch, loss in enumerate(losses, start=1):
             x.append(float(row["iteration"]) - 1 + epoch / len(losses))
-            y.append(number(loss))
+            y.append(finite(loss))
     return Line(name, tuple(x), tuple(y))
 
 
 def _times(factor: float, value: Any) -> float | None:
-    found = number(value)
+    found = finite(value)
     return None if found is None else factor * found

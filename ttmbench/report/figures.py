@@ -16,7 +16,6 @@ from matplotlib.ticker import MaxNLocator
 from ttmbench.errors import UsageError
 from ttmbench.report.curves import Chart, Panel
 from ttmbench.report.gather import Run
-from ttmbench.report.numbers import METHODS
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
@@ -115,10 +114,11 @@ def _by_tag(run: Run, chart: TagChart) -> Figure:
             color = COUNT if row.after >= row.before else LINES[1]
             axes.plot([row.before, row.after], [at, at], color=color, lw=2.5, alpha=0.5, zorder=2)
     place = np.arange(len(rows))
-    axes.scatter(_values(row.before for row in rows), place, facecolor="white", edgecolor=COUNT, zorder=3, label="raw")
+    axes.scatter(
+        _values(row.before for row in rows), place, facecolor="white", edgecolor=COUNT, zorder=3, label=chart.before
+    )
     if chart.after is not None:
-        label = METHODS.get(chart.after, chart.after)
-        axes.scatter(_values(row.after for row in rows), place, color=COUNT, zorder=4, label=label)
+        axes.scatter(_values(row.after for row in rows), place, color=COUNT, zorder=4, label=chart.after)
     if chart.level is not None:
         axes.axvline(chart.level, color=GREY, ls="--", lw=1, label="chance")
     axes.set_yticks(place, [f"{row.value} ({row.groups})" for row in rows])

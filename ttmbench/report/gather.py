@@ -11,7 +11,8 @@ from typing import Any
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
-from ttmbench.report.numbers import Number, TagTable, number, numbers_of, tag_tables_of
+from ttmbench.report.tagcharts import TagTable, tag_tables_of
+from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact
 
 _NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
@@ -102,6 +103,8 @@ def gather(place: Path) -> Gathered:
         name = path.relative_to(folder).as_posix()
         try:
             runs.append(_run(len(runs) + 1, name, path, document))
+        except DataError as error:
+            skipped[name] = str(error)
         except _NOT_AS_STATED as error:
             skipped[name] = f"is no complete results document ({type(error).__name__}: {' '.join(str(error).split())})"
     for run in runs:
@@ -139,13 +142,12 @@ def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
     for key in ("configs", "notes", "packages", "datasets", "artifacts", "config", "hardware", "task_status"):
         if not isinstance(document.get(key, {}), dict):
             raise TypeError(f"'{key}' is no object")
-    number(document.get("date"))
     run = Run(
         index,
         name,
         path,
         document,
-        tuple(numbers_of(document)),
+        (*numbers_of(document, name), *means_of(document, name)),
         tuple(panels_of(document)),
         tuple(tag_tables_of(document)),
     )

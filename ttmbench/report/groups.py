@@ -10,8 +10,9 @@ from typing import Any
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.report.gather import Run
-from ttmbench.report.numbers import HEADLINE, METHODS, number
-from ttmbench.results.summary import RAW, TTM
+from ttmbench.report.tagcharts import HEADLINE
+from ttmbench.results.labels import RAW, TTM, name_of
+from ttmbench.results.numbers import finite
 
 DIGITS = 5  # of scores and margins on the page
 
@@ -85,7 +86,7 @@ def group_set(run: Run, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]
             raise DataError(f"{path}: line {place} is no samples line of ttmbench") from None
     laid_out = [_group(group_id, group, filters, metrics, tags) for group_id, group in groups.items()]
     described = [
-        {"name": name, "words": METHODS.get(name, name), "seeds": [seeds[index] for index in sorted(seeds)]}
+        {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
         for name, seeds in filters.items()
     ]
     return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": laid_out})
@@ -135,7 +136,7 @@ def _result(line: Mapping[str, Any], metrics: Iterable[str]) -> list[Any]:
 
 def _short(value: Any) -> float | int | None:
     """A number of few digits, a whole one without a point."""
-    found = number(value)
+    found = finite(value)
     if found is None:
         return None
     short = float(f"{found:.{DIGITS}g}")

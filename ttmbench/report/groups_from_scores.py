@@ -10,11 +10,12 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.report.gather import Run
 from ttmbench.report.groups import GroupSet, group_set
-from ttmbench.report.numbers import record_of
 from ttmbench.report.task_data import load_again
 from ttmbench.report.thumbnails import PictureOptions
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW
+from ttmbench.results.numbers import training_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import HOLDOUT, HOLDOUT_RAW, metric_values
+from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
 
 
@@ -55,7 +56,7 @@ def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator
     for name, per_seed in stored.scores.items():
         if name in (HOLDOUT, HOLDOUT_RAW):
             continue  # of a part of the groups
-        seeds = record_of(run.document, task, name).get("seeds")
+        seeds = training_of(run.document, task, name).get("seeds")
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ttmbench._util.escape import csv_cell, latex, markdown
-from ttmbench.report.leaderboard import Leaderboard, Row, tables
+from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, tables
 from ttmbench.report.terminal import NOTHING
-
-TITLES = {
-    "zero_shot": "Zero-shot: every pair scored on its own",
-    "matching": "Matching: knows which captions compete, trains nothing",
-    "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
-    "oracle": "Oracle: reads labels, a skyline and no result",
-}
+from ttmbench.results.labels import TRACK_TITLES
+from ttmbench.results.numbers import Number
 
 
 def to_csv(board: Leaderboard) -> str:
     """One line a row, fractions; a cell that a spreadsheet would take for a formula gets a quote in front."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, [column.name for column in fields(Row)], lineterminator="\n")
+    writer = csv.DictWriter(out, ROW, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in asdict(row).items()} for row in board.rows)
+    writer.writerows({name: csv_cell(value) for name, value in as_row(row).items()} for row in board.rows)
     return out.getvalue()
 
 
@@ -37,7 +31,7 @@ def to_markdown(board: Leaderboard) -> str:
         head = ["model", "method", *columns]
         text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
         text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
-        parts.append(f"## {TITLES.get(track) or markdown(track)}\n\n" + "\n".join(text) + "\n")
+        parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
     return "\n".join(parts)
 
 
@@ -53,7 +47,7 @@ def to_latex(board: Leaderboard) -> str:
         ]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(
-            f"% {TITLES.get(track) or latex(track)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
+            f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
     return "\n".join(parts)
@@ -72,7 +66,7 @@ def to_html(board: Leaderboard, made: str) -> str:
     from ttmbench.report.html.render import render
 
     laid_out = [
-        {"track": track, "title": TITLES.get(track, track), **_html_table(lines)}
+        {"track": track, "title": _title(track, str), **_html_table(lines)}
         for track, lines in tables(board.rows).items()
     ]
     return render(
@@ -87,10 +81,10 @@ def to_html(board: Leaderboard, made: str) -> str:
     )
 
 
-def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> dict[str, Any]:
+def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, Any]:
     columns = _columns(lines)
     some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
-    values = {name: [line[name].value for line in lines.values() if name in line] for name in columns}
+    values = {name: [line[name].value or 0.0 for line in lines.values() if name in line] for name in columns}
     best = {name: max(known) if len(known) > 1 else None for name, known in values.items()}
     return {
         "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
@@ -105,8 +99,8 @@ def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> dict[str,
     }
 
 
-def _html_cell(row: Row | None, best: float | None) -> dict[str, Any]:
-    about = "" if row is None else f"{row.source}; {row.groups or 'unknown number of'} groups"
+def _html_cell(row: Number | None, best: float | None) -> dict[str, Any]:
+    about = "" if row is None else f"{row.file}; {row.groups or 'unknown number of'} groups"
     return {
         "text": _cell(row),
         "value": "" if row is None else row.value,
@@ -115,15 +109,19 @@ def _html_cell(row: Row | None, best: float | None) -> dict[str, Any]:
     }
 
 
-def _columns(lines: Mapping[tuple[str, str], Mapping[str, Row]]) -> list[str]:
+def _title(track: str, escape: Callable[[str], str]) -> str:
+    return next((title for known, title in TRACK_TITLES.items() if known == track), None) or escape(track)
+
+
+def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]:
     return sorted({name for line in lines.values() for name in line})
 
 
-def _cell(row: Row | None, plus_minus: str = " ± ") -> str:
+def _cell(row: Number | None, plus_minus: str = " ± ") -> str:
     if row is None:
         return NOTHING
     spread = "" if row.seed_std is None else f"{plus_minus}{100 * row.seed_std:.2f}"
-    return f"{100 * row.value:.2f}{spread}"
+    return f"{100 * (row.value or 0.0):.2f}{spread}"
 
 
 def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:

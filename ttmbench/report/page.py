@@ -12,15 +12,13 @@ from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, Run
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
-from ttmbench.report.leaderboard_formats import TITLES
-from ttmbench.report.numbers import METHODS, Number, TagTable
 from ttmbench.report.svg import interval_bar, line_chart, tag_chart
-from ttmbench.report.tagcharts import tag_chart_of
+from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Pictures
-from ttmbench.results.summary import TRACK_ORDER
+from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.numbers import Number
 
-UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 STATUS = {
     "done": "finished",
     "failed": "a task failed",
@@ -181,15 +179,15 @@ def _in_brackets(value: Any, depth: int) -> str:
 
 def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A table for each track; a number never stands in two, and tracks never share one."""
+    titles: dict[str | None, str] = {None: UNRANKED_TITLE} | {track: about for track, about in TRACK_TITLES.items()}
     found: dict[str | None, list[dict[str, Any]]] = {track: [] for track in (*TRACK_ORDER, None)}
     for run in runs:
         for one in run.numbers:
-            track = one.track if one.track in TITLES else None
-            found[track].append(_row(run, one))
+            found[one.track if one.track in titles else None].append(_row(run, one))
     return [
         {
             "id": track or "unranked",
-            "title": UNRANKED_TITLE if track is None else TITLES[track],
+            "title": titles[track],
             "adapted": any(row["seeds"] is not None for row in rows),
             "rows": rows,
         }
@@ -275,8 +273,9 @@ def _tags(run: Run, table: TagTable) -> dict[str, Any]:
         "tag": table.tag,
         "chart": None if chart is None else tag_chart(chart),
         "metric": "" if chart is None else chart.metric,
-        "after": None if chart is None or chart.after is None else METHODS.get(chart.after, chart.after),
-        "columns": [(metric, METHODS.get(name, name)) for metric, name in table.keys],
+        "before": None if chart is None else chart.before,
+        "after": None if chart is None else chart.after,
+        "columns": [(metric, name) for (metric, _), name in zip(table.keys, table.names, strict=True)],
         "rows": [
             (value, groups, [(number, percent(number, 1)) for number in numbers])
             for value, (groups, numbers) in table.rows.items()

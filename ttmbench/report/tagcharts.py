@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ttmbench.report.numbers import TagTable
-from ttmbench.results.summary import RAW, TTM
+from ttmbench.results.labels import RAW, TTM, key_of, name_of, numbers_in
+from ttmbench.results.numbers import finite
+
+HEADLINE = "group_match"
+
+
+@dataclass(frozen=True)
+class TagTable:
+    """A task's numbers by the values of one tag.
+
+    Attributes:
+        task: name.
+        tag: name.
+        keys: ``(metric, filter)`` of the columns.
+        names: of the columns.
+        rows: value of the tag -> number of groups, and the numbers of the columns.
+        chance: metric -> of random scores.
+    """
+
+    task: str
+    tag: str
+    keys: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    rows: dict[str, tuple[int, tuple[float | None, ...]]]
+    chance: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -25,16 +50,44 @@ class TagChart:
     Attributes:
         title: what is drawn.
         metric: name.
-        after: filter of the second mark; None if nothing was adapted.
+        before: column of the first mark.
+        after: column of the second mark; None if nothing was adapted.
         rows: by the value.
         level: chance in percent.
     """
 
     title: str
     metric: str
+    before: str
     after: str | None
     rows: tuple[TagRow, ...]
     level: float | None
+
+
+def tag_tables_of(document: Mapping[str, Any]) -> Iterator[TagTable]:
+    """A table for each task and tag of a document's breakdowns.
+
+    Args:
+        document: of results.
+
+    Yields:
+        The tables; in each the headline metric comes first.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: the document is not as its schema says.
+    """
+    for task, tags in document.get("breakdowns", {}).items():
+        chance = {str(metric): finite(value) for metric, value in document.get("chance", {}).get(task, {}).items()}
+        tracks = document.get("tracks", {}).get(task, {})
+        for tag, values in tags.items():
+            keys = list(dict.fromkeys(pair for row in values.values() for pair in numbers_in(row)))
+            keys.sort(key=lambda pair: pair[0] != HEADLINE)
+            names = tuple(name_of(name, tracks.get(key_of(metric, name))) for metric, name in keys)
+            rows = {
+                str(value): (int(row["groups"]), tuple(finite(row.get(key_of(*pair))) for pair in keys))
+                for value, row in values.items()
+            }
+            yield TagTable(str(task), str(tag), tuple(keys), names, rows, chance)
 
 
 def tag_chart_of(table: TagTable) -> TagChart | None:
@@ -64,8 +117,16 @@ def tag_chart_of(table: TagTable) -> TagChart | None:
                 None if after is None else _percent(by_key[metric, after]),
             )
         )
+    names = dict(zip(table.keys, table.names, strict=True))
     title = f"{table.task}: {metric.replace('_', ' ')} by {table.tag}"
-    return TagChart(title, metric, after, tuple(rows), _percent(table.chance.get(metric)))
+    return TagChart(
+        title=title,
+        metric=metric,
+        before=names[metric, before],
+        after=None if after is None else names[metric, after],
+        rows=tuple(rows),
+        level=_percent(table.chance.get(metric)),
+    )
 
 
 def _percent(value: float | None) -> float | None:

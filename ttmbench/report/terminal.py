@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -11,18 +11,28 @@ from rich.table import Table
 from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable
-from ttmbench.results.summary import HOLDOUT, HOLDOUT_RAW, ORACLE, TTM
+from ttmbench.results.labels import (
+    CHOICE,
+    COLUMNS,
+    HOLDOUT,
+    HOLDOUT_RAW,
+    ORACLE,
+    OVERFITTED_COLUMN,
+    PLACEBO,
+    RAW,
+    RAW_COLUMN,
+    SHUFFLE,
+    SIMPLE_MATCH,
+    SIMPLE_MATCH_COLUMN,
+    TTM,
+    Column,
+    key_of,
+)
+from ttmbench.results.numbers import Number, means_of, numbers_of
 
 NOTHING = "-"
-_ADAPTED = (
-    ("TTM", TTM),
-    ("placebo", "placebo"),
-    ("shuffle", "shuffle"),
-    ("held out, raw", HOLDOUT_RAW),
-    ("held out, adapted", HOLDOUT),
-    ("oracle (reads labels)", ORACLE),
-)
-_GAINING = (TTM, "placebo", "shuffle", HOLDOUT, ORACLE)
+_GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
+_STAGES = (TTM, SIMPLE_MATCH, ORACLE)
 MIN_WIDTH = 124
 BASELINE_WIDTH = 38  # of the columns that a baseline adds
 
@@ -36,12 +46,14 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
     """
     document = printable(document)
     console = terminal.console(MIN_WIDTH + (BASELINE_WIDTH if document.get("baseline") else 0), width)
-    if any(document.get(stage) for stage in ("ttm", "simple_match", "oracle")):
+    if any(document.get(stage) for stage in _STAGES):
         console.print(_summary_table(document))
     console.print(_metric_table(document))
-    for name, numbers in document.get("groups", {}).items():
-        shown = ", ".join(f"{_key(key)} {_percent(value)}" for key, value in numbers.items() if "_stderr," not in key)
-        console.print(f"{name}, mean of {len(document['group_subtasks'][name])} tasks: {shown}")
+    means = means_of(document)
+    for name in dict.fromkeys(one.task for one in means):
+        mine = [one for one in means if one.task == name]
+        shown = ", ".join(f"{_named(one)} {_percent(one.value)}" for one in mine)
+        console.print(f"{name}, mean of {mine[0].of_tasks} tasks: {shown}")
     for task, record in document["ttm"].items():
         for note in record["notes"]:
             console.print(f"{task}: {note}")
@@ -52,11 +64,19 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         console.print(f"failed: {error['task']}: {error['message']}")
 
 
-def headline(numbers: Mapping[str, float | None], is_global: bool) -> tuple[str, str]:
-    """The metrics that a summary compares: of the raw model, and of matching and adaptation."""
+def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
+    """The metrics that a summary compares: of the raw model, and of matching and adaptation.
+
+    Args:
+        metrics: that the task has.
+        is_global: the task is matched globally.
+
+    Returns:
+        Their names.
+    """
     if is_global:
         return "group_score", "global_assignment_accuracy"
-    return ("group_score" if "group_score,none" in numbers else "text_score"), "group_match"
+    return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
 def _summary_table(document: Mapping[str, Any]) -> Table:
@@ -66,65 +86,73 @@ def _summary_table(document: Mapping[str, Any]) -> Table:
     table.add_column("", no_wrap=True)
     for name in ("value", "gain", "relative", "error red.", "chance", "ties"):
         table.add_column(name, justify="right")
-    for task, numbers in document["results"].items():
+    numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
+    for task in document["results"]:
         is_global = document["configs"][task]["matching"] == "global"
-        raw_metric, match_metric = headline(numbers, is_global)
+        mine = {(metric, name): one for (of, metric, name), one in numbers.items() if of == task}
+        raw_metric, match_metric = headline({metric for metric, name in mine if name == RAW}, is_global)
         groups = document["n-samples"][task]["effective"]
         shape = "x".join(map(str, document["datasets"][task]["shape"]))
         about = [task, f"{groups} groups, {shape}", "matched globally" if is_global else "", ""]
-        baseline = numbers.get(f"{match_metric},none")
-        rows = [("raw", raw_metric, "none"), ("SimpleMatch", match_metric, "none")]
-        rows += [("overfitted", raw_metric, "simple_match")] if f"{raw_metric},simple_match" in numbers else []
-        rows += [(name, match_metric, kind) for name, kind in _ADAPTED if f"{match_metric},{kind}" in numbers]
+        rows = list(_summary_rows(mine, raw_metric, match_metric))
         labels = about + [""] * len(rows)
-        for label, (name, metric, kind) in zip(labels, rows, strict=False):
-            key = f"{metric},{kind}"
-            over = numbers.get(f"{match_metric},{HOLDOUT_RAW}") if kind == HOLDOUT else baseline
+        for label, (column, metric) in zip(labels, rows, strict=False):
+            one = mine.get((metric, column.filter))
+            over = mine.get((match_metric, HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
             table.add_row(
                 label,
-                f"{name}: {_words(metric)}",
-                _percent(numbers.get(key), numbers.get(f"{metric}_seed_std,{kind}")),
-                *(_gains(over, numbers.get(key)) if kind in _GAINING else ("", "", "")),
+                f"{column.long_name}: {_words(metric)}",
+                _percent(_value(one), None if one is None else one.seed_std),
+                *(_gains(_value(over), _value(one)) if column.filter in _GAINING else ("", "", "")),
                 _percent(document["chance"][task].get(metric)),
-                _count(document["ties"][task].get(key)),
+                _count(None if one is None else one.ties),
             )
         table.add_row()
-    stages = [document.get(stage, {}) for stage in ("ttm", "simple_match", "oracle")]
+    stages = [document.get(stage, {}) for stage in _STAGES]
     seeds = max(len(record["seeds"]) for stage in stages for record in stage.values())
     table.caption = (
         f"± is the standard deviation over {seeds} seeds. " if seeds > 1 else "One seed, so no spread. "
     ) + "Gains are over SimpleMatch."
-    if any(f",{HOLDOUT}" in key for numbers in document["results"].values() for key in numbers):
+    if any(name == HOLDOUT for _, _, name in numbers):
         table.caption += " Held out: over the raw matching of the same groups."
     return table
+
+
+def _summary_rows(
+    numbers: Mapping[tuple[str, str], Number], raw_metric: str, match_metric: str
+) -> Iterator[tuple[Column, str]]:
+    """The columns that a task has in the summary, each with its metric."""
+    for column in COLUMNS:
+        metric = raw_metric if column in (RAW_COLUMN, OVERFITTED_COLUMN) else match_metric
+        always = column in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)
+        if column.filter != CHOICE and (always or (metric, column.filter) in numbers):
+            yield column, metric
 
 
 def _metric_table(document: Mapping[str, Any]) -> Table:
     table = _table(f"{document['model_name']}: every metric, percent")
     baseline = document.get("baseline") or {"rows": []}
-    compared = {(row["task"], f"{row['metric']},{row['filter']}"): row for row in baseline["rows"]}
+    compared = {(row["task"], key_of(row["metric"], row["filter"])): row for row in baseline["rows"]}
     for name in ("task", "metric", ""):
         table.add_column(name)
     for name in ("value", "± stderr", "95% interval", "chance", "ties"):
         table.add_column(name, justify="right")
     for name in ("difference", "95% interval", "p") if compared else ():
         table.add_column(name, justify="right", no_wrap=True)
-    for task, numbers in document["results"].items():
-        shown = task
-        for key, interval in document["ci"][task].items():
-            metric, name = key.split(",")
-            table.add_row(
-                shown,
-                metric,
-                "raw" if name == "none" else name,
-                _percent(numbers[key]),
-                _percent(numbers.get(f"{metric}_stderr,{name}")),
-                _interval(interval),
-                _percent(document["chance"][task].get(metric)),
-                _count(document["ties"][task].get(key)),
-                *(_difference(compared.get((task, key))) if compared else ()),
-            )
-            shown = ""
+    shown = None
+    for one in numbers_of(document):
+        table.add_row(
+            "" if one.task == shown else one.task,
+            one.metric,
+            one.method,
+            _percent(one.value),
+            _percent(one.stderr),
+            _interval(one.interval),
+            _percent(one.chance),
+            _count(one.ties),
+            *(_difference(compared.get((one.task, one.key))) if compared else ()),
+        )
+        shown = one.task
     if compared:
         table.caption = _about_baseline(baseline)
     return table
@@ -155,9 +183,12 @@ def _about_baseline(baseline: Mapping[str, Any]) -> str:
     return text + "."
 
 
-def _key(key: str) -> str:
-    metric, name = key.split(",")
-    return metric if name == "none" else f"{metric} ({name})"
+def _named(one: Number) -> str:
+    return one.metric if one.filter == RAW else f"{one.metric} ({one.method})"
+
+
+def _value(one: Number | None) -> float | None:
+    return None if one is None else one.value
 
 
 def _words(metric: str) -> str:
@@ -182,7 +213,7 @@ def _percent(value: float | None, spread: float | None = None, sign: bool = Fals
     return text if spread is None else f"{text} ± {100 * spread:.2f}"
 
 
-def _interval(ends: list[float] | None) -> str:
+def _interval(ends: tuple[float, float] | None) -> str:
     return NOTHING if ends is None else f"{100 * ends[0]:.1f} .. {100 * ends[1]:.1f}"
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
-from ttmbench.reproduce.tables import FILTER_OF_METHOD, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.results.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.results.labels import RAW, TTM, key_of
+from ttmbench.results.numbers import Number, numbers_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A results document, which model it is of, and its numbers."""
+
+    document: Mapping[str, Any]
+    identity: tuple[str, dict[str, Any]] | None
+    numbers: Sequence[Number]
 
 
 @dataclass(frozen=True)
@@ -95,17 +106,21 @@ def compare(
     Returns:
         A row a number, in the table's order.
     """
-    runs = [(path, document, _identity(document["config"], registry)) for path, document in documents]
+    runs = []
+    for path, document in documents:
+        with suppress(DataError):  # what contradicts itself reproduces nothing
+            numbers = numbers_of(document, str(path))
+            runs.append(_Run(document, _identity(document["config"], registry), numbers))
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 
-def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[tuple[Any, ...]], registry: Registry) -> Row:
+def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> Row:
     entry = table.spec.models[number.model]
     tasks = tuple(table.spec.tasks.get(number.task, TaskEntry()).mean_of) or (number.task,)
-    wanted = FILTER_OF_METHOD[number.method]
-    key = f"{number.metric},{entry.filter if wanted == RAW else wanted}"
+    wanted = number.column.filter
+    key = key_of(number.metric, entry.filter if wanted == RAW else wanted)
     row = Row(number, tasks, key, MISSING)
-    mine = [(path, document) for path, document, identity in runs if _is_model(entry, document, identity, registry)]
+    mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
     ours = _mean([_best(table, task, key, mine) for task in tasks])
     if ours is None:
         why = _why_not(entry, tasks, registry)
@@ -127,52 +142,46 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
     return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
-def _best(table: PublishedTable, task: str, key: str, runs: Iterable[tuple[Path, Mapping[str, Any]]]) -> Ours | None:
+def _best(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Ours | None:
     """The newest number that is comparable, else the newest one."""
     found = list(_candidates(table, task, key, runs))
     return max(found, key=lambda one: (not one.against, one.date), default=None)
 
 
-def _candidates(
-    table: PublishedTable, task: str, key: str, runs: Iterable[tuple[Path, Mapping[str, Any]]]
-) -> Iterator[Ours]:
-    metric, name = key.split(",")
-    for path, document in runs:
-        numbers = document["results"].get(task, {})
-        if numbers.get(key) is None:
-            continue
-        seeds = document.get({TTM: "ttm", SIMPLE_MATCH: "simple_match", ORACLE: "oracle"}.get(name, ""), {}).get(task)
-        count = len(seeds["seeds"]) if seeds else 1
-        yield Ours(
-            measured=Measured(float(numbers[key]), numbers.get(f"{metric}_seed_std,{name}"), count),
-            group=1 / max(1, int(document["n-samples"][task]["effective"])),
-            date=float(document["date"]),
-            file=str(path),
-            against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), task, document)),
-            notes=tuple(_notes(table, task, name, document)),
-        )
+def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Iterator[Ours]:
+    for run in runs:
+        for one in run.numbers:
+            if (one.task, one.key) != (task, key) or one.value is None:
+                continue
+            yield Ours(
+                measured=Measured(float(one.value), one.seed_std, one.seeds or 1),
+                group=1 / max(1, one.groups or 0),
+                date=float(run.document["date"]),
+                file=one.file,
+                against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), one, run.document)),
+                notes=tuple(_notes(table, one, run.document)),
+            )
 
 
-def _differences(entry: TaskEntry, task: str, document: Mapping[str, Any]) -> Iterator[str]:
-    counts, version = document["n-samples"][task], document["versions"][task]
-    wanted = entry.groups or counts["original"]
-    if counts["effective"] != wanted:
-        yield f"{counts['effective']} groups, not {wanted}"
-    if entry.version is not None and version != entry.version:
-        yield f"task version {version}, not {entry.version}"
-    if entry.data is not None and document["task_hashes"][task] != entry.data:
+def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
+    wanted = entry.groups or one.groups_of_task
+    if one.groups != wanted:
+        yield f"{one.groups} groups, not {wanted}"
+    if entry.version is not None and one.version != entry.version:
+        yield f"task version {one.version}, not {entry.version}"
+    if entry.data is not None and one.data != entry.data:
         yield "other pictures or captions"
     changes = _mapping(document["config"].get("task_args"))
     if changes:
         yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
 
 
-def _notes(table: PublishedTable, task: str, name: str, document: Mapping[str, Any]) -> Iterator[str]:
+def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
     config = document["config"]
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    record = document.get("ttm", {}).get(task)
-    if name != TTM or record is None:
+    record = document.get("ttm", {}).get(one.task)
+    if one.filter != TTM or record is None:
         return
     wanted = table.spec.settings.get("ttm_preset", "auto")
     if record.get("preset") != wanted:

@@ -12,8 +12,8 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, Row
 from ttmbench.reproduce.tables import PublishedTable
+from ttmbench.results.labels import RAW
 
-_STAGE = {"ttm": "ttm", "overfitted": "simple_match", "oracle": "oracle"}
 _SWITCHES = ("ttm", "simple_match", "oracle", "offline")
 
 
@@ -66,7 +66,7 @@ def plan(
         if row.verdict in (MISSING, OTHER):
             for task in row.tasks:
                 found = stages.setdefault(row.number.model, {}).setdefault(task, set())
-                found |= {_STAGE[row.number.method]} if row.number.method in _STAGE else set()
+                found |= {row.number.column.filter} - {RAW}
     for model, tasks in stages.items():
         entry = table.spec.models[model]
         alike: dict[tuple[Any, ...], list[str]] = {}

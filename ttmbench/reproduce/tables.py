@@ -18,13 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 from ttmbench.reproduce.agreement import Measured, Rule
-from ttmbench.results.summary import ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import PUBLISHED, RAW, Column
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-FILTER_OF_METHOD = {"raw": RAW, "simple_match": RAW, "ttm": TTM, "overfitted": SIMPLE_MATCH, "oracle": ORACLE}
-TITLE_OF_METHOD = {"raw": "raw", "simple_match": "SimpleMatch", "ttm": "TTM", "oracle": "oracle"}
 COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 ENDINGS = (".yaml", ".yml")
 
@@ -134,6 +132,11 @@ class PublishedNumber:
     metric: str
     measured: Measured
 
+    @property
+    def column(self) -> Column:
+        """The column of a run's numbers that it is compared with."""
+        return PUBLISHED[self.method]
+
 
 @dataclass(frozen=True)
 class PublishedTable:
@@ -232,8 +235,8 @@ def _numbers(path: Traversable, spec: TableSpec) -> list[PublishedNumber]:
 
 
 def _number(row: Mapping[str, str | None], where: str, spec: TableSpec) -> PublishedNumber:
-    if row["method"] not in FILTER_OF_METHOD:
-        raise UsageError(f"{where}: unknown method '{row['method']}'; known: {', '.join(FILTER_OF_METHOD)}")
+    if row["method"] not in PUBLISHED:
+        raise UsageError(f"{where}: unknown method '{row['method']}'; known: {', '.join(PUBLISHED)}")
     if row["model"] not in spec.models:
         raise UsageError(f"{where}: model '{row['model']}' is not in the table's 'models'")
     try:

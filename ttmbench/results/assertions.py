@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.results.labels import key_of
 
 _ASSERTION = re.compile(
     r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
@@ -26,7 +27,7 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
         value = float(found["value"])
     except ValueError:
         raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
-    return found["task"], f"{found['metric']},{found['filter']}", found["sign"], value
+    return found["task"], key_of(found["metric"], found["filter"]), found["sign"], value
 
 
 def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench.results.labels import key_of, split_key
 from ttmbench.results.summary import metric_values
 from ttmbench.types import Group, MetricSpec, Scores
 
@@ -50,7 +51,7 @@ def breakdowns(
             for tag, places_of in members.items():
                 for value, places in places_of.items():
                     known = row[places][~np.isnan(row[places])]
-                    found[tag][value][f"{metric.name},{name}"] = float(known.mean()) if len(known) else None
+                    found[tag][value][key_of(metric.name, name)] = float(known.mean()) if len(known) else None
     return found
 
 
@@ -70,7 +71,7 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
     for key in results[0]:
         values = [result.get(key) for result in results]
         known = [value for value in values if value is not None]
-        metric = key.split(",")[0]
+        metric, _ = split_key(key)
         if len(known) < len(values) or metric.endswith("_seed_std"):
             continue
         if metric.endswith("_stderr"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench.results.summary import TRACK_ORDER
+from ttmbench.results.labels import TRACK_ORDER, base_metric
 
 FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
@@ -48,10 +48,9 @@ def _wrong_number(key: str, value: Any) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "which is no finite number"
-    metric = key.partition(",")[0]
-    is_spread = metric.endswith(("_stderr", "_seed_std"))
-    base = metric.removesuffix("_stderr").removesuffix("_seed_std")
-    if base in FRACTIONS and not 0 <= value <= 1:
+    metric = key.partition(",")[0]  # a key without a filter is a sample's
+    is_spread = base_metric(metric) != metric
+    if base_metric(metric) in FRACTIONS and not 0 <= value <= 1:
         return "which is no fraction"
     return "which is a negative spread" if is_spread and value < 0 else None
 

@@ -10,17 +10,8 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.foreign import blaming
 from ttmbench.errors import TtmbenchError
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
 from ttmbench.types import MetricSpec, Scores, Track
-
-RAW = "none"
-TTM = "ttm"
-SIMPLE_MATCH = "simple_match"
-ORACLE = "oracle"
-HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
-# The columns of controls and of held-out groups explain a number; they are none to rank, so they have no track.
-UNRANKED = ("placebo", "shuffle", HOLDOUT, HOLDOUT_RAW)
-TRACK_OF_FILTER: dict[str, Track] = {TTM: "test_time", SIMPLE_MATCH: "test_time", ORACLE: "oracle"}
-TRACK_ORDER: tuple[Track, ...] = ("zero_shot", "matching", "test_time", "oracle")
 
 
 @dataclass(frozen=True)
@@ -95,22 +86,22 @@ def summarise(
     summary = Summary()
     for metric in metrics:
         for name, per_seed in scores.items():
-            key = f"{metric.name},{name}"
+            key = key_of(metric.name, name)
             values = [metric_values(metric, one) for one in per_seed]
             known = [value for value in values if value is not None]
             if name not in UNRANKED:
                 summary.tracks[key] = TRACK_OF_FILTER.get(name, metric.track)
             if not known or len(known) < len(values):
-                summary.results[key] = summary.results[f"{metric.name}_stderr,{name}"] = None
+                summary.results[key] = summary.results[stderr_key(metric.name, name)] = None
                 summary.ci[key] = summary.ties[key] = None
                 summary.chance.setdefault(metric.name, None)
                 continue
             means = np.array([stats.mean(value) for value in known])
             over_seeds = np.mean(known, axis=0)
             summary.results[key] = float(np.mean(means))
-            summary.results[f"{metric.name}_stderr,{name}"] = stats.standard_error(over_seeds)
+            summary.results[stderr_key(metric.name, name)] = stats.standard_error(over_seeds)
             if name not in (RAW, HOLDOUT_RAW):
-                summary.results[f"{metric.name}_seed_std,{name}"] = stats.seed_std(means)
+                summary.results[seed_std_key(metric.name, name)] = stats.seed_std(means)
             ends = stats.interval(over_seeds, interval, bootstrap_iters, seed)
             summary.ci[key] = None if ends is None else list(ends)
             summary.ties[key] = _ties(metric, per_seed)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ttmbench.results.numbers import numbers_of
+
 UNRANKED = "unranked"  # controls and held-out groups have no track
-COLUMNS = ("task", "filter", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
+COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 
 
 def curve_name(task: str, seed: int) -> str:
@@ -48,25 +50,20 @@ def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping
     >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
     {'zero_shot/t/none/text_score': 0.5}
     """
-    found = {}
-    for key, value in results.items():
-        if value is None:
-            continue
-        metric, name = key.split(",")
-        plain = metric.removesuffix("_stderr").removesuffix("_seed_std")
-        track = tracks.get(key) or tracks.get(f"{plain},{name}", UNRANKED)
-        found[f"{track}/{task}/{name}/{metric}"] = float(value)
+    found: dict[str, float] = {}
+    for one in numbers_of({"results": {task: results}, "tracks": {task: tracks}}):
+        place = f"{one.track or UNRANKED}/{task}/{one.filter}/{one.metric}"
+        values = {place: one.value, f"{place}_stderr": one.stderr, f"{place}_seed_std": one.seed_std}
+        found |= {name: float(value) for name, value in values.items() if value is not None}
     return found
 
 
 def result_rows(document: Mapping[str, Any]) -> list[list[Any]]:
     """The results document as a table with the columns `COLUMNS`."""
-    rows = []
-    for task, intervals in document["ci"].items():
-        numbers, tracks = document["results"][task], document["tracks"][task]
-        for key, ends in intervals.items():
-            metric, name = key.split(",")
-            low, high = ends or (None, None)
-            stderr, chance = numbers.get(f"{metric}_stderr,{name}"), document["chance"][task].get(metric)
-            rows.append([task, name, tracks.get(key, UNRANKED), metric, numbers[key], stderr, low, high, chance])
-    return rows
+    return [
+        [
+            *(one.task, one.filter, one.method, one.track or UNRANKED, one.metric),
+            *(one.value, one.stderr, one.ci_low, one.ci_high, one.chance),
+        ]
+        for one in numbers_of(document)
+    ]

@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
 from ttmbench.results.files import safe_name
+from ttmbench.results.labels import RAW
+from ttmbench.results.numbers import DocumentFile, Number, newest
 
 RANKED = ("zero_shot", "matching", "test_time")
 # Of the hub's own list, the one that a model which compares images with captions is filed under.
@@ -23,7 +24,7 @@ _HUB_KINDS = ("huggingface", "hub_files")
 
 
 def export_model_index(
-    runs: Sequence[Run], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``model-index`` as `ttmbench.report.export.Exporter` says; a target ``*.md`` is a card."""
     data, left_out = model_card_data(runs, source_url)
@@ -33,7 +34,7 @@ def export_model_index(
 
 
 def export_evaluation_results(
-    runs: Sequence[Run], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``evaluation-results`` as `ttmbench.report.export.Exporter` says: a file a dataset, or one of all."""
     files, left_out = evaluation_results(runs, source_url)
@@ -42,7 +43,7 @@ def export_evaluation_results(
     return {target / f"{safe_name(name)}.yaml": to_yaml(entries) for name, entries in files.items()}, left_out
 
 
-def model_card_data(runs: Sequence[Run], source_url: str | None = None) -> tuple[Any, dict[str, str]]:
+def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None) -> tuple[Any, dict[str, str]]:
     """The metadata of a model card.
 
     Args:
@@ -118,7 +119,7 @@ def write_card(path: Path, data: Any) -> str:
 
 
 def evaluation_results(
-    runs: Sequence[Run], source_url: str | None = None
+    runs: Sequence[DocumentFile], source_url: str | None = None
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """Entries for ``.eval_results/*.yaml``, by file, so that no two tracks share one.
 
@@ -144,7 +145,7 @@ def evaluation_results(
         if dataset is None:
             left_out[one.task] = "its data are no dataset of the hub"
             continue
-        how = "" if one.filter == "none" else f"_{one.filter}"
+        how = "" if one.filter == RAW else f"_{one.filter}"
         files.setdefault(f"ttmbench_{one.task}_{one.track}", []).append(
             EvalResultEntry(
                 dataset_id=dataset,
@@ -162,14 +163,16 @@ def evaluation_results(
     return {name: eval_result_entries_to_yaml(entries) for name, entries in files.items()}, left_out
 
 
-def results_of(runs: Sequence[Run]) -> tuple[list[Number], dict[str, str]]:
+def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
     """The numbers that may stand as results of a task, and why others may not: task -> why."""
     left_out: dict[str, str] = {}
     found = []
-    for one in newest(number for run in runs for number in numbers_of(run)):
+    for one in newest(number for run in runs for number in run.numbers()):
+        if one.track not in RANKED or one.value is None:
+            continue
         if one.groups != one.groups_of_task:
             left_out[one.task] = f"{one.groups} of {one.groups_of_task} groups are no result of the task"
-        elif one.track in RANKED and one.value is not None:
+        else:
             found.append(one)
     if not found:
         raise UsageError(f"nothing to export: {_reasons(left_out) or 'the runs have no results'}")

@@ -7,14 +7,15 @@ Its readers format every ``metric_stderr,filter`` as a number unless it is the s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ttmbench.errors import UsageError
-from ttmbench.report.export.numbers import Run
 from ttmbench.results.files import to_json
+from ttmbench.results.labels import seed_std_key, stderr_key
+from ttmbench.results.numbers import DocumentFile, Number, means_of
 
 MISSING = "N/A"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -23,7 +24,7 @@ _OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "
 
 
 def export_lm_eval(
-    runs: Sequence[Run], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``lm-eval`` as `ttmbench.report.export.Exporter` says; UsageError for more than one run."""
     if len(runs) > 1:
@@ -32,7 +33,7 @@ def export_lm_eval(
     return {path: to_json(lm_eval_document(runs[0]))}, {}
 
 
-def lm_eval_document(run: Run) -> dict[str, Any]:
+def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
     """A results document as lm-evaluation-harness writes its own.
 
     Args:
@@ -42,10 +43,10 @@ def lm_eval_document(run: Run) -> dict[str, Any]:
         The document; keys that are only ours are below ``ttmbench``.
     """
     document = run.document
-    groups = document.get("groups", {})
     subtasks = document.get("group_subtasks", {})
-    tasks = {name: _values(name, numbers) for name, numbers in document["results"].items()}
-    means = {name: _values(name, numbers) for name, numbers in groups.items()}
+    numbers = run.numbers()
+    tasks = _values(document["results"], numbers)
+    means = _values(document.get("groups", {}), means_of(document))
     in_a_group = {task for names in subtasks.values() for task in names}
     packages = document["packages"]
     return {
@@ -71,16 +72,17 @@ def lm_eval_document(run: Run) -> dict[str, Any]:
         "total_evaluation_time_seconds": str(document["total_evaluation_time_seconds"]),
         "ttmbench": {
             **{key: document[key] for key in _OWN if key in document},
+            "columns": {task: {one.key: one.method for one in numbers if one.task == task} for task in tasks},
             "seed_std": {
-                name: {key: value for key, value in numbers.items() if "_seed_std," in key}
-                for name, numbers in document["results"].items()
+                task: {seed_std_key(one.metric, one.filter): one.seed_std for one in numbers if _has_spread(one, task)}
+                for task in tasks
             },
             "version": packages.get("ttmbench"),
         },
     }
 
 
-def file_name(run: Run) -> str:
+def file_name(run: DocumentFile) -> str:
     """Where lm-evaluation-harness would put it below its output folder: ``<model>/results_<time>.json``."""
     stamp = datetime.fromtimestamp(float(run.document["date"])).isoformat().replace(":", "-")
     return f"{sanitised(run.model)}/results_{stamp}.json"
@@ -95,16 +97,18 @@ def sanitised(model: str) -> str:
     return re.sub(r"^\.+", "__", re.sub(r'["<>:/|\\?*\[\]]+', "__", model)) or "model"
 
 
-def _values(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {"alias": name}
-    for key, value in numbers.items():
-        metric, _, label = key.partition(",")
-        if metric.endswith(("_stderr", "_seed_std")) or value is None:
-            continue
-        stderr = numbers.get(f"{metric}_stderr,{label}")
-        values[key] = float(value)
-        values[f"{metric}_stderr,{label}"] = MISSING if stderr is None else float(stderr)
-    return values
+def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, Any]]:
+    """Name -> alias, ``metric,filter`` and ``metric_stderr,filter``."""
+    found: dict[str, dict[str, Any]] = {name: {"alias": name} for name in names}
+    for one in numbers:
+        if one.value is not None:
+            stderr = MISSING if one.stderr is None else float(one.stderr)
+            found[one.task] |= {one.key: float(one.value), stderr_key(one.metric, one.filter): stderr}
+    return found
+
+
+def _has_spread(one: Number, task: str) -> bool:
+    return one.task == task and one.seeds is not None
 
 
 def _directions(document: Mapping[str, Any]) -> dict[str, dict[str, bool]]:

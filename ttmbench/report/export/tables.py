@@ -5,49 +5,54 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 
 from ttmbench import stats
 from ttmbench._util.escape import csv_cell, latex
-from ttmbench.report.export.numbers import Number, Run, newest, numbers_of
-from ttmbench.report.leaderboard_formats import TITLES
 from ttmbench.report.terminal import NOTHING, headline
-from ttmbench.results.summary import ORACLE, RAW, SIMPLE_MATCH, TRACK_ORDER, TTM
+from ttmbench.results.labels import (
+    ORACLE_COLUMN,
+    OVERFITTED_COLUMN,
+    RAW,
+    RAW_COLUMN,
+    SIMPLE_MATCH_COLUMN,
+    TRACK_TITLES,
+    TTM_COLUMN,
+)
+from ttmbench.results.numbers import DocumentFile, Number, newest
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
     *("seed_std", "seeds", "chance", "ties", "groups", "groups_of_task", "data", "date", "file"),
 ]
-assert set(_COLUMNS) == {column.name for column in fields(Number)} | {"method"}
-_ADAPTED = (("TTM", TTM), ("overfitted", SIMPLE_MATCH), ("oracle", ORACLE))
+_ADAPTED = (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
 
 
 def export_csv(
-    runs: Sequence[Run], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``csv`` as `ttmbench.report.export.Exporter` says."""
     return {target: to_csv(runs)}, {}
 
 
 def export_latex(
-    runs: Sequence[Run], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``latex`` as `ttmbench.report.export.Exporter` says."""
     return {target: to_latex(runs)}, {}
 
 
-def to_csv(runs: Sequence[Run]) -> str:
+def to_csv(runs: Sequence[DocumentFile]) -> str:
     """One line a number, of every run and filter; fractions; what is undefined is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for one in (number for run in runs for number in numbers_of(run)):
-        writer.writerow({key: csv_cell(value) for key, value in {**asdict(one), "method": one.method}.items()})
+    for one in (number for run in runs for number in run.numbers()):
+        writer.writerow({key: csv_cell(getattr(one, key)) for key in _COLUMNS})
     return out.getvalue()
 
 
-def to_latex(runs: Sequence[Run]) -> str:
+def to_latex(runs: Sequence[DocumentFile]) -> str:
     """Tables for the booktabs package, in percent: raw beside SimpleMatch and TTM, then every metric, track by track.
 
     Args:
@@ -56,38 +61,39 @@ def to_latex(runs: Sequence[Run]) -> str:
     Returns:
         ``tabular`` environments with a comment above each.
     """
-    numbers = newest(number for run in runs for number in numbers_of(run))
+    numbers = newest(number for run in runs for number in run.numbers())
     parts = [_summary(numbers, runs)] if any(one.filter == RAW for one in numbers) else []
-    for track in TRACK_ORDER:
+    for track, about in TRACK_TITLES.items():
         shown = [one for one in numbers if one.track == track]
         for name in dict.fromkeys(one.filter for one in shown):
-            title = f"{TITLES[track]} ({next(one.method for one in shown if one.filter == name)})"
+            title = f"{about} ({next(one.method for one in shown if one.filter == name)})"
             parts.append(_every_metric([one for one in shown if one.filter == name], title))
     return "\n".join(parts)
 
 
-def _summary(numbers: Sequence[Number], runs: Sequence[Run]) -> str:
+def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> str:
     """What a paper's main table shows: the raw model, what matching gives, what adaptation gives, and the gains."""
     by_key = {(one.model, one.task, one.metric, one.filter): one for one in numbers}
     matching = {
         (run.model, task): spec.get("matching") for run in runs for task, spec in run.document["configs"].items()
     }
-    adapted = [(title, name) for title, name in _ADAPTED if any(one.filter == name for one in numbers)]
-    head = ["model", "task", "raw", "SimpleMatch"]
+    adapted = [column for column in _ADAPTED if any(one.filter == column.filter for one in numbers)]
+    head = ["model", "task", RAW_COLUMN.name, SIMPLE_MATCH_COLUMN.name]
     tracks = ["", "", "zero-shot", "matching"]
-    for title, name in adapted:
-        gains = ["gain", "rel.", "err. red."] if name == TTM else []
-        head += [title, *gains]
-        tracks += ["oracle" if name == ORACLE else "test-time", *([""] * len(gains))]
+    for column in adapted:
+        gains = ["gain", "rel.", "err. red."] if column is TTM_COLUMN else []
+        head += [column.name, *gains]
+        tracks += [str(column.track).replace("_", "-"), *([""] * len(gains))]
     rows = []
     for model, task in dict.fromkeys((one.model, one.task) for one in numbers if one.filter == RAW):
-        known = {f"{m},{f}": one.value for (who, what, m, f), one in by_key.items() if (who, what) == (model, task)}
+        known = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}
         raw_metric, match_metric = headline(known, matching.get((model, task)) == "global")
         raw, matched = (by_key.get((model, task, metric, RAW)) for metric in (raw_metric, match_metric))
         row = [latex(model), latex(task), _cell(raw), _cell(matched)]
-        for _, name in adapted:
-            value = by_key.get((model, task, raw_metric if name == SIMPLE_MATCH else match_metric, name))
-            row += [_cell(value), *(_gains(matched, value) if name == TTM else [])]
+        for column in adapted:
+            metric = raw_metric if column is OVERFITTED_COLUMN else match_metric
+            value = by_key.get((model, task, metric, column.filter))
+            row += [_cell(value), *(_gains(matched, value) if column is TTM_COLUMN else [])]
         rows.append(row)
     about = (
         "% Percent. raw: group score (text score if there is none); SimpleMatch, TTM, oracle: group match (assignment\n"

@@ -1,0 +1,158 @@
+"""One name for one number: README, terminal, report, leaderboard, trackers and every export of one run agree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ttmbench.plugins.trackers.series import COLUMNS as TRACKED
+from ttmbench.plugins.trackers.series import result_rows
+from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.export import hub
+from ttmbench.report.export.lm_eval import lm_eval_document
+from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.making import make_report
+from ttmbench.report.terminal import print_results
+from ttmbench.report.thumbnails import PictureOptions
+from ttmbench.reproduce.tables import load_table
+from ttmbench.results import labels
+from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
+from ttmbench.results.reader import read_document
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = ROOT / "results" / "reference" / "builtin.json"
+TASK = "shapes_color"
+FOUR = ("raw", "SimpleMatch", "overfitted", "TTM")
+
+
+@pytest.fixture(scope="module")
+def document():
+    return read_document(MAIN)
+
+
+@pytest.fixture(scope="module")
+def readme() -> dict[str, str]:
+    """Column -> value of the task, as the README prints it."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(("| task", f"| {TASK} "))
+    ]
+    head, values = rows[0], rows[1]
+    return {name: value.split(" ")[0] for name, value in zip(head, values, strict=True) if name in FOUR}
+
+
+def shown(name: str) -> str:
+    """The metric of the README's column on 2x2 groups."""
+    return "group_match" if name in ("SimpleMatch", "TTM") else "group_score"
+
+
+def agree(readme: dict[str, str], found: dict[tuple[str, str], float]) -> None:
+    """(column, metric) -> fraction holds the README's numbers under its names."""
+    assert {name: f"{100 * found[name, shown(name)]:.2f}" for name in FOUR} == readme
+
+
+def test_the_readme_has_four_columns(readme):
+    assert tuple(readme) == FOUR and len(set(readme.values())) == 4
+
+
+def test_numbers_and_their_table(document, readme):
+    frame = to_frame(numbers_of(document, MAIN.name))
+    mine = frame[frame["task"] == TASK]
+    agree(readme, {(one.method, one.metric): one.value for one in mine.itertuples()})
+    assert len(frame) == len(numbers_of(document)) and frame["seeds"].dtype == "Int64"
+    raw = mine[mine["filter"] == "none"]
+    assert raw["seeds"].isna().all() and raw["seed_std"].isna().all() and str(raw["value"].dtype) == "float64"
+
+
+def test_terminal(document, readme, capsys):
+    print_results(document, width=200)
+    summary, every = capsys.readouterr().out.split("every metric, percent")
+    block = summary[summary.index(TASK) :]
+    for name in FOUR:
+        line = re.search(rf"{name}: {shown(name).replace('_', ' ')} +([0-9.]+)", block)
+        assert line is not None and line[1] == readme[name]
+    rows = [line.split() for line in every[every.index(TASK) :].splitlines()]
+    found: dict[tuple[str, str], str] = {}
+    for row in rows:
+        cells = row[1:] if row and row[0] == TASK else row
+        if len(cells) > 2:
+            found.setdefault((cells[1], cells[0]), cells[2])
+    assert {name: found[name, shown(name)] for name in FOUR} == readme
+
+
+def test_report(readme):
+    page, _, _ = make_report(MAIN, PictureOptions(images="none"))
+    rows = re.findall(rf'<tr[^>]*data-task="{TASK}"[^>]*>.*?</tr>', page, re.S)
+    cells = [
+        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)] for row in rows
+    ]
+    found = {
+        (row[3], row[2].replace(" ", "_")): float(row[4]) / 100 for row in cells if re.fullmatch("[0-9.]+", row[4])
+    }
+    agree(readme, found)
+
+
+def test_leaderboard(tmp_path, readme):
+    (tmp_path / MAIN.name).write_bytes(MAIN.read_bytes())
+    board = merge(tmp_path)
+    rows = [row for row in as_document(board)["rows"] if row["task"] == TASK]
+    agree(readme, {(row["method"], row["metric"]): row["value"] for row in rows})
+    rows = [row for row in csv.DictReader(io.StringIO(formats.to_csv(board))) if row["task"] == TASK]
+    agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
+    for text in (formats.to_markdown(board), formats.to_latex(board), formats.to_html(board, "now")):
+        assert all(name in text for name in FOUR)
+
+
+def test_exports(document, readme):
+    run = DocumentFile(MAIN, document)
+    rows = [row for row in csv.DictReader(io.StringIO(to_csv([run]))) if row["task"] == TASK]
+    agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
+    head, line = (
+        next(line for line in to_latex([run]).splitlines() if text in line)
+        for text in ("model & task & raw", r"& shapes\_color &")
+    )
+    cells = dict(zip(head.rstrip("\\ ").split(" & "), line.rstrip("\\ ").split(" & "), strict=True))
+    assert {name: cells[name].split(" ")[0] for name in FOUR} == readme
+    harness = lm_eval_document(run)
+    columns, values = harness["ttmbench"]["columns"][TASK], harness["results"][TASK]
+    agree(readme, {(name, key.split(",")[0]): values[key] for key, name in columns.items()})
+
+
+def test_exports_for_the_hub(document, readme):
+    copied = json.loads(json.dumps(document))
+    copied["datasets"][TASK]["source"] = {"kind": "huggingface", "path": "owner/colours"}
+    run = DocumentFile(MAIN, copied)
+    data, _ = hub.model_card_data([run])
+    metrics = [one for one in data.eval_results if one.dataset_name == TASK]
+    pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one.metric_type): one.metric_value for one in metrics}
+    agree(readme, {(match[2], match[1]): value / 100 for match, value in pairs.items() if match})
+    files, _ = hub.evaluation_results([run])
+    entries = [entry for content in files.values() for entry in yaml.safe_load(hub.to_yaml(content))]
+    notes = {tuple(entry["notes"].split(" (")[0].split(", ")): entry["value"] / 100 for entry in entries}
+    agree(readme, {(name, metric.replace(" ", "_")): value for (metric, name), value in notes.items()})
+
+
+def test_trackers(document, readme):
+    rows = [dict(zip(TRACKED, row, strict=True)) for row in result_rows(document)]
+    agree(readme, {(row["column"], row["metric"]): row["value"] for row in rows if row["task"] == TASK})
+
+
+def test_reproduce(readme):
+    numbers = [one for one in load_table("builtin").numbers if (one.task, one.model) == (TASK, "tiny-clip")]
+    agree(readme, {(one.column.name, one.metric): one.measured.value for one in numbers})
+
+
+def test_the_table_of_columns_is_whole():
+    assert labels.TRACK_ORDER == ("zero_shot", "matching", "test_time", "oracle")
+    assert labels.UNRANKED == ("placebo", "shuffle", "holdout_raw", "holdout")
+    assert {"ttm": "test_time", "simple_match": "test_time", "oracle": "oracle"} == labels.TRACK_OF_FILTER
+    assert labels.name_of("mine") == "mine" and labels.name_of("none", "oracle") == "raw"
+    assert set(labels.PUBLISHED) == {"raw", "simple_match", "overfitted", "ttm", "oracle"}

@@ -1,0 +1,154 @@
+"""What a number is called and where it ranks: the one table that all read who show, export or look up numbers.
+
+A number has a metric and a filter (what was done to the model before it was scored). What readers call it is its
+column: ``raw`` and ``SimpleMatch`` are both of the model without training (filter ``none``), and their track tells
+them apart: a metric that matches stands in the track ``matching``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ttmbench.types import Track
+
+RAW = "none"
+SIMPLE_MATCH = "simple_match"
+TTM = "ttm"
+ORACLE = "oracle"
+CHOICE = "choice"
+PLACEBO, SHUFFLE = "placebo", "shuffle"
+HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a number is called.
+
+    Attributes:
+        name: in tables, pages and files.
+        filter: as in results documents.
+        track: where its numbers rank; None: controls and held-out groups explain a number and rank nowhere.
+        published: its name in the CSV of a published table; None if no such table has it.
+        remark: what a reader has to know where there is room for it.
+    """
+
+    name: str
+    filter: str
+    track: Track | None
+    published: str | None = None
+    remark: str = ""
+
+    @property
+    def long_name(self) -> str:
+        """The name and the remark."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
+
+
+RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
+SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
+OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
+TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
+ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "reads labels")
+
+COLUMNS = (
+    RAW_COLUMN,
+    SIMPLE_MATCH_COLUMN,
+    OVERFITTED_COLUMN,
+    TTM_COLUMN,
+    Column("placebo", PLACEBO, None),
+    Column("shuffle", SHUFFLE, None),
+    Column("held out, raw", HOLDOUT_RAW, None),
+    Column("held out, adapted", HOLDOUT, None),
+    ORACLE_COLUMN,
+    Column("forced choice", CHOICE, "zero_shot"),
+)
+"""Every column, in the order in which tables have them."""
+
+PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
+"""Name in the CSV of a published table -> column."""
+
+UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
+TRACK_OF_FILTER: dict[str, Track] = {
+    column.filter: column.track for column in COLUMNS if column.track in ("test_time", "oracle")
+}
+"""Filters whose numbers have one track whatever the metric is; without training it is the metric's."""
+
+TRACK_TITLES: dict[Track, str] = {
+    "zero_shot": "Zero-shot: every pair scored on its own",
+    "matching": "Matching: knows which captions compete, trains nothing",
+    "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
+    "oracle": "Oracle: reads labels, a skyline and no result",
+}
+TRACK_ORDER: tuple[Track, ...] = tuple(TRACK_TITLES)
+UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
+
+
+def name_of(filter_: str, track: str | None = None) -> str:
+    """The name of a column.
+
+    Args:
+        filter_: of the number.
+        track: of the number.
+
+    Returns:
+        The name; of a filter that the table does not have (a plugin's), the filter itself.
+
+    >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
+    ('SimpleMatch', 'raw', 'raw', 'overfitted')
+    """
+    mine = [column for column in COLUMNS if column.filter == filter_]
+    return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
+
+
+def key_of(metric: str, filter_: str) -> str:
+    """A number's key in a results document.
+
+    >>> key_of("group_match", "ttm")
+    'group_match,ttm'
+    """
+    return f"{metric},{filter_}"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The metric and the filter of a key.
+
+    Args:
+        key: ``metric,filter``.
+
+    Returns:
+        Both.
+
+    Raises:
+        ValueError: it has no comma, or several.
+
+    >>> split_key("group_match_stderr,ttm")
+    ('group_match_stderr', 'ttm')
+    """
+    metric, name = key.split(",")
+    return metric, name
+
+
+def stderr_key(metric: str, filter_: str) -> str:
+    """The key of a number's standard error over groups."""
+    return key_of(f"{metric}_stderr", filter_)
+
+
+def seed_std_key(metric: str, filter_: str) -> str:
+    """The key of a number's standard deviation over seeds."""
+    return key_of(f"{metric}_seed_std", filter_)
+
+
+def base_metric(metric: str) -> str:
+    """The metric whose value, error or spread is meant.
+
+    >>> base_metric("group_match_stderr"), base_metric("group_match_seed_std"), base_metric("group_match")
+    ('group_match', 'group_match', 'group_match')
+    """
+    return metric.removesuffix("_stderr").removesuffix("_seed_std")
+
+
+def numbers_in(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Metric and filter of the keys that are numbers: neither an error nor a spread, and no key without a filter."""
+    pairs = [split_key(key) for key in keys if "," in key]
+    return [(metric, name) for metric, name in pairs if base_metric(metric) == metric]

@@ -1,0 +1,310 @@
+"""The numbers of a results document as one flat list: all who show, export or compare numbers read this and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench._util.foreign import said
+from ttmbench.errors import DataError, UsageError
+from ttmbench.results.labels import (
+    HOLDOUT,
+    HOLDOUT_RAW,
+    ORACLE,
+    SIMPLE_MATCH,
+    TTM,
+    key_of,
+    name_of,
+    numbers_in,
+    seed_std_key,
+    stderr_key,
+)
+from ttmbench.results.reader import Found, read_document, walk_documents
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
+_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
+_TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file")
+
+
+@dataclass(frozen=True)
+class Number:
+    """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
+
+    Attributes:
+        task: name; of a mean over tasks, the name of their dataset.
+        metric: name.
+        filter: what was done to the model, as in results documents.
+        method: the column it stands in (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
+        track: where it ranks; None for controls and held-out groups, which explain a number and rank nowhere.
+        value: mean over groups and seeds.
+        stderr: over groups.
+        ci_low: lower end of the 95 % interval over groups.
+        ci_high: its upper end.
+        chance: of random scores.
+        ties: groups in which the metric met an equality.
+        seed_std: over seeds.
+        seeds: how many; None for the model without training.
+        groups: that were scored.
+        groups_of_task: that the task has.
+        version: of the task.
+        data: fingerprint of the data.
+        model: as the run calls it.
+        date: of the run, ISO 8601 in UTC.
+        file: the results document; of a published number, the paper and its table.
+        of_tasks: number of tasks that this is the mean of; None for a single task.
+        published: typed from a paper.
+    """
+
+    task: str
+    metric: str
+    filter: str
+    method: str
+    track: str | None
+    value: float | None
+    stderr: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    chance: float | None = None
+    ties: float | None = None
+    seed_std: float | None = None
+    seeds: int | None = None
+    groups: int | None = None
+    groups_of_task: int | None = None
+    version: int | None = None
+    data: str | None = None
+    model: str = ""
+    date: str | None = None
+    file: str = ""
+    of_tasks: int | None = None
+    published: bool = False
+
+    @property
+    def key(self) -> str:
+        """``metric,filter``, its key in a results document."""
+        return key_of(self.metric, self.filter)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the 95 % interval."""
+        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
+
+
+@dataclass(frozen=True)
+class DocumentFile:
+    """A results document and where it lies."""
+
+    path: Path
+    document: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        """As the run calls it."""
+        return str(self.document["model_name"])
+
+    def numbers(self) -> list[Number]:
+        """The numbers of its tasks; DataError naming the file if it contradicts itself."""
+        try:
+            return numbers_of(self.document, self.path.name)
+        except DataError as error:
+            raise DataError(f"{self.path}: {error}") from None
+
+
+def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
+    """Every number of a results document, undefined ones too.
+
+    Args:
+        document: the document; of a run that is under way, what there is of it.
+        file: its name.
+
+    Returns:
+        Task by task in the document's order.
+
+    Raises:
+        DataError: the document is not as its schema says; what is wrong, in words that follow the name of the file.
+    """
+    return _checked(_numbers(document, file))
+
+
+def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
+    """The means over the tasks of datasets that a document states; errors as for `numbers_of`."""
+    return _checked(_means(document, file))
+
+
+def newest(numbers: Iterable[Number]) -> list[Number]:
+    """One number a model, task, metric and filter: that of the newest run; the order is kept."""
+    found: dict[tuple[str, ...], Number] = {}
+    for one in numbers:
+        key = (one.model, one.task, one.metric, one.filter)
+        if key not in found or (one.date or "") >= (found[key].date or ""):
+            found[key] = one
+    return list(found.values())
+
+
+def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
+    """Numbers as a table: a row a number, a column an attribute.
+
+    Args:
+        numbers: of one document or many.
+
+    Returns:
+        Rates as float64 (undefined is NaN), counts as Int64, names as text.
+    """
+    import pandas as pd
+
+    columns = [column.name for column in fields(Number)]
+    kinds = {name: "Int64" if name in _WHOLE else "bool" if name == "published" else "float64" for name in columns}
+    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
+    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
+    """Reads results documents.
+
+    Args:
+        paths: files, or folders to search.
+
+    Returns:
+        The documents, and the files of folders that were skipped.
+
+    Raises:
+        DataError: a file that was named is no results document.
+        UsageError: there is none.
+    """
+    runs, skipped = [], []
+    for path in paths:
+        if not path.is_dir():
+            runs.append(DocumentFile(path, read_document(path)))
+            continue
+        for found in walk_documents(path):
+            if found.document is None:
+                skipped.append(found)
+            else:
+                runs.append(DocumentFile(found.path, found.document))
+    if not any(run.document["results"] for run in runs):
+        raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
+    return runs, skipped
+
+
+def finite(value: Any) -> float | None:
+    """A finite number of a document, or None.
+
+    Args:
+        value: as it was read.
+
+    Returns:
+        The same; ``-0.0`` as ``0.0``.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+
+    >>> finite(-0.0), finite(3), finite(None)
+    (0.0, 3, None)
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no number of a results document")
+    return value + 0
+
+
+def training_of(document: Mapping[str, Any], task: str, filter_: str) -> Mapping[str, Any]:
+    """What a document records of the training for a filter, its seeds among it; empty without training."""
+    if filter_ in (TTM, SIMPLE_MATCH, ORACLE):
+        return _of(document, filter_, task)
+    of_ttm = _of(document, TTM, task)
+    found: Mapping[str, Any] = of_ttm.get("controls", {}).get(filter_) or {}
+    return of_ttm.get(HOLDOUT) or {} if filter_ == HOLDOUT else found
+
+
+def _checked(numbers: Iterator[Number]) -> list[Number]:
+    try:
+        return list(numbers)
+    except _WRONG as error:
+        raise DataError(f"is no complete results document ({said(error)})") from None
+
+
+def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
+    date, model = _date(document), str(document.get("model_name") or "")
+    for task, values in document["results"].items():
+        tracks, intervals, ties, chance, samples = (
+            _of(document, key, task) for key in ("tracks", "ci", "ties", "chance", "n-samples")
+        )
+        data = document.get("task_hashes", {}).get(task)
+        version = document.get("versions", {}).get(task)
+        held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
+        for metric, name in numbers_in(values):
+            key = key_of(metric, name)
+            seeds = training_of(document, task, name).get("seeds")
+            low, high = intervals.get(key) or (None, None)
+            part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
+            yield Number(
+                task=str(task),
+                metric=metric,
+                filter=name,
+                method=name_of(name, tracks.get(key)),
+                track=tracks.get(key),
+                value=finite(values[key]),
+                stderr=finite(values.get(stderr_key(metric, name))),
+                ci_low=finite(low),
+                ci_high=finite(high),
+                chance=finite(chance.get(metric)),
+                ties=finite(ties.get(key)),
+                seed_std=finite(values.get(seed_std_key(metric, name))),
+                seeds=None if seeds is None else len(seeds),
+                groups=_whole(samples.get("effective")) if part is None else len(part),
+                groups_of_task=_whole(samples.get("original")),
+                version=_whole(version),
+                data=None if data is None else str(data),
+                model=model,
+                date=date,
+                file=file,
+            )
+
+
+def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
+    for dataset, values in document.get("groups", {}).items():
+        tasks = document["group_subtasks"][dataset]
+        tracks = _of(document, "tracks", tasks[0]) if tasks else {}
+        for metric, name in numbers_in(values):
+            track = tracks.get(key_of(metric, name))
+            yield Number(
+                task=str(dataset),
+                metric=metric,
+                filter=name,
+                method=name_of(name, track),
+                track=track,
+                value=finite(values[key_of(metric, name)]),
+                stderr=finite(values.get(stderr_key(metric, name))),
+                model=str(document.get("model_name") or ""),
+                date=_date(document),
+                file=file,
+                of_tasks=len(tasks),
+            )
+
+
+def _date(document: Mapping[str, Any]) -> str | None:
+    seconds = finite(document.get("date"))
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _whole(value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{value!r:.80} is no whole number from 0")
+    return value
+
+
+def _of(document: Mapping[str, Any], key: str, task: str) -> Mapping[str, Any]:
+    """What a document says of a task under a key; nothing if it says nothing."""
+    found: Mapping[str, Any] = (document.get(key) or {}).get(task) or {}
+    return found
