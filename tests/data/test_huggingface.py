@@ -13,9 +13,8 @@ from PIL import Image
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 

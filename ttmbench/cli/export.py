@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench._util.files import safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
 from ttmbench.report.export.numbers import Run, read_runs
-from ttmbench.results.files import safe_name, to_json, write_atomically
 
 FORMATS = ("lm-eval", "model-index", "evaluation-results", "csv", "latex")
 

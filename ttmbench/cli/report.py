@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench._util.files import write_atomically
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.thumbnails import PictureOptions
-from ttmbench.results.files import write_atomically
 
 
 def report(options: argparse.Namespace) -> int:

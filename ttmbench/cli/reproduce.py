@@ -14,13 +14,13 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import complain, say
 from ttmbench._util.escape import plain
+from ttmbench._util.files import to_json, write_atomically
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import TITLE_OF_METHOD, PublishedTable, load_table, shipped_tables
-from ttmbench.results.files import to_json, write_atomically
 from ttmbench.results.reader import walk_documents
 
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")

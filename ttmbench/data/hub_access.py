@@ -11,8 +11,12 @@ from logging import getLogger
 from pathlib import Path
 from typing import TypeVar
 
-from ttmbench.data.loading import OutOfReachError
-from ttmbench.errors import DataError
+from pydantic import BaseModel, ConfigDict, Field
+
+from ttmbench.data.layouts import Also
+from ttmbench.data.loading import FileOptions, below
+from ttmbench.errors import DataError, OutOfReachError
+from ttmbench.types import Exif
 
 T = TypeVar("T")
 _UNREACHABLE = (
@@ -20,6 +24,68 @@ _UNREACHABLE = (
     "incompletesnapshot",
 )
 _NOT_THERE = ("notfound", "doesn't exist", "not found", "401", "403", "404", "unauthorized", "httperror")
+
+
+class HuggingfaceOptions(BaseModel):
+    """Options of ``kind: huggingface``.
+
+    Attributes:
+        path: id of a dataset, or a local folder of its files.
+        revision: commit.
+        split: of the dataset.
+        name: configuration of the dataset.
+        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
+        drop_captions: true caption of a group to leave out -> why.
+        exif: whether images are turned upright by their EXIF data, as the library ``datasets`` does.
+        also: id of the dataset -> folders of the data folder that may hold it as ``save_to_disk`` writes it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    revision: str | None = None
+    split: str = "test"
+    name: str | None = None
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None
+    drop_captions: dict[str, str] = {}
+    exif: Exif = "apply"
+    also: Also = {}
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+
+
+class HubFilesOptions(FileOptions):
+    """Options of ``kind: hub_files``: how files are read, and of which repository.
+
+    Attributes:
+        path: id of a dataset repository, or a local folder of its files.
+        revision: commit.
+        allow: patterns of the files to fetch; all by default.
+        also: id of the repository -> folders of the data folder that may hold its files.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    revision: str | None = None
+    allow: tuple[str, ...] = ()
+    also: Also = Field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+
+    def local_copy(self, data_dir: Path) -> Path | None:
+        """The folder of the user's own that has the files, if there is one."""
+        if Path(self.path).is_dir():
+            return Path(self.path)
+        for name in self.also.get(self.path, ()):
+            folder = below(data_dir, name, "source.also")
+            if (folder / self.file).is_file():
+                return folder
+        return None
 
 
 def where_it_is(path: str, revision: str | None) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import complain
+from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
-from ttmbench.results.files import write_atomically
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
