@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ttmbench._util.escape import DEVICES
@@ -24,7 +25,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets ``write`` fill a temporary file beside ``path``, then renames it: readers see the old file or the whole new.
+    """Replaces a file of the user's in one step: readers see the old file or the whole new one.
 
     The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
 
@@ -35,14 +36,32 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, write, to_disk=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
+    """Lets ``write`` fill a temporary file beside ``path``, then renames it.
+
+    Args:
+        path: the file to replace.
+        write: writes to the path it is given.
+        to_disk: wait until the content is on the disk. Without it a power cut may leave half a file under the name:
+            for files whose reader checks them.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # Not by tempfile, whose files only their owner may read; and no two writers take one name, on whatever machines.
+    temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
+    try:
+        write(temporary)
+        if to_disk:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
