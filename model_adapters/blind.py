@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
 from ttmbench.model_adapters._shared.fingerprints import stated_parts
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.pretrained import (
@@ -180,7 +181,7 @@ class BlindLanguageModel(BlindScorer):
         self.dtype, self.device = check_dtype(dtype), torch.device(pick_device(device))
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.name, self.prompt, self.end_token = name, prompt, end_token
-        self.weights_sha256 = digest(self.model.state_dict())
+        self.weights_sha256 = tensors_digest(self.model.state_dict())
         self._parts = stated_parts(self.model, self.device, tokenizer=tokenizer)
         if isinstance(model.get_output_embeddings(), torch.nn.Linear):
             full_precision(model.get_output_embeddings())

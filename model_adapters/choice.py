@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, digest, pick_device, stated_name
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
 from ttmbench.model_adapters._shared.fingerprints import stated_parts
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
@@ -113,7 +114,7 @@ class ChatChooser:
             raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
         self.chat, self.name, self.choice_style, self.max_tokens = chat, name, style, max_tokens
         self.dtype, self.files = check_dtype(dtype), chat.files
-        self.weights_sha256 = digest(chat.model.state_dict())
+        self.weights_sha256 = tensors_digest(chat.model.state_dict())
         chat.model.generation_config = _greedy(chat, max_tokens)
 
     def fingerprint(self) -> Mapping[str, Any]:

@@ -188,7 +188,7 @@ def load(
         concurrency: questions at a time.
         timeout: seconds until an answer must be there.
         retries: tries after the first.
-        backoff: seconds before the second try; doubles with each.
+        backoff: seconds before the second try; doubles with each, up to a minute.
         cache: file of stored answers; by default one in the user's cache folder.
         max_cost: what a run may spend; needs both prices.
         price_in: of a million tokens sent.

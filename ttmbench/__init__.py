@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from ttmbench.config import RunConfig, TTMConfig
     from ttmbench.data.availability import Need as DataNeed
     from ttmbench.data.availability import Place as DataLocation
-    from ttmbench.data.loading import Loaded, OutOfReachError
     from ttmbench.data.memory import Task
-    from ttmbench.errors import AssertionNotMet, DataError, DivergedError, TtmbenchError, UsageError
+    from ttmbench.errors import AssertionNotMet, DataError, DivergedError, OutOfReachError, TtmbenchError, UsageError
     from ttmbench.evaluator.api import compare, list_models, list_tasks, read_results, score
     from ttmbench.evaluator.eval_results import EvalResults
     from ttmbench.evaluator.run import simple_evaluate
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         GroupShape,
         ImageRef,
         IterationRecord,
+        Loaded,
         MetricSpec,
         ModelCard,
         ModelFiles,
@@ -74,9 +74,8 @@ if TYPE_CHECKING:
 _HOME = {
     "config": ("RunConfig", "TTMConfig"),
     "data.availability": ("DataLocation", "DataNeed"),
-    "data.loading": ("Loaded", "OutOfReachError"),
     "data.memory": ("Task",),
-    "errors": ("AssertionNotMet", "DataError", "DivergedError", "TtmbenchError", "UsageError"),
+    "errors": ("AssertionNotMet", "DataError", "DivergedError", "OutOfReachError", "TtmbenchError", "UsageError"),
     "evaluator.api": ("compare", "list_models", "list_tasks", "read_results", "score"),
     "evaluator.eval_results": ("EvalResults",),
     "evaluator.run": ("simple_evaluate",),
@@ -88,7 +87,7 @@ _HOME = {
     ),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
-        *("ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
+        *("Loaded", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
     ),
 }
 _NAMED_THERE = {"DataLocation": "Place", "DataNeed": "Need"}

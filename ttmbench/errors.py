@@ -30,6 +30,10 @@ class DataError(TtmbenchError):
     exit_code = 4
 
 
+class OutOfReachError(DataError):
+    """The data are not here and cannot be fetched now. Another source may have them; wrong data are a DataError."""
+
+
 class DivergedError(TtmbenchError):
     """Training left the finite numbers: a lower learning rate may help (exit 1)."""
 

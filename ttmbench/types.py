@@ -276,6 +276,19 @@ class SourceRequest:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """A task's data, as a source gives them.
+
+    Attributes:
+        groups: in the source's order.
+        source: where they came from and what was done to them, for the results: JSON values only.
+    """
+
+    groups: list[Group]
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SourceSpec:
     """A reader of raw data.
 

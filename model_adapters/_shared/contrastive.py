@@ -6,7 +6,6 @@ bf16; weights, features and scores are float32.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,7 +49,7 @@ class ContrastiveModel(ABC):
         self.dtype = check_dtype(dtype)
         self.device = torch.device(pick_device(device))
         self.model = model.to(self.device).eval()
-        self.weights_sha256 = digest(self.model.state_dict())
+        self.weights_sha256 = tensors_digest(self.model.state_dict())
 
     @abstractmethod
     def fingerprint(self) -> Mapping[str, Any]:
@@ -217,16 +217,6 @@ def compiled(function: Any) -> Any:
             raise TtmbenchError(f"the model cannot be compiled here ({reason}); run without --compile") from error
 
     return run
-
-
-def digest(state: Mapping[str, torch.Tensor]) -> str:
-    """sha256 over names, types, shapes and bytes of all tensors."""
-    total = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
-        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 def stated_name(pretrained: str) -> str:

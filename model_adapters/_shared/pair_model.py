@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype, digest, pick_device
+from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
 from ttmbench.model_adapters._shared.hub import quiet_hub
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class PairModel(ABC):
         self.dtype = check_dtype(dtype)
         self.device = torch.device(pick_device(device))
         self.model: Any = model.to(self.device).eval()
-        self.weights_sha256 = digest(self.model.state_dict())
+        self.weights_sha256 = tensors_digest(self.model.state_dict())
 
     @abstractmethod
     def fingerprint(self) -> Mapping[str, Any]:

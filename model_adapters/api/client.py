@@ -16,7 +16,7 @@ import httpx2
 
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 
-LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more
+LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more: it is honoured up to the next
 LONGEST_ASKED = 900.0  # a server that asks for more than this is out of reach for today
 _PASSING = {408, 409, 425, 429}  # and every 5xx
 _REFUSALS = ("content_policy", "content_filter", "moderation_blocked", "responsibleaipolicyviolation")
@@ -35,7 +35,7 @@ class Server:
         key: what authorises; None sends none.
         timeout: seconds until an answer must be there.
         retries: tries after the first.
-        backoff: seconds before the second try; doubles with each.
+        backoff: seconds before the second try; doubles with each, up to `LONGEST_WAIT`.
     """
 
     base_url: str
@@ -52,6 +52,12 @@ class Server:
         """Host and path, without port, user and password: what tells servers apart in keys of stored answers."""
         url = httpx2.URL(self.base_url)
         return f"{url.host}{url.path.rstrip('/')}"
+
+    def pause_before(self, attempt: int) -> float:
+        """Seconds before a further try, counted from 1, where the server names none."""
+        # Questions that failed together come back one by one, also once the wait no longer grows.
+        spread = random.uniform(0.75, 1.25)
+        return min(self.backoff * 2.0 ** min(attempt - 1, 100), LONGEST_WAIT / 1.25) * spread
 
     def clean(self, text: str) -> str:
         """A text of the server without the key, in one line."""
@@ -102,11 +108,13 @@ class ChatClient:
             UsageError: the model does not exist, or gives no log-probabilities.
             TtmbenchError: the server does not take the request.
         """
+        # A loop of our own: a wait ends when the pool stops, one question's Retry-After holds back all others, and the
+        # content of an answer decides what is tried again. Of a library only the counting to `retries` would be left.
         wants_logprobs = bool(body.get("logprobs"))
         problem, wait = "", 0.0
         for attempt in range(self._server.retries + 1):
             if attempt:
-                await self._sleep(max(wait, self._server.backoff * 2 ** (attempt - 1) * random.uniform(0.75, 1.25)))
+                await self._sleep(max(wait, self._server.pause_before(attempt)))
             await self._sleep(self._free_at - time.monotonic())
             problem, wait = "", 0.0
             try:

@@ -23,9 +23,8 @@ from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch_tasks import Downloads, plans
 from ttmbench.data.loader import data_locations, load_task_data
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.origin import Origin
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import SourceSpec
 
@@ -454,7 +453,7 @@ def test_every_published_task_says_where_each_of_its_files_comes_from(data):
 def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
     from types import ModuleType
 
-    from ttmbench.data.sources.folder import read_rendered
+    from ttmbench.data.sources.rendered import read_rendered
     from ttmbench.hookspecs import hookimpl
 
     asked = []
@@ -481,7 +480,7 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
 
     from ttmbench.cli.doctor import look_at_task
     from ttmbench.data.availability import Place
-    from ttmbench.data.sources.folder import read_rendered
+    from ttmbench.data.sources.rendered import read_rendered
     from ttmbench.hookspecs import hookimpl
 
     class Stone:

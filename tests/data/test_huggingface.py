@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from datasets.exceptions import DatasetNotFoundError
 from PIL import Image
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 
@@ -270,10 +270,13 @@ def answering(monkeypatch, error: Exception) -> None:
 
 
 def test_a_gated_dataset_says_where_to_ask_and_what_to_set(monkeypatch):
-    from datasets.exceptions import DatasetNotFoundError
+    import httpx2
+    from huggingface_hub.errors import GatedRepoError
 
-    text = "Dataset 'facebook/winoground' is a gated dataset on the Hub. You must be authenticated to access it."
-    answering(monkeypatch, DatasetNotFoundError(text))
+    answer = httpx2.Response(401, request=httpx2.Request("GET", "https://example.org"))
+    error = DatasetNotFoundError("as the library wraps it, in words that may change")
+    error.__context__ = GatedRepoError("gated", response=answer)
+    answering(monkeypatch, error)
     with pytest.raises(OutOfReachError) as caught:
         load("winoground")
     assert str(caught.value) == (
@@ -292,6 +295,8 @@ def test_a_gated_dataset_says_where_to_ask_and_what_to_set(monkeypatch):
         ),
         (TimeoutError("timeout"), OutOfReachError, "it is not in the cache and the hub cannot"),
         (FileNotFoundError("Dataset 'x' doesn't exist on the Hub"), OutOfReachError, "doesn't exist on the Hub"),
+        (DatasetNotFoundError("Dataset 'x' is nowhere"), OutOfReachError, "Dataset 'x' is nowhere (https://hugg"),
+        (ValueError("a gated connection could not be found: 404"), DataError, "a gated connection could not be found"),
         (ValueError('Unknown split "tset". Should be one of ["test"].'), DataError, 'Unknown split "tset"'),
     ],
 )

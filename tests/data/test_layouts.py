@@ -14,10 +14,9 @@ from PIL import Image
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import data_locations, load_task_data
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.plugins.registry import build_registry
 
 pytestmark = pytest.mark.filterwarnings("default")

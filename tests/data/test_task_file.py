@@ -299,12 +299,12 @@ def test_a_source_may_tell_more_of_what_it_did(tmp_path):
     module = ModuleType("ttmbench_telling")
 
     def read(request):
-        from ttmbench.data.loading import Loaded
+        from ttmbench.types import Loaded
 
         groups = list(read_rendered(request))
         return Loaded(groups, {"drawn": len(groups), "data_dir": str(request.data_dir)})
 
-    from ttmbench.data.sources.folder import read_rendered
+    from ttmbench.data.sources.rendered import read_rendered
 
     module.read = read
 
@@ -328,7 +328,7 @@ def test_a_source_may_not_give_groups_of_another_shape():
     class Wrong:
         @hookimpl
         def ttmbench_register_sources(self):
-            return [SourceSpec("wrong", "ttmbench.data.sources.folder:read_rendered")]
+            return [SourceSpec("wrong", "ttmbench.data.sources.rendered:read_rendered")]
 
     registry = build_registry(extra=[("wrong", Wrong())])
     spec = find_task(registry, "shapes_color").spec

@@ -13,10 +13,9 @@ from PIL import Image
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import data_locations, load_task_data
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.sources.whatsup import told_by_captions
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Group, ImageRef
 

@@ -8,10 +8,11 @@ import jsonschema
 import pytest
 
 import ttmbench
+from ttmbench._util.files import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import AssertionNotMet, DataError, UsageError
 from ttmbench.results.comparison import compare_runs, read_run
-from ttmbench.results.files import file_digest, schema
+from ttmbench.results.files import schema
 
 QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}

@@ -379,7 +379,7 @@ def test_files_that_cannot_be_written_are_a_failure_in_the_document(tmp_path, mo
 
 
 def test_nothing_is_left_half_written(tmp_path):
-    from ttmbench.results.files import write_atomically
+    from ttmbench._util.files import write_atomically
 
     target = tmp_path / "x.json"
     target.write_text("old", encoding="utf-8")

@@ -24,6 +24,7 @@ from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, Sou
 from ttmbench._util import limits
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.files import safe_name
 from ttmbench._util.foreign import blaming, said
 from ttmbench._util.images import BadPicture, as_rgb, open_picture
 from ttmbench._util.redact import redact, redact_values, scrub
@@ -35,7 +36,6 @@ from ttmbench.evaluator.run import simple_evaluate
 from ttmbench.evaluator.settings import read_samples
 from ttmbench.model_adapters import embeddings
 from ttmbench.report.leaderboard_formats import to_latex, to_markdown
-from ttmbench.results.files import safe_name
 from ttmbench.results.scores_file import read_scores
 from ttmbench.types import GroupShape
 

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+
+from ttmbench._util.files import replace_file
 
 FORMAT = "ttmbench-store-1"
 ENDING = ".safetensors"
@@ -77,16 +78,9 @@ def read_entry(path: Path) -> Entry:
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Writes a temporary file beside ``path`` and renames it; OSError if that cannot be done."""
+    """Writes a file in one step, with its folder; OSError if that cannot be done."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by tempfile, whose files only their owner may read: people share a store.
-    temporary = path.with_name(f".{path.name[:32]}.{token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, lambda temporary: temporary.write_bytes(content), to_disk=False)  # its digest tells half a file
 
 
 def _header(content: bytes) -> Any:

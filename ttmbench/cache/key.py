@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
@@ -78,7 +79,7 @@ def model_statement(adapter: Any) -> dict[str, Any]:
         "code": code_digest(adapter),
     }
     if hasattr(adapter, "state_dict"):
-        said["state_sha256"] = state_digest(adapter.state_dict())
+        said["state_sha256"] = tensors_digest(adapter.state_dict())
     return said
 
 
@@ -197,20 +198,6 @@ def code_digest(adapter: Any) -> str | None:
     return digest.hexdigest()
 
 
-def state_digest(state: Mapping[str, Any]) -> str:
-    """sha256 over names, types, shapes and bytes of a model's tensors as they are now."""
-    total = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name]
-        if not isinstance(tensor, torch.Tensor):
-            total.update(f"{name}={tensor!r};".encode())
-            continue
-        tensor = tensor.detach().cpu().contiguous()
-        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
 def _sha256(said: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -227,4 +214,4 @@ def _plain(value: Any) -> Any:
         return sorted(str(_plain(inner)) for inner in value)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    return state_digest({"": value}) if isinstance(value, torch.Tensor) else str(value)
+    return tensors_digest({"": value}) if isinstance(value, torch.Tensor) else str(value)

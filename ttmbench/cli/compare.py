@@ -13,11 +13,11 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable, say
 from ttmbench._util.escape import markdown
+from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import Run, compare_runs, pairs_within, read_run
-from ttmbench.results.files import to_json, write_atomically
 from ttmbench.results.labels import key_of, name_of
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track

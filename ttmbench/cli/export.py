@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
 from ttmbench.report.export import EXPORTERS
-from ttmbench.results.files import write_atomically
 from ttmbench.results.numbers import read_runs
 
 FORMATS = {exporter.name: exporter for exporter in EXPORTERS}

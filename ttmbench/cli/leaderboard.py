@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ttmbench._util.console import say
+from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_files
-from ttmbench.results.files import to_json, write_atomically
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import complain, say
+from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.thumbnails import PictureOptions
-from ttmbench.results.files import write_atomically
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import complain, say
 from ttmbench._util.escape import plain
+from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
@@ -21,7 +22,6 @@ from ttmbench.report.terminal import NOTHING
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
-from ttmbench.results.files import to_json, write_atomically
 from ttmbench.results.reader import walk_documents
 
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")

@@ -1,10 +1,17 @@
-"""What a task needs on this machine, as types: what is here or can be fetched, and the places that have it all."""
+"""What a task needs on this machine, as types: what is here or can be fetched, and the places that have it all.
+
+Each module of `ttmbench.data.sources` has a function ``locations``: a request -> the places that have the data, in the
+order in which its reader tries them. `ttmbench download` and `ttmbench doctor` ask it; it never touches the network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
+
+from ttmbench.errors import OutOfReachError
 
 
 class Need(Protocol):
@@ -63,3 +70,37 @@ class Place:
     def is_here(self) -> bool | None:
         """Whether nothing is missing; None if that cannot be told."""
         return None if self.needs is None else not self.missing()
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file or folder that belongs to the task and lies beside its file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    @property
+    def origin(self) -> str:
+        """The user."""
+        return "beside the task file"
+
+    @property
+    def where(self) -> str:
+        """The folder it should be in."""
+        return str(self.path.parent)
+
+    def missing(self) -> str | None:
+        """Whether it is there."""
+        return None if self.path.exists() else f"it is not in {self.path.parent}"
+
+    def size(self, web: Any) -> int | None:
+        """Nothing is fetched."""
+        return None
+
+    def fetch(self, web: Any) -> str:
+        """Cannot be fetched."""
+        raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")

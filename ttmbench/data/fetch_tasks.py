@@ -20,7 +20,7 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry
 
 if TYPE_CHECKING:
-    from ttmbench.data.loading import Loaded
+    from ttmbench.types import Loaded
 
 Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missing", "not all here"]
 

@@ -1,25 +1,84 @@
-"""The hub's cache of datasets: fetched into and read from by the hub's own library, with its errors in one line."""
+"""Datasets of the hub: which one a task wants, and its files in the hub's cache, fetched by the hub's own library."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from logging import getLogger
 from pathlib import Path
 from typing import TypeVar
 
-from ttmbench.data.loading import OutOfReachError
-from ttmbench.errors import DataError
+from pydantic import BaseModel, ConfigDict, Field
+
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, one_line, quiet_hub, trouble
+from ttmbench.data.layouts import Also
+from ttmbench.data.loading import FileOptions, below
+from ttmbench.errors import DataError, OutOfReachError
+from ttmbench.types import Exif
 
 T = TypeVar("T")
-_UNREACHABLE = (
-    *("connection", "offline", "reach", "localentrynotfound", "cannot find the requested files", "timeout"),
-    "incompletesnapshot",
-)
-_NOT_THERE = ("notfound", "doesn't exist", "not found", "401", "403", "404", "unauthorized", "httperror")
+
+
+class HuggingfaceOptions(BaseModel):
+    """Options of ``kind: huggingface``.
+
+    Attributes:
+        path: id of a dataset, or a local folder of its files.
+        revision: commit.
+        split: of the dataset.
+        name: configuration of the dataset.
+        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
+        drop_captions: true caption of a group to leave out -> why.
+        exif: whether images are turned upright by their EXIF data, as the library ``datasets`` does.
+        also: id of the dataset -> folders of the data folder that may hold it as ``save_to_disk`` writes it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    revision: str | None = None
+    split: str = "test"
+    name: str | None = None
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None
+    drop_captions: dict[str, str] = {}
+    exif: Exif = "apply"
+    also: Also = {}
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+
+
+class HubFilesOptions(FileOptions):
+    """Options of ``kind: hub_files``: how files are read, and of which repository.
+
+    Attributes:
+        path: id of a dataset repository, or a local folder of its files.
+        revision: commit.
+        allow: patterns of the files to fetch; all by default.
+        also: id of the repository -> folders of the data folder that may hold its files.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    revision: str | None = None
+    allow: tuple[str, ...] = ()
+    also: Also = Field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+
+    def local_copy(self, data_dir: Path) -> Path | None:
+        """The folder of the user's own that has the files, if there is one."""
+        if Path(self.path).is_dir():
+            return Path(self.path)
+        for name in self.also.get(self.path, ()):
+            folder = below(data_dir, name, "source.also")
+            if (folder / self.file).is_file():
+                return folder
+        return None
 
 
 def where_it_is(path: str, revision: str | None) -> str:
@@ -84,55 +143,24 @@ def list_files(path: str, revision: str | None) -> list[str]:
 def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
     """Calls a function of the hub's libraries; what goes wrong is told in one line."""
     try:
-        with _hub(offline):
+        with quiet_hub(offline=offline, fetches=True):
             return fetch()
     except Exception as error:
-        kind, text = type(error).__name__, " ".join(str(error).split())[:200]
-        signs = f"{kind} {text}".lower()
-        if "gated" in signs:
-            raise OutOfReachError(
-                f"{where} is gated: accept its terms at https://huggingface.co/datasets/{path} and set HF_TOKEN to a "
-                "token of that account"
-            ) from error
-        if "HTTPError" in kind and getattr(getattr(error, "response", None), "status_code", None) == 401:
-            raise OutOfReachError(
-                f"{where} cannot be loaded: the hub does not know the token that it was shown: HF_TOKEN, or what "
-                "`hf auth login` stored; renew or unset it"
-            ) from error
-        if any(sign in signs for sign in _UNREACHABLE):
-            from huggingface_hub import constants
+        page, kind, text = f"https://huggingface.co/datasets/{path}", trouble(error), one_line(error, 200)
+        match kind:
+            case "gated":
+                raise OutOfReachError(accept_terms(where, page)) from error
+            case "token":
+                raise OutOfReachError(f"{where} cannot be loaded: {UNKNOWN_TOKEN}") from error
+            case "unreachable":
+                from huggingface_hub import constants
 
-            unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
-            raise OutOfReachError(
-                f"{where} cannot be loaded: it is not in the cache and the hub cannot be reached; run once with "
-                f"network and without --offline{unset}, and it stays in the cache"
-            ) from error
-        if any(sign in signs for sign in _NOT_THERE):
-            raise OutOfReachError(
-                f"{where} cannot be loaded: {text} (https://huggingface.co/datasets/{path})"
-            ) from error
-        raise DataError(f"{where} cannot be loaded: {text}") from error
-
-
-@contextmanager
-def _hub(offline: bool) -> Iterator[None]:
-    """The hub's libraries without their talk of retries; with ``offline`` they do not try the network at all."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    logger = getLogger("huggingface_hub")
-    switches = [constants, *([sys.modules["datasets"].config] if "datasets" in sys.modules else [])]
-    before = logger.level, [one.HF_HUB_OFFLINE for one in switches], are_progress_bars_disabled()
-    logger.setLevel("ERROR")
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    for one in switches if offline else ():
-        one.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        logger.setLevel(before[0])
-        for one, value in zip(switches, before[1], strict=True):
-            one.HF_HUB_OFFLINE = value
-        if not before[2]:
-            enable_progress_bars()
+                unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
+                raise OutOfReachError(
+                    f"{where} cannot be loaded: it is not in the cache and the hub cannot be reached; run once with "
+                    f"network and without --offline{unset}, and it stays in the cache"
+                ) from error
+            case "other":
+                raise DataError(f"{where} cannot be loaded: {text}") from error
+            case _:
+                raise OutOfReachError(f"{where} cannot be loaded: {text} ({page})") from error

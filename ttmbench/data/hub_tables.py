@@ -10,46 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from ttmbench.data.hub_access import commit_of, list_files, reach, snapshot, where_it_is
-from ttmbench.data.layouts import Also
-from ttmbench.data.loading import OutOfReachError, below, inside
+from ttmbench.data.hub_access import HuggingfaceOptions, commit_of, list_files, reach, snapshot
+from ttmbench.data.loading import below, inside
 from ttmbench.data.shards import files_of_split, missing_shards
-from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Exif
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 
 CARD = "README.md"  # names splits, features and files of a dataset
-
-
-class HuggingfaceOptions(BaseModel):
-    """Options of ``kind: huggingface``.
-
-    Attributes:
-        path: id of a dataset, or a local folder of its files.
-        revision: commit.
-        split: of the dataset.
-        name: configuration of the dataset.
-        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
-        drop_captions: true caption of a group to leave out -> why.
-        exif: whether images are turned upright by their EXIF data, as the library ``datasets`` does.
-        also: id of the dataset -> folders of the data folder that may hold it as ``save_to_disk`` writes it.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
-    split: str = "test"
-    name: str | None = None
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None
-    drop_captions: dict[str, str] = {}
-    exif: Exif = "apply"
-    also: Also = {}
-
-    @property
-    def where(self) -> str:
-        """What messages call it."""
-        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
 
 
 @dataclass(frozen=True)

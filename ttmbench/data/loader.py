@@ -11,13 +11,13 @@ from typing import Any
 from ttmbench._util.foreign import blaming
 from ttmbench.data.availability import Need, Place
 from ttmbench.data.checks import check_groups
-from ttmbench.data.loading import Loaded, LoadRequest, OutOfReachError, given_data_folder
+from ttmbench.data.loading import LoadRequest, given_data_folder
 from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import Registry, load_target
-from ttmbench.types import Group, SourceRequest, SourceSpec
+from ttmbench.types import Group, Loaded, SourceRequest, SourceSpec
 
 
 def load_task_data(

@@ -1,41 +1,24 @@
-"""What reading a task's data gives, and what every reader of data shares: options, folders, safe paths."""
+"""What every reader of data shares: the request it gets, options, folders, safe paths."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttmbench._util.validation import describe
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, SourceRequest
+from ttmbench.types import Exif, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from ttmbench.data.availability import Place
 
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)
-
-
-class OutOfReachError(DataError):
-    """The data are not here and cannot be fetched now. Another source may have them; wrong data are a DataError."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A task's data.
-
-    Attributes:
-        groups: in the source's order.
-        source: where they came from and what was done to them, for the results: JSON values only.
-    """
-
-    groups: list[Group]
-    source: dict[str, Any] = field(default_factory=dict)
 
 
 def _cannot_read(source: Mapping[str, Any], request: SourceRequest) -> Loaded:
@@ -58,6 +41,27 @@ class LoadRequest(SourceRequest):
 
     read: Callable[[Mapping[str, Any], SourceRequest], Loaded] = _cannot_read
     places: Callable[[Mapping[str, Any], SourceRequest], list[Place]] = _cannot_tell
+
+
+class FileOptions(BaseModel):
+    """Options of a file of rows beside images, the same wherever the files come from.
+
+    Attributes:
+        file: JSON, JSON lines or CSV of the rows.
+        images: folder that image names start from.
+        strip: left off the beginning of image names.
+        fields: names of the cells, where rows are JSON lists.
+        rows_per_group: consecutive rows that make one group.
+        exif: whether images are turned upright by their EXIF data.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    file: str
+    images: str = "."
+    strip: str = ""
+    fields: tuple[str, ...] = ()
+    rows_per_group: int = Field(1, ge=1)
+    exif: Exif = "apply"
 
 
 def data_folder(given: Path | None = None) -> Path:

@@ -17,11 +17,10 @@ from pydantic import ValidationError
 from ttmbench._util.images import open_picture
 from ttmbench._util.validation import describe
 from ttmbench.data.checks import check_groups
-from ttmbench.data.loading import Loaded
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ttmbench.data.loading import Loaded, below
+from ttmbench._util.files import file_digest
+from ttmbench.data.loading import below
 from ttmbench.data.origin import TagFile
 from ttmbench.data.row_files import read_json
-from ttmbench.data.sources.annotations import digest
 from ttmbench.errors import DataError
-from ttmbench.types import Group
+from ttmbench.types import Group, Loaded
 
 
 def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
@@ -36,7 +36,7 @@ def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str
     record: dict[str, Any] = {}
     for tag, one in tag_files.items():
         file = below(data_dir, one.file, "group.tag_files")
-        record[tag] = {"file": one.file, "sha256": digest(file)} if file.is_file() else None
+        record[tag] = {"file": one.file, "sha256": file_digest(file)} if file.is_file() else None
         if file.is_file():
             groups = list(_tagged(groups, tag, _read(file)))
     return Loaded(groups, {**loaded.source, **({"tag_files": record} if record else {})})

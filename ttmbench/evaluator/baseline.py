@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.results.comparison import Run, Values, check_same, compare_runs, read_run, values_of_lines
-from ttmbench.results.files import file_digest
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
 from ttmbench.results.summary import metric_values

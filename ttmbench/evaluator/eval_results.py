@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench.results.comparison import Values, stored_values
+from ttmbench.results.numbers import numbers_of, to_frame
 from ttmbench.types import Scores
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class EvalResults(Mapping[str, Any]):
         document: exactly what the results file holds.
         scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
         path: the results file, if there is one.
-        values: of single groups, where the run that made them is this program's; see `group_values`.
+        by_group: values of single groups, where the run that made them is this program's; see `group_values`.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
-    values: dict[str, Values] | None = None
+    by_group: dict[str, Values] | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -79,8 +79,8 @@ class EvalResults(Mapping[str, Any]):
         Raises:
             DataError: samples are absent or damaged.
         """
-        if self.values is not None or self.path is None:
-            return self.values or {}
+        if self.by_group is not None or self.path is None:
+            return self.by_group or {}
         return stored_values(self.path.parent, self.document)
 
     @property
@@ -107,18 +107,8 @@ class EvalResults(Mapping[str, Any]):
         Raises:
             DataError: the document contradicts itself.
         """
-        return _frame(self.document, self.path)
+        return to_frame(numbers_of(self.document, str(self.path or "")))
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _frame(document: Mapping[str, Any], path: Path | None) -> pd.DataFrame:
-    """The numbers of a document as a table: the one place that knows where the flat rows are made."""
-    import pandas as pd
-
-    numbers = import_module("ttmbench.report.export.numbers")
-    run = numbers.Run(path or Path(str(document["model_name"])), document)
-    rows = [{**vars(one), "method": one.method} for one in numbers.numbers_of(run)]
-    return pd.DataFrame(rows)

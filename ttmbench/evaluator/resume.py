@@ -19,13 +19,14 @@ from typing import Any
 import filelock
 
 from ttmbench._util.console import complain
+from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.results import environment
-from ttmbench.results.files import RunFiles, file_digest, probe
+from ttmbench.results.files import RunFiles, probe
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
 from ttmbench.cache.scores import ScoreStore
@@ -23,7 +24,6 @@ from ttmbench.evaluator.score_task import OpenTask, open_task
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.files import write_atomically
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import summarise
 from ttmbench.scoring.batch_size import AtOnce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -30,19 +31,8 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The readers in `ttmbench.data`."""
-    return [
-        SourceSpec(kind, f"ttmbench.data.{target}", summary, needs=f"ttmbench.data.locations:of_{kind}")
-        for kind, target, summary in (
-            ("rendered", "sources.folder:read_rendered", "scenes drawn from a seed; no download"),
-            ("folder", "sources.folder:read_folder", "a JSONL, JSON or CSV file of groups and an image folder"),
-            ("annotations", "sources.annotations:read_annotations", "a file and images in the data folder"),
-            ("huggingface", "sources.huggingface:read_huggingface", "a dataset of the Hugging Face hub"),
-            ("hub_files", "sources.huggingface:read_hub_files", "loose files of a repository of the hub"),
-            ("first_of", "sources.first_of:read_first_of", "the first of several sources that is at hand"),
-            ("whatsup", "sources.whatsup:read_whatsup", "WhatsUp's photographs, alone or in pairs"),
-        )
-    ]
+    """The kinds in `ttmbench.data.sources`, which stands above the plugins: by name, as plugins name their readers."""
+    return import_module("ttmbench.data.sources").SOURCES
 
 
 @hookimpl

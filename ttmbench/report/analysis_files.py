@@ -6,9 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
 from ttmbench.report import plots
-from ttmbench.results.files import safe_name, to_json, write_atomically
 
 
 def write_analysis(output: Path, document: dict[str, Any], started: datetime) -> list[Path]:

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ttmbench._util.files import safe_name
 from ttmbench.errors import UsageError
 from ttmbench.report.curves import Chart, Panel
 from ttmbench.report.gather import Run
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
-from ttmbench.results.files import safe_name
 
 COLUMNS, SIDE = 3, (2.9, 2.1)
 

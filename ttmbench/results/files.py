@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.escape import DEVICES
+from ttmbench._util.files import file_digest, safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
 from ttmbench.results.scores_file import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
-_LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 
 
 @dataclass
@@ -120,55 +115,6 @@ def probe(files: RunFiles, output_path: str) -> None:
             pass
     except OSError as error:
         raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets ``write`` fill a temporary file beside ``path``, then renames it: readers see the old file or the whole new.
-
-    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
-
-    Args:
-        path: the file to replace.
-        write: writes to the path it is given.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def to_json(document: Mapping[str, Any]) -> str:
-    """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
-
-
-def safe_name(name: str) -> str:
-    """A model's name as a folder name.
-
-    >>> safe_name("google/siglip-base"), safe_name("../nul"), safe_name("NUL")
-    ('google__siglip-base', '__nul', '_NUL')
-    """
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".").rstrip(".") or "model"
-    if len(plain) > _LONGEST_NAME:
-        plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain
 
 
 def _literal(text: str) -> str:

@@ -6,7 +6,6 @@ once the seed is over, its final scores. Every file carries a digest; one that d
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -18,8 +17,9 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import complain
+from ttmbench._util.digests import tensors_digest
+from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
-from ttmbench.results.files import write_atomically
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
@@ -125,7 +125,7 @@ class SeedCheckpoint:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-            card = {**about, "start": self._start, "sha256": _digest(apart)}
+            card = {**about, "start": self._start, "sha256": tensors_digest(apart)}
             text = {"ttmbench": json.dumps(card, sort_keys=True)}
             write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
         except (OSError, SafetensorError, TtmbenchError) as error:
@@ -141,7 +141,7 @@ class SeedCheckpoint:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})["ttmbench"])
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        if about["sha256"] != _digest(tensors):
+        if about["sha256"] != tensors_digest(tensors):
             raise ValueError(f"{path.name} is damaged")
         if about["start"] != self._start:
             raise ValueError("it began from other scores")
@@ -162,7 +162,7 @@ class TaskCheckpoint:
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The files of one variant and seed, which start from raw scores."""
         folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._data}:{_digest(_score_tensors(raw))}"
+        start = "" if folder is None else f"{self._data}:{tensors_digest(_score_tensors(raw))}"
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
@@ -207,12 +207,3 @@ def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState
         else:
             {"model": model, "random": random}[kind][name] = tensor
     return TrainingState(iteration, scores, model, optimizer or None, random)
-
-
-def _digest(tensors: Tensors) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
-    return digest.hexdigest()

@@ -18,13 +18,13 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Literal, cast
 
 from ttmbench._util.escape import DEVICES, plain
 from ttmbench._util.limits import limit
@@ -34,6 +34,7 @@ from ttmbench.errors import DataError
 CHUNK = 1 << 20
 MOST_AT_ONCE = 16 << 20
 _ZIP = (b"PK\3\4", b"PK\5\6")  # files follow; none does
+_LONGEST_LINK = 4096
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 _BROKEN = (
@@ -84,12 +85,22 @@ class Unpacked:
 
 
 @dataclass(frozen=True)
+class _Entry:
+    """What an archive says of one member, not checked yet; ``link``: the path that it leads to, from the top."""
+
+    name: str
+    size: int
+    kind: Literal["file", "folder", "link", "other"]
+    open: Callable[[], IO[bytes] | None]
+    link: str = ""
+
+
+@dataclass(frozen=True)
 class _Member:
-    """A file of an archive: its path, and its content or the path that it is a copy of."""
+    """A file of an archive, checked: its path, and its content or the path that it is a copy of."""
 
     path: PurePosixPath
-    size: int
-    open: Callable[[], IO[bytes]] | None = None
+    open: Callable[[], IO[bytes] | None]
     copy_of: PurePosixPath | None = None
 
 
@@ -117,7 +128,7 @@ def unpack(archive: Path, target: Path, member: str | None = None, limits: Limit
     try:
         with _members(archive, limits) as members:
             chosen = _chosen(members, member, archive)
-            written = _write(chosen, new, limits.most(archive.stat().st_size), archive)
+            written = _write(chosen, new, limits, archive)
         if target.exists():
             target.rename(old)
         new.rename(target)
@@ -134,10 +145,8 @@ def unpack(archive: Path, target: Path, member: str | None = None, limits: Limit
 @contextmanager
 def _members(archive: Path, limits: Limits) -> Iterator[list[_Member]]:
     """The files of an archive; refused before anything is written if their names or sizes are wrong."""
-    with archive.open("rb") as file:
-        kind = _from_zip if file.read(4) in _ZIP else _from_tar
-    with kind(archive, limits) as found:
-        members = [one for one in found if not _LITTER.search(str(one.path))]
+    with _entries(archive) as entries:
+        members = [one for one in _checked(entries, archive, limits) if not _LITTER.search(str(one.path))]
         if not members:
             raise DataError(f"archive {archive.name} has no files")
         paths = {one.path for one in members}
@@ -154,60 +163,59 @@ def _members(archive: Path, limits: Limits) -> Iterator[list[_Member]]:
         yield members
 
 
-@contextmanager
-def _from_zip(archive: Path, limits: Limits) -> Iterator[list[_Member]]:
-    with zipfile.ZipFile(archive) as file:
-        entries = [entry for entry in file.infolist() if not entry.is_dir()]
-        count = _Count(archive, limits)
-        members = []
-        for entry in entries:
-            path = _safe(entry.filename, archive)
-            mode = entry.external_attr >> 16
-            count.add(entry.file_size)
-            if entry.flag_bits & 1:
-                raise DataError(f"archive {archive.name}: {path} is encrypted")
-            if stat.S_ISLNK(mode):
-                if entry.file_size > 4096:
-                    raise DataError(f"archive {archive.name}: {path} is a link of no sensible length")
-                link = file.read(entry).decode("utf-8", "replace")
-                members.append(_Member(path, 0, copy_of=_inner(path.parent, link, path, archive)))
-            elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                raise DataError(f"archive {archive.name}: {path} is neither a file nor a folder")
-            else:
-                members.append(_Member(path, entry.file_size, partial(file.open, entry)))
-        yield members
+def _checked(entries: Iterable[_Entry], archive: Path, limits: Limits) -> Iterator[_Member]:
+    """Files and links, one after the other, so that what is wrong is refused before the rest is looked at."""
+    files = size = 0
+    packed = archive.stat().st_size
+    for entry in entries:
+        path = _safe(entry, archive)
+        if entry.kind == "folder":
+            continue
+        files, size = files + 1, size + entry.size
+        if files > limits.members:
+            raise DataError(f"archive {archive.name} has more than {limits.members} files")
+        if size > limits.most(packed):
+            raise _bomb(archive, limits)
+        if entry.kind == "other":
+            raise DataError(f"archive {archive.name}: {path} is neither a file nor a folder")
+        yield _Member(path, entry.open, _inner(entry.link, path, archive) if entry.kind == "link" else None)
 
 
 @contextmanager
-def _from_tar(archive: Path, limits: Limits) -> Iterator[list[_Member]]:
-    with _unpacked_stream(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as file:
-        count = _Count(archive, limits)
-        members = []
-        for entry in file:
-            if entry.isdir():
-                _safe(entry.name, archive, folder=True)
-                continue
-            path = _safe(entry.name, archive)
-            count.add(entry.size)
-            if entry.issym() or entry.islnk():
-                start = path.parent if entry.issym() else PurePosixPath()
-                members.append(_Member(path, 0, copy_of=_inner(start, entry.linkname, path, archive)))
-            elif not entry.isreg():
-                raise DataError(f"archive {archive.name}: {path} is neither a file nor a folder")
-            else:
-                members.append(_Member(path, entry.size, partial(_tar_file, file, entry)))
-        yield members
-
-
-@contextmanager
-def _unpacked_stream(archive: Path) -> Iterator[Any]:
-    """The bytes of a tar file, however it is packed."""
+def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
+    """What an archive lists, whatever kind it is of; its content can be read as long as the block lasts."""
     with archive.open("rb") as file:
         magic = file.read(6)
+    if magic.startswith(_ZIP):
+        with zipfile.ZipFile(archive) as packed:
+            yield (_zip_entry(packed, one, archive) for one in packed.infolist())
+        return
     openers: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     opener = next((one for start, one in openers.items() if magic.startswith(start)), lambda path: path.open("rb"))
-    with opener(archive) as stream:
-        yield _ShortReads(stream, archive)
+    with opener(archive) as stream, tarfile.open(fileobj=cast(Any, _ShortReads(stream, archive)), mode="r:") as tar:
+        yield (_tar_entry(tar, one) for one in tar)
+
+
+def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _Entry:
+    mode = stat.S_IFMT(one.external_attr >> 16)
+    if one.is_dir():
+        return _Entry(one.filename, 0, "folder", lambda: None)
+    if mode != stat.S_IFLNK:
+        kind: Literal["file", "other"] = "file" if mode in (0, stat.S_IFREG) else "other"
+        return _Entry(one.filename, one.file_size, kind, partial(file.open, one))
+    if one.file_size > _LONGEST_LINK:
+        raise DataError(f"archive {archive.name}: {one.filename!r:.200} is a link of no sensible length")
+    link = PurePosixPath(one.filename).parent / file.read(one).decode("utf-8", "replace")
+    return _Entry(one.filename, 0, "link", lambda: None, str(link))
+
+
+def _tar_entry(file: tarfile.TarFile, one: tarfile.TarInfo) -> _Entry:
+    if one.isdir():
+        return _Entry(one.name, 0, "folder", lambda: None)
+    if one.issym() or one.islnk():  # a symbolic one starts at its own folder
+        start = PurePosixPath(one.name).parent if one.issym() else PurePosixPath()
+        return _Entry(one.name, 0, "link", lambda: None, str(start / one.linkname))
+    return _Entry(one.name, one.size, "file" if one.isreg() else "other", partial(file.extractfile, one))
 
 
 class _ShortReads:
@@ -227,44 +235,19 @@ class _ShortReads:
         return block
 
 
-def _tar_file(file: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
-    content = file.extractfile(entry)
-    assert content is not None, "a regular file"
-    return content
-
-
-@dataclass
-class _Count:
-    """Adds up what an archive says of itself, and refuses a bomb."""
-
-    archive: Path
-    limits: Limits
-    members: int = 0
-    bytes: int = 0
-
-    def add(self, size: int) -> None:
-        """One more file."""
-        self.members += 1
-        self.bytes += size
-        if self.members > self.limits.members:
-            raise DataError(f"archive {self.archive.name} has more than {self.limits.members} files")
-        packed = self.archive.stat().st_size
-        if self.bytes > self.limits.most(packed):
-            raise _bomb(self.archive, packed, self.limits.most(packed))
-
-
-def _bomb(archive: Path, packed: int, most: int) -> DataError:
+def _bomb(archive: Path, limits: Limits) -> DataError:
+    packed = archive.stat().st_size
     return DataError(
-        f"archive {archive.name} has {packed} bytes and unpacks to more than {most}: no images do that, so it is "
-        "refused as an archive bomb"
+        f"archive {archive.name} has {packed} bytes and unpacks to more than {limits.most(packed)}: no images do that, "
+        "so it is refused as an archive bomb"
     )
 
 
-def _safe(name: str, archive: Path, folder: bool = False) -> PurePosixPath:
+def _safe(entry: _Entry, archive: Path) -> PurePosixPath:
     """A member's path, checked: relative, going down only, and meaning the same on every system."""
-    path = PurePosixPath(name)
+    name, path = entry.name, PurePosixPath(entry.name)
     outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or _DRIVE.match(name)
-    if outside or not (path.parts or folder):
+    if outside or not (path.parts or entry.kind == "folder"):
         raise DataError(f"archive {archive.name}: member {name!r:.200} leads out of its folder")
     if plain(name, keep="") != name or any(_is_device(part) for part in path.parts):
         raise DataError(f"archive {archive.name}: member {name!r:.200} has a name that not every system can hold")
@@ -280,9 +263,9 @@ def _folded(path: PurePosixPath) -> str:
     return unicodedata.normalize("NFC", str(path)).casefold()
 
 
-def _inner(start: PurePosixPath, link: str, path: PurePosixPath, archive: Path) -> PurePosixPath:
+def _inner(link: str, path: PurePosixPath, archive: Path) -> PurePosixPath:
     """The file of the archive that a link means."""
-    inner = PurePosixPath(os.path.normpath(start / link))
+    inner = PurePosixPath(os.path.normpath(link))
     if inner.is_absolute() or ".." in inner.parts or "\\" in link or "\0" in link or inner == path:
         raise DataError(f"archive {archive.name}: {path} is a link to {link!r:.200}, which leads out of its folder")
     return inner
@@ -317,19 +300,20 @@ def _top(members: list[_Member]) -> list[str]:
     return sorted({one.path.parts[0] for one in members})[:5]
 
 
-def _write(chosen: list[tuple[PurePosixPath, _Member]], target: Path, most: int, archive: Path) -> Unpacked:
-    """Writes files; their true sizes are counted, whatever the archive says."""
-    total = 0
+def _write(chosen: list[tuple[PurePosixPath, _Member]], target: Path, limits: Limits, archive: Path) -> Unpacked:
+    """Writes files; their true sizes are counted, whatever the archive says: copies of one file count each."""
+    total, most = 0, limits.most(archive.stat().st_size)
     with bar(len(chosen), f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
         for relative, one in chosen:
             path = target / relative
             path.parent.mkdir(parents=True, exist_ok=True)
-            assert one.open is not None, "links are followed"
-            with one.open() as content, path.open("xb") as file:
+            content = one.open()
+            assert content is not None, "a file, or what a link leads to"
+            with content, path.open("xb") as file:
                 while block := content.read(CHUNK):
                     total += len(block)
                     if total > most:
-                        raise _bomb(archive, archive.stat().st_size, most)
+                        raise _bomb(archive, limits)
                     file.write(block)
             shown.update(1)
     return Unpacked(len(chosen), total)

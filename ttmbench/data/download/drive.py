@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
-from ttmbench.data.loading import OutOfReachError
+from ttmbench.errors import OutOfReachError
 
 HOSTS = ("drive.google.com", "drive.usercontent.google.com", "docs.google.com")
 _FORM = "download-form"

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import file_digest
 from ttmbench.data.download import manifest as record
 from ttmbench.data.download.archive import Unpacked, unpack
 from ttmbench.data.download.http import Web
 from ttmbench.data.download.part import forget
-from ttmbench.data.loading import OutOfReachError, below
+from ttmbench.data.loading import below
 from ttmbench.data.origin import Origin
-from ttmbench.data.sources.annotations import digest
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, OutOfReachError
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class DataFile:
             wanted = stated.bytes
         if wanted is not None and size != wanted:
             return f"it has {size} bytes in place of {wanted}"
-        if stated is not None and stated.sha256 is not None and digest(self.target) != stated.sha256:
+        if stated is not None and stated.sha256 is not None and file_digest(self.target) != stated.sha256:
             return "its sha256 is not that of the task file"
         return None
 
@@ -180,3 +180,12 @@ def amount(size: int | None) -> str:
         if size >= step:
             return f"{size / step:.1f} {unit}"
     return f"{size} B"
+
+
+def count_of_images(names: list[str]) -> str:
+    """How many images there are, and the first.
+
+    >>> count_of_images(["a.jpg"]), count_of_images(["a.jpg", "b.jpg"])
+    ('image a.jpg is', '2 images (a.jpg and others) are')
+    """
+    return f"image {names[0]} is" if len(names) == 1 else f"{len(names)} images ({names[0]} and others) are"

@@ -22,13 +22,12 @@ from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirec
 
 from tqdm import tqdm
 
+from ttmbench._util.files import file_digest
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
 from ttmbench.data.download.part import RANGE, Part, TryAgain, forget
-from ttmbench.data.loading import OutOfReachError
 from ttmbench.data.origin import Origin
-from ttmbench.data.sources.annotations import digest
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, OutOfReachError
 
 CHUNK = 1 << 20
 PAGE_BYTES = 1 << 20
@@ -158,7 +157,7 @@ class Web:
         try:
             return self._rest(address, origin, part, what, state)
         except _AllHere:
-            return Got(url, state.have, digest(part))
+            return Got(url, state.have, file_digest(part))
 
     def _rest(self, address: str, origin: Origin, part: Path, what: str, state: Part) -> Got:
         url = state.url

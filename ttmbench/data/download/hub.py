@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench.data.hub_access import snapshot, where_it_is
-from ttmbench.data.hub_tables import HuggingfaceOptions, incomplete, open_table, planned_tables, tables_of
-from ttmbench.data.loading import OutOfReachError
-from ttmbench.data.sources.huggingface import HubFilesOptions
-from ttmbench.errors import TtmbenchError
+from ttmbench.data.download.files import amount, count_of_images
+from ttmbench.data.hub_access import HubFilesOptions, HuggingfaceOptions, snapshot, where_it_is
+from ttmbench.data.hub_tables import incomplete, open_table, planned_tables, tables_of
+from ttmbench.errors import OutOfReachError, TtmbenchError
 
 if TYPE_CHECKING:
     from ttmbench.data.download.http import Web
@@ -134,15 +133,6 @@ class HubFiles(_Repository):
         return list(self.options.allow) or None
 
 
-def count_of_images(names: list[str]) -> str:
-    """How many images there are, and the first.
-
-    >>> count_of_images(["a.jpg"]), count_of_images(["a.jpg", "b.jpg"])
-    ('image a.jpg is', '2 images (a.jpg and others) are')
-    """
-    return f"image {names[0]} is" if len(names) == 1 else f"{len(names)} images ({names[0]} and others) are"
-
-
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
     """Whether the library ``datasets`` has prepared this dataset before; its cache does not tell revisions apart."""
     from datasets import config
@@ -156,7 +146,5 @@ def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
 
 
 def _said(folder: Path) -> str:
-    from ttmbench.data.download.files import amount
-
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"

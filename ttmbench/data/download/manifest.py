@@ -12,8 +12,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from ttmbench._util.files import write_atomically
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.files import write_atomically
 
 NAME = "downloads.json"
 LOCKS = ".locks"

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ttmbench._util.files import file_digest
 from ttmbench._util.images import open_picture
+from ttmbench.data.availability import Place
+from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
-from ttmbench.data.loading import DATA_VARIABLE, Loaded, OutOfReachError, below, data_folder, inside
-from ttmbench.data.loading import read_options as checked_options
+from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
 from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
-from ttmbench.errors import DataError
-from ttmbench.types import Exif, ImageRef, SourceRequest
-
-
-class FileOptions(BaseModel):
-    """What is the same wherever the files come from.
-
-    Attributes:
-        file: JSON, JSON lines or CSV of the rows.
-        images: folder that image names start from.
-        strip: left off the beginning of image names.
-        fields: names of the cells, where rows are JSON lists.
-        rows_per_group: consecutive rows that make one group.
-        exif: whether images are turned upright by their EXIF data.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    file: str
-    images: str = "."
-    strip: str = ""
-    fields: tuple[str, ...] = ()
-    rows_per_group: int = Field(1, ge=1)
-    exif: Exif = "apply"
+from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
+from ttmbench.types import ImageRef, Loaded, SourceRequest
 
 
 class AnnotationsOptions(FileOptions):
@@ -50,8 +30,8 @@ class AnnotationsOptions(FileOptions):
         also: other names for these paths (`ttmbench.data.layouts`).
     """
 
-    get: dict[str, Origin] = {}
-    also: Also = {}
+    get: dict[str, Origin] = Field(default_factory=dict)
+    also: Also = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,7 +82,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
         OutOfReachError: something of it is not there; the message says where it comes from.
         DataError: the file or an image is not what it should be; file and group are named.
     """
-    options = checked_options(AnnotationsOptions, request)
+    options = read_options(AnnotationsOptions, request)
     base = request.data_dir or data_folder()
     found = find_annotations(base, options)
     if found.missing:
@@ -114,6 +94,23 @@ def read_annotations(request: SourceRequest) -> Loaded:
 
     loaded = read_files(base, found.options, request, found.roots, hint)
     return Loaded(loaded.groups, {"kind": "annotations", "images": found.options.images, **loaded.source})
+
+
+def locations(request: SourceRequest) -> list[Place]:
+    """Files and folders of the data folder, and the images that the file of rows names."""
+    options = read_options(AnnotationsOptions, request)
+    base = request.data_dir or data_folder()
+    found = find_annotations(base, options)
+    needs: list[DataFile] = []
+    for path, name in found.paths.items():
+        if path not in options.get and _inside_one(path, options.get):
+            continue  # what lies in a fetched folder comes with it
+        origin = options.get.get(path) if name == path else None
+        if options.file == path or options.file.startswith(f"{path}/"):
+            needs.append(RowsFile(base, name, origin, partial(_images_not_there, base, options, request)))
+        else:
+            needs.append(DataFile(base, name, origin))
+    return [Place("the data folder", needs)]
 
 
 def needed_paths(options: AnnotationsOptions) -> list[str]:
@@ -158,7 +155,7 @@ def read_files(
 
     rows = read_rows(file, options.fields, name=str(file))
     groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))
-    return Loaded(groups, {"file": options.file, "sha256": digest(file), "exif": options.exif})
+    return Loaded(groups, {"file": options.file, "sha256": file_digest(file), "exif": options.exif})
 
 
 def missing_images(base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()) -> list[str]:
@@ -186,12 +183,6 @@ def _image(one: ImageCell, options: FileOptions, folder: Path, roots: Sequence[P
     return name, inside(folder, name, f"{options.file}: '{one.column}' of group {one.group_id}", roots)
 
 
-def digest(file: Path) -> str:
-    """sha256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 def _missing(missing: Sequence[str], base: Path, get: Mapping[str, Origin]) -> str:
     verb = "is" if len(missing) == 1 else "are"
     return (
@@ -203,3 +194,24 @@ def _missing(missing: Sequence[str], base: Path, get: Mapping[str, Origin]) -> s
 def _hint(paths: Sequence[str], get: Mapping[str, Origin]) -> str:
     known = [f"{path} from {get[path]}" for path in paths if path in get]
     return f"; get {', and '.join(known)}" if known else ""
+
+
+def _inside_one(path: str, folders: Iterable[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder in folders)
+
+
+def _images_not_there(base: Path, options: AnnotationsOptions, request: SourceRequest) -> str | None:
+    """Which images are missing of those that the rows name, once everything else is there."""
+    found = find_annotations(base, options)
+    if found.missing:
+        return None
+    try:
+        absent = missing_images(base, found.options, replace(request, limit=None), found.roots)
+    except TtmbenchError as error:
+        return str(error)
+    if not absent:
+        return None
+    first = f"{options.images}/{absent[0]}".removeprefix("./")
+    folder = next((path for path in options.get if first.startswith(f"{path}/")), None)
+    fetched = f", or move {found.paths[folder]} away, and `ttmbench download` fetches it whole" if folder else ""
+    return f"{count_of_images(absent)} not in {found.options.images}; put what is missing there{fetched}"

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttmbench._util.validation import describe
-from ttmbench.data.loading import Loaded, LoadRequest, OutOfReachError, read_options
-from ttmbench.errors import UsageError
-from ttmbench.types import SourceRequest
+from ttmbench.data.availability import Place
+from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.errors import OutOfReachError, UsageError
+from ttmbench.types import Loaded, SourceRequest
 
 
 class FirstOfOptions(BaseModel):
@@ -64,6 +65,20 @@ def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) ->
         raise OutOfReachError(reasons[0])
     listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
     raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
+
+
+def locations(request: LoadRequest) -> list[Place]:
+    """The places of several sources, one after the other."""
+    return locations_of_all(read_options(FirstOfOptions, request).of, request)
+
+
+def locations_of_all(sources: Sequence[dict[str, Any]], request: LoadRequest) -> list[Place]:
+    """The places of several sources, one after the other."""
+    places: list[Place] = []
+    for source in sources:
+        options = {key: value for key, value in source.items() if key != "columns"}
+        places += request.places(options, with_columns(request, source.get("columns")))
+    return places
 
 
 def with_columns(request: LoadRequest, columns: Any) -> SourceRequest:

@@ -1,4 +1,4 @@
-"""Readers of raw data that need no download: rendered scenes, and a folder of a user's own.
+"""A user's own task: a file of groups and a folder of images beside the task file.
 
 Images open lazily; captions are read here.
 """
@@ -12,21 +12,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.images import open_picture
-from ttmbench._util.limits import limit
+from ttmbench.data.availability import LocalFile, Place
 from ttmbench.data.loading import inside, read_options
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
-from ttmbench.errors import UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
-
-
-class RenderedOptions(BaseModel):
-    """Options of ``kind: rendered``: what is drawn, from which seed, in which style."""
-
-    model_config = ConfigDict(extra="forbid")
-    scene: str
-    seed: int = 0
-    style: str = "hue"
 
 
 class FolderOptions(BaseModel):
@@ -36,30 +26,6 @@ class FolderOptions(BaseModel):
     path: str
     images: str = "."
     exif: Exif = "apply"
-
-
-def read_rendered(request: SourceRequest) -> Iterable[Group]:
-    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`): the same pictures on every machine."""
-    from ttmbench.data.rendered import scenes
-
-    options = read_options(RenderedOptions, request)
-    _known("scene", options.scene, scenes.KINDS)
-    _known("style", options.style, scenes.STYLES)
-    if request.n_groups is None:
-        raise UsageError("a rendered task needs 'group.n_groups'")
-    if request.n_groups > limit("rendered_groups"):
-        raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
-    wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
-    for group in scenes.make_groups(options.scene, wanted, options.seed, options.style):
-        yield Group(
-            group_id=group.group_id,
-            images=tuple(
-                ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
-                for index, scene in enumerate(group.scenes)
-            ),
-            captions=group.captions,
-            tags=group.tags,
-        )
 
 
 def read_folder(request: SourceRequest) -> Iterable[Group]:
@@ -80,6 +46,9 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 
 
-def _known(what: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")
+def locations(request: SourceRequest) -> list[Place]:
+    """A file of groups and a folder of images beside the task file."""
+    options = read_options(FolderOptions, request)
+    base = request.folder or Path()
+    paths = [inside(base, options.path, "source.path"), inside(base, options.images, "source.images")]
+    return [Place("the task's own folder", [LocalFile(path) for path in paths])]

@@ -1,61 +1,44 @@
-"""Datasets of the Hugging Face hub: tables with image columns, and repositories of loose files."""
+"""Datasets of the Hugging Face hub: tables with image columns."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field
-
 from ttmbench._util.images import open_picture
-from ttmbench.data.hub_access import commit_of, snapshot, where_it_is
-from ttmbench.data.hub_tables import HuggingfaceOptions, open_table
-from ttmbench.data.layouts import Also
-from ttmbench.data.loading import Loaded, below, data_folder, read_options
+from ttmbench.data.availability import LocalFile, Place
+from ttmbench.data.download.hub import HubDataset
+from ttmbench.data.hub_access import HuggingfaceOptions
+from ttmbench.data.hub_tables import open_table, saved_copy
+from ttmbench.data.loading import data_folder, read_options
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
-from ttmbench.data.sources.annotations import FileOptions, read_files
+from ttmbench.data.shards import missing_shards
 from ttmbench.errors import DataError
-from ttmbench.types import Group, ImageRef, SourceRequest
+from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class HubFilesOptions(FileOptions):
-    """Options of ``kind: hub_files``: how files are read, and of which repository.
+@dataclass(frozen=True)
+class LocalTable(LocalFile):
+    """A local folder of a dataset."""
 
-    Attributes:
-        path: id of a dataset repository, or a local folder of its files.
-        revision: commit.
-        allow: patterns of the files to fetch; all by default.
-        also: id of the repository -> folders of the data folder that may hold its files.
-    """
+    options: HuggingfaceOptions
 
-    model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
-    allow: tuple[str, ...] = ()
-    also: Also = Field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """What messages call it."""
-        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
-
-    def local_copy(self, data_dir: Path) -> Path | None:
-        """The folder of the user's own that has the files, if there is one."""
-        if Path(self.path).is_dir():
-            return Path(self.path)
-        for name in self.also.get(self.path, ()):
-            folder = below(data_dir, name, "source.also")
-            if (folder / self.file).is_file():
-                return folder
-        return None
+    def missing(self) -> str | None:
+        """Whether it can be opened: no shard of the split is missing."""
+        if (self.path / "dataset_dict.json").is_file():
+            absent = [] if (self.path / self.options.split).is_dir() else [self.options.split]
+        else:
+            names = [file.relative_to(self.path).as_posix() for file in self.path.rglob("*.parquet") if file.is_file()]
+            absent = missing_shards(names, self.options.split)
+        return f"incomplete: {absent[0]} is missing in {self.path}" if absent else None
 
 
 def read_huggingface(request: SourceRequest) -> Loaded:
@@ -106,33 +89,13 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     return Loaded(kept, record | ({"dropped": dropped} if dropped else {}))
 
 
-def read_hub_files(request: SourceRequest) -> Loaded:
-    """Loose files of a dataset repository: a file of rows and images, through ``huggingface_hub``.
-
-    Args:
-        request: ``file`` and ``images`` are paths in the repository.
-
-    Returns:
-        The groups, and the digest of the file of rows.
-
-    Raises:
-        OutOfReachError: the repository is neither in the cache nor to be fetched.
-        DataError: a file is missing or not what it should be; file and group are named.
-    """
-    options = read_options(HubFilesOptions, request)
-    own = options.local_copy(request.data_dir or data_folder())
+def locations(request: SourceRequest) -> list[Place]:
+    """A dataset of the hub, or a local folder of one."""
+    options = read_options(HuggingfaceOptions, request)
+    own = Path(options.path) if Path(options.path).is_dir() else saved_copy(options, request.data_dir or data_folder())
     if own is not None:
-        loaded = read_files(own, options, request)
-        said = {} if Path(options.path).is_dir() else {"folder": str(own)}
-        return Loaded(loaded.groups, {"revision": None, **said, **loaded.source})
-    folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
-    # In the hub's cache a snapshot's files are links to blobs beside the snapshots, in the same repository's folder.
-    roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
-    try:
-        loaded = read_files(folder, options, request, roots, hint=lambda name: "; `ttmbench download` fetches it again")
-    except DataError as error:
-        raise type(error)(f"{options.where}: {error}") from None
-    return Loaded(loaded.groups, {"revision": commit_of(folder), **loaded.source})
+        return [Place(str(own), [LocalTable(own, options)])]
+    return [Place(options.where, [HubDataset(options)])]
 
 
 def _kept(groups: Iterator[Group], drop: dict[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:

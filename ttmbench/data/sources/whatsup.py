@@ -17,10 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from ttmbench.data.loading import Loaded, LoadRequest, read_options
-from ttmbench.data.sources.first_of import first_at_hand
+from ttmbench.data.availability import Place
+from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.data.sources.first_of import first_at_hand, locations_of_all
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, GroupShape, ImageRef
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded
 
 RELATIONS = {  # relation as file names have it -> the word that tells it in a caption
     "on": "on",
@@ -109,7 +110,7 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     """
     options = read_options(WhatsupOptions, request)
     _check(options, request.shape)
-    raw = first_at_hand(options.of, of_photographs(request))
+    raw = first_at_hand(options.of, _photographs(request))
     scenes = _scenes(_photo(group) for group in raw.groups)
     fixed = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
     groups = _pairs(scenes, options.relations) if options.relations else _singles(scenes)
@@ -125,7 +126,12 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def of_photographs(request: LoadRequest) -> LoadRequest:
+def locations(request: LoadRequest) -> list[Place]:
+    """The places of the photographs."""
+    return locations_of_all(read_options(WhatsupOptions, request).of, _photographs(request))
+
+
+def _photographs(request: LoadRequest) -> LoadRequest:
     """The request for the single photographs, whatever groups are made of them."""
     return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
 

@@ -9,10 +9,10 @@ from datetime import datetime
 from importlib import import_module
 from typing import Any
 
+from ttmbench._util.files import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins.trackers.tracker import Sink, Tracking
-from ttmbench.results.files import safe_name
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import to_json
 from ttmbench.plugins.trackers.series import COLUMNS, result_rows
-from ttmbench.results.files import to_json
 
 
 class TrackioSink:

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from ttmbench._util.files import safe_name
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.files import safe_name
 from ttmbench.results.labels import RAW
 from ttmbench.results.numbers import DocumentFile, Number, newest
 

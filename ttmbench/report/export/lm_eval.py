@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import to_json
 from ttmbench.errors import UsageError
-from ttmbench.results.files import to_json
 from ttmbench.results.labels import seed_std_key, stderr_key
 from ttmbench.results.numbers import DocumentFile, Number, means_of
 

@@ -1,0 +1,50 @@
+"""Files are replaced in one step, and digests of tensors are those that were written before."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ttmbench._util.digests import tensors_digest
+from ttmbench._util.files import replace_file, write_atomically
+from ttmbench.errors import UsageError
+
+
+def test_a_file_is_replaced_or_left_as_it_was(tmp_path):
+    path = tmp_path / "x.json"
+    for to_disk in (True, False):
+        replace_file(path, lambda place: place.write_text("new"), to_disk=to_disk)
+        assert [one.name for one in tmp_path.iterdir()] == ["x.json"] and path.read_text() == "new"
+
+    def half(place: Path) -> None:
+        assert place.parent == tmp_path and place.name.startswith(".x.json.") and place.suffix == ".tmp"
+        place.write_text("ha")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, half, to_disk=False)
+    with pytest.raises(UsageError, match=r"x\.json cannot be written: No space left on device"):
+        write_atomically(path, half)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.json"] and path.read_text() == "new"
+
+
+def test_others_may_read_what_one_user_wrote(tmp_path):
+    replace_file(tmp_path / "shared", lambda place: place.write_bytes(b"x"), to_disk=False)
+    (tmp_path / "plain").write_bytes(b"x")
+    assert (tmp_path / "shared").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_digest_of_tensors_stays_what_it_was():
+    """Fingerprints in published results hold it, and kept scores and checkpoints are found by it."""
+    state = {
+        "b": torch.arange(6, dtype=torch.float32).reshape(2, 3).T,  # not contiguous
+        "a": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "half": torch.ones(2, dtype=torch.bfloat16, requires_grad=True),
+        "extra": {"no": "tensor"},
+    }
+    assert tensors_digest(state) == "ef879169cecf3bae5f3912a05348b4a4c134090d00e0aaaec4fd00e21fe9781e"

@@ -1,0 +1,60 @@
+"""Errors of the hub's libraries are told apart by their classes, and the libraries are put back as they were."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx2
+import pytest
+from huggingface_hub import constants, errors
+from huggingface_hub.utils import are_progress_bars_disabled
+
+from ttmbench._util import hub
+
+
+def answer(status: int) -> httpx2.Response:
+    return httpx2.Response(status, request=httpx2.Request("GET", "https://example.org/x"))
+
+
+def raised_from(outer: Exception, inner: Exception) -> Exception:
+    outer.__cause__ = inner
+    return outer
+
+
+GATED = errors.GatedRepoError("x", response=answer(403))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (GATED, "gated"),
+        (raised_from(OSError("x"), GATED), "gated"),
+        (errors.RevisionNotFoundError("x", response=answer(404)), "unknown revision"),
+        (errors.RepositoryNotFoundError("x", response=answer(401)), "unknown"),
+        (FileNotFoundError("x"), "unknown"),
+        (errors.HfHubHTTPError("x", response=answer(401)), "token"),
+        (errors.HfHubHTTPError("x", response=answer(403)), "refused"),
+        (errors.HfHubHTTPError("x", response=answer(503)), "unreachable"),
+        (errors.LocalEntryNotFoundError("x"), "unreachable"),
+        (errors.OfflineModeIsEnabled("x"), "unreachable"),
+        (httpx2.ConnectError("x"), "unreachable"),
+        (httpx2.ReadTimeout("x"), "unreachable"),
+        (TimeoutError("x"), "unreachable"),
+        (ValueError("gated, offline, not found, 404, HTTPError, connection"), "other"),
+        (raised_from(ValueError("x"), FileNotFoundError("on the way")), "other"),
+    ],
+)
+def test_errors_are_told_apart_by_class_and_never_by_words(error, kind):
+    assert hub.trouble(error) == kind
+
+
+def test_a_library_is_quiet_inside_and_as_it_was_outside(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level, are_progress_bars_disabled()
+    with pytest.raises(KeyError), hub.quiet_hub(offline=True):
+        assert (logger.level, are_progress_bars_disabled(), constants.HF_HUB_OFFLINE) == (logging.ERROR, True, True)
+        raise KeyError
+    assert (logger.level, are_progress_bars_disabled(), constants.HF_HUB_OFFLINE) == (*before, False)
+    with hub.quiet_hub():
+        assert not constants.HF_HUB_OFFLINE

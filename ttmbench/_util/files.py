@@ -1,0 +1,85 @@
+"""Files of ours: written in one step, named so that every system can hold them, and told apart by digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from ttmbench._util.escape import DEVICES
+from ttmbench.errors import UsageError
+
+_LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Replaces a file of the user's in one step: readers see the old file or the whole new one.
+
+    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
+
+    Args:
+        path: the file to replace.
+        write: writes to the path it is given.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        replace_file(path, write, to_disk=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
+    """Lets ``write`` fill a temporary file beside ``path``, then renames it.
+
+    Args:
+        path: the file to replace.
+        write: writes to the path it is given.
+        to_disk: wait until the content is on the disk. Without it a power cut may leave half a file under the name:
+            for files whose reader checks them.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # Not by tempfile, whose files only their owner may read; and no two writers take one name, on whatever machines.
+    temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
+    try:
+        write(temporary)
+        if to_disk:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
+
+
+def safe_name(name: str) -> str:
+    """A model's name as a folder name.
+
+    >>> safe_name("google/siglip-base"), safe_name("../nul"), safe_name("NUL")
+    ('google__siglip-base', '__nul', '_NUL')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("/", "__")).lstrip(".").rstrip(".") or "model"
+    if len(plain) > _LONGEST_NAME:
+        plain = f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain

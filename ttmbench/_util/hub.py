@@ -1,0 +1,114 @@
+"""The hub's libraries: kept quiet, kept off the network when asked to, and their errors told apart by class."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from logging import getLogger
+from typing import Literal, cast
+
+UNKNOWN_TOKEN = (
+    "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
+)
+PASSING = (429, 500, 502, 503, 504)  # what a server answers when the same question may be answered a moment later
+Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable", "refused", "other"]
+_TRANSPORTS = (  # of the clients that the hub's libraries and ``datasets`` use, or used in older versions
+    ("httpx2", "TransportError"),
+    ("httpx", "TransportError"),
+    ("aiohttp", "ClientConnectionError"),
+    ("requests", "ConnectionError"),
+    ("requests", "Timeout"),
+)
+
+
+@contextmanager
+def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
+    """Keeps bars, retries and advice of ``huggingface_hub`` off the screen: errors are raised anyway.
+
+    Args:
+        offline: ``huggingface_hub`` and ``datasets`` do not try the network at all, not even where they cannot be told
+            so one by one.
+        fetches: large files may come; on a terminal their bars are shown.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    logger, silent = getLogger("huggingface_hub"), are_progress_bars_disabled()
+    with ExitStack() as before:
+        before.callback(logger.setLevel, logger.level)
+        logger.setLevel("ERROR")
+        if not silent and not (fetches and sys.stderr.isatty()):
+            before.callback(enable_progress_bars)
+            disable_progress_bars()
+        for switch in (constants, *([sys.modules["datasets"].config] if "datasets" in sys.modules else [])):
+            if offline:
+                before.callback(setattr, switch, "HF_HUB_OFFLINE", switch.HF_HUB_OFFLINE)
+                switch.HF_HUB_OFFLINE = True
+        yield
+
+
+def trouble(error: BaseException) -> Trouble:
+    """What kind of answer of the hub an error stands for.
+
+    Args:
+        error: what ``huggingface_hub`` or ``datasets`` raised; the latter wraps the hub's errors in its own.
+
+    Returns:
+        ``gated``: its terms have to be accepted. ``unknown revision``, ``unknown``: there is no such thing, or none
+        that this account may see. ``token``: the hub does not know the token that it was shown. ``unreachable``: it is
+        not in the cache and there is no answer, or none yet. ``refused``: another answer with an error's status.
+        ``other``: nothing of these.
+    """
+    from huggingface_hub import errors
+
+    wrapped = tuple(chain(error))
+    for kind, named in (
+        ("gated", errors.GatedRepoError),
+        ("unknown revision", errors.RevisionNotFoundError),
+        ("unknown", errors.RepositoryNotFoundError),
+    ):
+        if any(isinstance(one, named) for one in wrapped):
+            return cast(Trouble, kind)
+    # Of classes that are not the hub's own the error itself counts, not what was tried on the way to it.
+    status = status_of(error)
+    missing = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
+    if status in PASSING or isinstance(error, (*missing, *_transport_errors())):
+        return "unreachable"
+    if status == 401:
+        return "token"
+    if isinstance(error, FileNotFoundError | errors.EntryNotFoundError):  # those of ``datasets`` are the former
+        return "unknown"
+    return "other" if status is None else "refused"
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it was raised from, hidden ones too."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def status_of(error: BaseException) -> int | None:
+    """What the server answered, if it did."""
+    for one in chain(error):
+        status = getattr(getattr(one, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def accept_terms(name: str, page: str) -> str:
+    """What to say of a repository whose terms have to be accepted."""
+    return f"{name} is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
+
+
+def one_line(error: BaseException, most: int) -> str:
+    """An error's text without line breaks, cut to so many characters."""
+    return " ".join(str(error).split())[:most]
+
+
+def _transport_errors() -> tuple[type[BaseException], ...]:
+    return tuple(getattr(sys.modules[module], name) for module, name in _TRANSPORTS if module in sys.modules)

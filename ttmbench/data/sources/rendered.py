@@ -1,0 +1,57 @@
+"""Scenes drawn from a seed, which need no download. Images are drawn when they are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict
+
+from ttmbench._util.limits import limit
+from ttmbench.data.availability import Place
+from ttmbench.data.loading import read_options
+from ttmbench.errors import UsageError
+from ttmbench.types import Group, ImageRef, SourceRequest
+
+
+class RenderedOptions(BaseModel):
+    """Options of ``kind: rendered``: what is drawn, from which seed, in which style."""
+
+    model_config = ConfigDict(extra="forbid")
+    scene: str
+    seed: int = 0
+    style: str = "hue"
+
+
+def read_rendered(request: SourceRequest) -> Iterable[Group]:
+    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`): the same pictures on every machine."""
+    from ttmbench.data.rendered import scenes
+
+    options = read_options(RenderedOptions, request)
+    _known("scene", options.scene, scenes.KINDS)
+    _known("style", options.style, scenes.STYLES)
+    if request.n_groups is None:
+        raise UsageError("a rendered task needs 'group.n_groups'")
+    if request.n_groups > limit("rendered_groups"):
+        raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
+    wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
+    for group in scenes.make_groups(options.scene, wanted, options.seed, options.style):
+        yield Group(
+            group_id=group.group_id,
+            images=tuple(
+                ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
+                for index, scene in enumerate(group.scenes)
+            ),
+            captions=group.captions,
+            tags=group.tags,
+        )
+
+
+def locations(request: SourceRequest) -> list[Place]:
+    """Scenes are drawn: nothing is needed."""
+    return [Place("drawn on this machine", ())]
+
+
+def _known(what: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")
