@@ -197,6 +197,8 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
 
 
 def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _Entry:
+    if one.flag_bits & 1:
+        raise DataError(f"archive {archive.name}: {one.filename!r:.200} is encrypted")
     mode = stat.S_IFMT(one.external_attr >> 16)
     if one.is_dir():
         return _Entry(one.filename, 0, "folder", lambda: None)
