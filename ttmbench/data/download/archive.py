@@ -192,8 +192,10 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
         return
     openers: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     opener = next((one for start, one in openers.items() if magic.startswith(start)), lambda path: path.open("rb"))
-    with opener(archive) as stream, tarfile.open(fileobj=_ShortReads(stream, archive), mode="r:") as tar:
-        yield (_tar_entry(tar, one) for one in tar)
+    with opener(archive) as stream:
+        short: Any = _ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
+        with tarfile.open(fileobj=short, mode="r:") as tar:
+            yield (_tar_entry(tar, one) for one in tar)
 
 
 def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _Entry:
