@@ -251,11 +251,14 @@ def test_a_damaged_table_of_digests_is_made_again(tmp_path, folder_task, capsys)
 
 
 def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
+    from ttmbench.data.catalog import find_task
+    from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
 
     store, folder = tmp_path / "store", folder_task()
     run(store, f"{folder}/mine.yaml")
-    groups = build_registry([]).load(build_registry([]).task(f"{folder}/mine.yaml"), 4, True, None).groups
+    registry = build_registry([])
+    groups = load_task_data(registry, find_task(registry, f"{folder}/mine.yaml"), 4, offline=True).groups
     (folder / "pictures" / "2_1.png").unlink()
     pixels = ScoreStore(store).pixels("mine")
     from ttmbench.scoring.fingerprint import Fingerprint

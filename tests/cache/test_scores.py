@@ -428,7 +428,7 @@ def test_a_fingerprint_may_hold_anything(tmp_path):
     from ttmbench.cache.key import model_statement, score_identity
     from ttmbench.plugins.registry import build_registry
 
-    spec = build_registry([]).task("shapes_color").spec
+    spec = find_task(build_registry([]), "shapes_color").spec
 
     def key(value) -> str:
         return score_identity(model_statement(Counting(tmp_path / "log", value=value)), spec, False, None).key
@@ -489,9 +489,9 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 import torch
 torch.set_num_threads(1)
-from tests import test_store  # the class is part of the key, so its module has the name that pytest gives it
+from tests.cache import test_scores  # the class is part of the key, so its module has the name that pytest gives it
 model = {model}
-test_store.run(model, use_cache={store!r}, limit=None, batch_size={batch})
+test_scores.run(model, use_cache={store!r}, limit=None, batch_size={batch})
 """
 
 
@@ -513,7 +513,7 @@ def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[
 def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     """shapes_color has 200 groups of 2x2, hence 800 pairs in 7 blocks of 128."""
     store, log = tmp_path / "store", tmp_path / "log"
-    process = start(f"test_store.Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
+    process = start(f"test_scores.Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
     wait_for_blocks(store, 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -635,7 +635,7 @@ def test_a_damaged_block_is_computed_again(tmp_path, capsys):
 
 def test_two_processes_at_once(tmp_path):
     store, log = tmp_path / "store", tmp_path / "log"
-    model = f"test_store.Counting(Path({str(log)!r}), seconds=0.02)"
+    model = f"test_scores.Counting(Path({str(log)!r}), seconds=0.02)"
     both = [start(model, store, 30) for _ in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     (path,) = entries(store)

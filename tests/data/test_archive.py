@@ -192,6 +192,16 @@ def test_a_device_in_a_zip(tmp_path):
         unpack(tmp_path / "x.zip", tmp_path / "out")
 
 
+def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wanted(tmp_path):
+    archive = zipped(tmp_path / "x.zip", FILES)
+    raw = bytearray(archive.read_bytes())
+    raw[raw.index(b"PK\1\2") + 8] |= 1
+    archive.write_bytes(raw)
+    for member in (None, "pictures/deep"):
+        with pytest.raises(DataError, match=r"'pictures/a\.jpg' is encrypted"):
+            unpack(archive, tmp_path / "out", member)
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, kind):
     bomb = {f"pictures/{index}": bytes(1 << 20) for index in range(8)}

@@ -144,7 +144,7 @@ def test_unknown_names_get_did_you_mean():
 
 def test_include_path_adds_tasks_and_doubled_names_are_an_error(tmp_path):
     write(tmp_path, GOOD)
-    assert "mine" in build_registry([tmp_path]).all_tasks()
+    assert "mine" in all_tasks(build_registry([tmp_path]))
     write(tmp_path, GOOD.replace("mine", "shapes_color"), "shapes_color.yaml")
     with pytest.raises(UsageError, match="'shapes_color' is defined by both 'ttmbench' and"):
         build_registry([tmp_path])

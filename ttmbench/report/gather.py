@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
@@ -166,8 +166,7 @@ def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
         return
     path = run.path.parent / file
     try:
-        with path.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+        found = file_digest(path)
     except OSError as error:
         run.damaged[file] = f"cannot be read ({error.strerror or error})"
         return

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal
 
 from ttmbench._util.escape import DEVICES, plain
 from ttmbench._util.limits import limit
@@ -192,11 +192,15 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
         return
     openers: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     opener = next((one for start, one in openers.items() if magic.startswith(start)), lambda path: path.open("rb"))
-    with opener(archive) as stream, tarfile.open(fileobj=cast(Any, _ShortReads(stream, archive)), mode="r:") as tar:
-        yield (_tar_entry(tar, one) for one in tar)
+    with opener(archive) as stream:
+        short: Any = _ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
+        with tarfile.open(fileobj=short, mode="r:") as tar:
+            yield (_tar_entry(tar, one) for one in tar)
 
 
 def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _Entry:
+    if one.flag_bits & 1:
+        raise DataError(f"archive {archive.name}: {one.filename!r:.200} is encrypted")
     mode = stat.S_IFMT(one.external_attr >> 16)
     if one.is_dir():
         return _Entry(one.filename, 0, "folder", lambda: None)
