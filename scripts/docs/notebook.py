@@ -24,7 +24,7 @@ How well does a vision-language model compose, and what does it gain from test-t
 on a processor, without a download: the model and the task ship with the package. Their numbers show the method at work
 and say nothing about photographs.""",
     ),
-    ("code", "import ttmbench\n\nprint(ttmbench.list_models('tiny*'), ttmbench.list_tasks('shapes_*'))"),
+    ("code", 'import ttmbench\n\nprint(ttmbench.list_models("tiny*"), ttmbench.list_tasks("shapes_*"))'),
     (
         "markdown",
         """## What is a group?

@@ -179,6 +179,7 @@ def test_results_are_read_from_a_file_and_from_a_folder(tmp_path, capsys):
     (tmp_path / "runs" / "old.json").write_text('{"schema_version": "7.0", "results": {}}')
     (alone,) = ttmbench.read_results(first.path)
     assert dict(alone) == json.loads(first.path.read_text()) and alone.path == first.path
+    assert list(alone.values()) == list(dict(alone).values())  # a mapping in every way
     assert alone.group_values == first.group_values and alone.to_frame().equals(first.to_frame())
     found = ttmbench.read_results(str(tmp_path / "runs"))
     assert len(found) == 2 and {one.model_name for one in found} >= {first.model_name}
