@@ -28,13 +28,13 @@ class EvalResults(Mapping[str, Any]):
         document: exactly what the results file holds.
         scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
         path: the results file, if there is one.
-        by_group: values of single groups, where the run that made them is this program's; see `group_values`.
+        own_values: of single groups, where the run that made them is this program's; see `group_values`.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
-    by_group: dict[str, Values] | None = None
+    own_values: dict[str, Values] | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -79,8 +79,8 @@ class EvalResults(Mapping[str, Any]):
         Raises:
             DataError: samples are absent or damaged.
         """
-        if self.by_group is not None or self.path is None:
-            return self.by_group or {}
+        if self.own_values is not None or self.path is None:
+            return self.own_values or {}
         return stored_values(self.path.parent, self.document)
 
     @property

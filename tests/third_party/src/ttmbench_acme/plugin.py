@@ -5,13 +5,24 @@ from importlib.resources import files
 import numpy as np
 from PIL import Image
 
-from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from ttmbench import (
+    AdapterSpec,
+    DataLocation,
+    Group,
+    ImageRef,
+    Loaded,
+    MetricSpec,
+    ScheduleSpec,
+    SourceSpec,
+    UsageError,
+    hookimpl,
+)
 
 COLORS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
 class MeanColor:
-    """Scores a caption by how much of the colour it names is in the picture."""
+    """Scores a caption by how much of the colour it names is in the image."""
 
     def __init__(self, sharpness: float) -> None:
         self.sharpness = sharpness
@@ -34,20 +45,29 @@ def mean_color(sharpness: float = 1.0) -> MeanColor:
 
 
 def read_plain(request):
-    """The source's reader: plain pictures of two colours in a group."""
+    """The source's reader: plain images of two colours in a group."""
+    if set(request.options) != {"count"}:
+        raise UsageError("source: acme_plain has the option 'count' alone")
+    return Loaded([plain_group(index) for index in range(request.options["count"])], {"made_by": "acme"})
+
+
+def plain_group(index):
+    """Two walls of two colours."""
     names = list(COLORS)
-    for index in range(request.options["count"]):
-        first, second = names[index % 3], names[(index + 1) % 3]
-        yield Group(
-            group_id=f"acme-{index}",
-            images=tuple(
-                ImageRef(
-                    f"{index}-{name}", lambda name=name, index=index: Image.new("RGB", (8 + index, 8), COLORS[name])
-                )
-                for name in (first, second)
-            ),
-            captions=(f"a {first} wall", f"a {second} wall"),
-        )
+    pair = (names[index % 3], names[(index + 1) % 3])
+    return Group(
+        group_id=f"acme-{index}",
+        images=tuple(
+            ImageRef(f"{index}-{name}", lambda name=name: Image.new("RGB", (8 + index, 8), COLORS[name]))
+            for name in pair
+        ),
+        captions=tuple(f"a {name} wall" for name in pair),
+    )
+
+
+def plain_places(request):
+    """Where the source's data are: nothing has to be fetched."""
+    return [DataLocation("drawn on the spot", ())]
 
 
 def gentle(tau_start, tau_end, iterations):
@@ -58,9 +78,7 @@ def gentle(tau_start, tau_end, iterations):
 @hookimpl
 def ttmbench_register_adapters():
     return [
-        AdapterSpec(
-            "acme-mean-color", "ttmbench_acme.plugin:mean_color", "mean colour of the picture", aliases=("acme",)
-        )
+        AdapterSpec("acme-mean-color", "ttmbench_acme.plugin:mean_color", "mean colour of the image", aliases=("acme",))
     ]
 
 
@@ -71,7 +89,14 @@ def ttmbench_register_task_dirs():
 
 @hookimpl
 def ttmbench_register_sources():
-    return [SourceSpec("acme_plain", "ttmbench_acme.plugin:read_plain", "pictures of one colour")]
+    return [
+        SourceSpec(
+            "acme_plain",
+            "ttmbench_acme.plugin:read_plain",
+            "images of one colour",
+            needs="ttmbench_acme.plugin:plain_places",
+        )
+    ]
 
 
 @hookimpl

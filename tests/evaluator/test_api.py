@@ -1,0 +1,313 @@
+"""The API of programs: settings by keyword, names of adapters, results read back, compared and as tables."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench import DataError, RunConfig, UsageError
+from ttmbench.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "results" / "reference"
+
+
+class Bias:
+    """Prefers long captions by as much as its weight says."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def fingerprint(self):
+        return {"kind": "bias", "weight": self.weight}
+
+    def score_pairs(self, images, captions):
+        noise = [np.asarray(image, dtype=np.float32).mean() for image in images]
+        return np.array([self.weight * len(text) + one for text, one in zip(captions, noise, strict=True)], np.float32)
+
+
+def run(adapter, tasks="shapes_place", **settings):
+    return ttmbench.simple_evaluate(adapter, tasks, limit=6, bootstrap_iters=0, **settings)
+
+
+# --- settings ------------------------------------------------------------------------------------------------
+
+
+def _plain(kind):
+    """A type with lists and mappings as pydantic fields have them."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Sequence, list):
+        return "list", _plain(inside[0])
+    if origin in (Mapping, dict):
+        return "dict", *map(_plain, inside)
+    if origin is typing.Annotated:
+        return _plain(inside[0])
+    if origin in (typing.Union, type(int | str)):
+        return frozenset(map(_plain, inside))
+    return kind
+
+
+def test_every_setting_of_a_run_is_a_keyword_with_its_type_and_default():
+    parameters = inspect.signature(ttmbench.simple_evaluate).parameters
+    kinds = typing.get_type_hints(ttmbench.simple_evaluate, vars(sys.modules["ttmbench.evaluator.run"]))
+    fields = typing.get_type_hints(RunConfig, include_extras=True)
+    defaults = RunConfig(model="m", tasks=["t"])
+    others = {"model", "tasks", "ttm", "model_name"}  # which take more than a configuration does
+    assert set(parameters) - set(RunConfig.model_fields) == {"command", "plugins"}
+    assert set(RunConfig.model_fields) <= set(parameters)
+    for name in set(RunConfig.model_fields) - others:
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, name
+        given = RunConfig(model="m", tasks=["t"], **{name: parameters[name].default})
+        assert getattr(given, name) == getattr(defaults, name), name
+        assert _plain(kinds[name]) == _plain(fields[name]), name
+    assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def test_every_setting_is_explained():
+    text = inspect.getdoc(ttmbench.simple_evaluate)
+    for name in inspect.signature(ttmbench.simple_evaluate).parameters:
+        assert f"\n    {name}: " in text, name
+
+
+def test_settings_reach_the_run():
+    result = run(Bias(1), task_args={"seed": 3}, seeds=(4, 5), device="cpu", interval="bca", seed=2)
+    config = result["config"]
+    assert (config["task_args"], config["seeds"], config["interval"], config["seed"]) == ({"seed": 3}, [4, 5], "bca", 2)
+    with pytest.raises(UsageError, match="limit"):
+        ttmbench.simple_evaluate(Bias(1), "shapes_place", limit=0)
+    with pytest.raises(TypeError, match="limits"):
+        ttmbench.simple_evaluate(Bias(1), "shapes_place", limits=3)
+
+
+# --- names of adapters ---------------------------------------------------------------------------------------
+
+
+def leaderboard_models(folder, capsys):
+    assert main(["leaderboard", str(folder), "--output_path", str(folder / "board")]) == 0
+    capsys.readouterr()
+    return {row["model"] for row in json.loads((folder / "board" / "leaderboard.json").read_text())["rows"]}
+
+
+def test_two_checkpoints_of_one_class_are_two_models(tmp_path, capsys):
+    one, two = (run(Bias(weight), output_path=str(tmp_path)) for weight in (1.0, -1.0))
+    again = run(Bias(1.0), output_path=str(tmp_path))
+    assert one.model_name.startswith("Bias-") and len(one.model_name) == 13
+    assert one.model_name != two.model_name and again.path == one.path
+    assert one.path.parent != two.path.parent
+    assert leaderboard_models(tmp_path, capsys) == {one.model_name, two.model_name}
+
+
+def test_an_adapter_may_say_what_it_is_called_and_the_caller_has_the_last_word(tmp_path, capsys):
+    named = Bias(1.0)
+    named.model_name = "bias/long"
+    own = run(named, output_path=str(tmp_path))
+    given = run(named, output_path=str(tmp_path), model_name="mine")
+    assert (own.model_name, given.model_name) == ("bias/long", "mine")
+    assert (own.path.parent.name, given.path.parent.name) == ("bias__long", "mine")
+    assert own["config"]["model"] == given["config"]["model"] == "Bias"
+    assert leaderboard_models(tmp_path, capsys) == {"bias/long", "mine"}
+    assert run("tiny-clip", model_name="other").model_name == "other"
+    assert run("tiny-clip").model_name == "tiny-clip"
+
+
+def test_without_a_fingerprint_a_name_is_needed_where_results_are_written(tmp_path):
+    class Silent:
+        def score_pairs(self, images, captions):
+            return np.arange(len(captions), dtype=np.float32)
+
+    assert run(Silent()).model_name == "Silent"
+    with pytest.raises(UsageError, match=r"Silent states no fingerprint, .* give simple_evaluate a model_name"):
+        run(Silent(), output_path=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    assert run(Silent(), output_path=str(tmp_path), model_name="quiet").path.parent.name == "quiet"
+
+
+def test_what_is_no_adapter_is_told_at_once():
+    with pytest.raises(UsageError, match=r"Bias is a class; give an object of it: Bias\(\.\.\.\)"):
+        run(Bias)
+    with pytest.raises(UsageError, match="model dict: dict can neither score pairs"):
+        run({})
+
+
+# --- results -------------------------------------------------------------------------------------------------
+
+
+def test_every_number_is_a_row(capsys):
+    result = run("tiny-clip", ttm={"iterations": 1, "epochs": 1})
+    frame = result.to_frame()
+    assert len(frame) == sum(len(one) for one in result["ci"].values())
+    assert set(frame["filter"]) == {"none", "ttm"} and set(frame["model"]) == {"tiny-clip"}
+    row = frame[(frame["metric"] == "group_match") & (frame["filter"] == "ttm")].iloc[0]
+    assert row["value"] == result.results["shapes_place"]["group_match,ttm"] and row["method"] == "TTM"
+    assert row["chance"] == result["chance"]["shapes_place"]["group_match"]
+
+
+def test_results_are_shown_in_a_few_lines():
+    result = run("tiny-clip", "shapes_place,shapes_color")
+    lines = repr(result).splitlines()
+    percent = 100 * result.results["shapes_color"]["group_match,none"]
+    assert lines[0] == "EvalResults: tiny-clip, done, 2 tasks"
+    assert lines[2].startswith("  shapes_color: 6 groups, percent: raw ")
+    assert f"SimpleMatch {percent:.2f}" in lines[2] and len(lines) == 3
+    (reference,) = ttmbench.read_results(REFERENCE / "builtin.json")
+    assert len(repr(reference).splitlines()) <= 10 and "TTM " in repr(reference)
+
+
+def test_a_failed_task_is_shown():
+    class Broken(Bias):
+        def score_pairs(self, images, captions):
+            raise RuntimeError("no power")
+
+    result = run(Broken(1), on_error="continue")
+    assert "failed: shapes_place: " in repr(result) and "no power" in repr(result)
+    assert result.to_frame().empty
+
+
+def test_results_are_read_from_a_file_and_from_a_folder(tmp_path, capsys):
+    first = run(Bias(1.0), output_path=str(tmp_path / "runs"), log_samples=True)
+    run(Bias(2.0), output_path=str(tmp_path / "runs"))
+    (tmp_path / "runs" / "notes.json").write_text('{"a": 1}')
+    (tmp_path / "runs" / "old.json").write_text('{"schema_version": "7.0", "results": {}}')
+    (alone,) = ttmbench.read_results(first.path)
+    assert dict(alone) == json.loads(first.path.read_text()) and alone.path == first.path
+    assert list(alone.values()) == list(dict(alone).values())  # a mapping in every way
+    assert alone.group_values == first.group_values and alone.to_frame().equals(first.to_frame())
+    found = ttmbench.read_results(str(tmp_path / "runs"))
+    assert len(found) == 2 and {one.model_name for one in found} >= {first.model_name}
+    told = capsys.readouterr().err
+    assert "old.json is left out: it has schema 7.0" in told and "notes.json" not in told
+    with pytest.raises(DataError, match=r"notes\.json: is no results document"):
+        ttmbench.read_results(tmp_path / "runs" / "notes.json")
+    with pytest.raises(UsageError, match="does not exist"):
+        ttmbench.read_results(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no results document"):
+        ttmbench.read_results(tmp_path / "empty")
+
+
+def test_compare_takes_results_and_paths(tmp_path):
+    settings = {"log_samples": True, "output_path": str(tmp_path)}
+    one, two = run(Bias(1.0)), run("tiny-clip", **settings)
+    rows = ttmbench.compare(one, two)
+    assert rows == ttmbench.compare(one, two.path) == ttmbench.compare(one, str(two.path))
+    for row in rows:
+        numbers = [result.results[row["task"]][f"{row['metric']},none"] for result in (one, two)]
+        assert [row["baseline"], row["other"]] == numbers and row["groups"] == 6
+        assert row["difference"] == pytest.approx(numbers[1] - numbers[0])
+    chosen = ttmbench.compare(one, two, metrics=["group_match"])
+    assert [row["metric"] for row in chosen] == ["group_match"]
+    with pytest.raises(UsageError, match="the runs share none of the metrics recall"):
+        ttmbench.compare(one, two, metrics=["recall"])
+    with pytest.raises(UsageError, match="holds raw numbers only"):
+        ttmbench.compare(one)
+    with pytest.raises(DataError, match="no values of groups to compare; its run needs log_samples"):
+        ttmbench.compare(one, REFERENCE / "first.json")
+
+
+def test_compare_sets_a_run_beside_what_was_adapted_in_it():
+    result = run("tiny-clip", ttm={"iterations": 1, "epochs": 1})
+    rows = ttmbench.compare(result, metrics=["group_match"])
+    assert [row["filter"] for row in rows] == ["none>ttm"]
+    assert rows == ttmbench.compare(result, result, filters=("none", "ttm"), metrics=["group_match"])
+
+
+# --- scores --------------------------------------------------------------------------------------------------
+
+TWO = [[[2.0, 1.0], [0.0, 3.0]], [[1.0, 2.0], [0.0, 0.5]]]  # the first group is right in every way
+
+
+def test_an_array_of_scores_has_every_metric():
+    result = ttmbench.score(TWO)
+    expected = {"text_score": 0.5, "image_score": 0.5, "group_score": 0.5, "group_match": 0.5, "individual_match": 0.75}
+    assert {name: result.results["scores"][f"{name},none"] for name in expected} == expected
+    assert result.results["scores"]["global_assignment_accuracy,none"] is None
+    assert result["datasets"]["scores"]["shape"] == [2, 2] and result["n-samples"]["scores"]["effective"] == 2
+    assert result.scores["scores"]["none"][0].groups.tolist() == TWO
+    pairs = np.eye(4)
+    assert ttmbench.score(TWO, all_pairs=pairs).results["scores"]["global_assignment_accuracy,none"] == 1.0
+
+
+def test_scores_of_a_task_have_its_shape_and_size(tmp_path):
+    draws = np.random.default_rng(0).normal(size=(400, 2, 2)).astype(np.float32)
+    result = ttmbench.score(draws, "winoground", model_name="noise")
+    assert result.model_name == "noise" and list(result.results) == ["winoground"]
+    file = tmp_path / "noise.npz"
+    np.savez(file, scores=draws)
+    from_file = ttmbench.score(file, "winoground")
+    assert from_file.results == result.results and from_file.model_name == "noise"
+    assert ttmbench.score(draws[:7], "winoground", limit=7)["n-samples"]["winoground"]["effective"] == 7
+    image = np.zeros((8, 8, 3), np.uint8)
+    task = ttmbench.Task.from_groups([[image, image]] * 2, [["a", "b"]] * 2, name="mine", metrics=["group_match"])
+    np.savez(tmp_path / "two.npz", scores=np.array(TWO))
+    own = ttmbench.score(TWO, task)
+    assert own.results == ttmbench.score(tmp_path / "two.npz", task).results
+    assert next(iter(own["ci"]["mine"])) == "group_match,none"
+
+
+@pytest.mark.parametrize(
+    ("scores", "settings", "error", "words"),
+    [
+        (np.zeros((3, 2)), {}, DataError, r"float64 \[3, 2\]; expected numbers \[groups, images, captions\]"),
+        (np.zeros((0, 2, 2)), {}, DataError, "expected numbers"),
+        ([[["a", "b"], ["c", "d"]]], {}, DataError, "expected numbers"),
+        (np.zeros((2, 3, 2)), {}, DataError, "1 <= images <= captions"),
+        (np.zeros((2, 2, 2)), {"task": "winoground"}, DataError, "has 2 groups, but task 'winoground' .* has 400"),
+        (np.zeros((2, 2, 3)), {"task": "winoground"}, DataError, r"needs \[groups, 2 images, 2 captions\]"),
+        (np.zeros((2, 2, 2)), {"task": "winogroud"}, UsageError, "did you mean 'winoground'"),
+        ([[[1, 2], [3, 4]], [[1, 2], [np.nan, 4]]], {}, DataError, "group 1 has a score that is no finite number"),
+        (np.zeros((1, 2, 2)), {"all_pairs": np.zeros((2, 3))}, DataError, r"of shape \[2, 2\], got \[2, 3\]"),
+        ("scores.npz", {}, UsageError, "a file of scores needs the task"),
+        ("absent.npz", {"task": "winoground"}, DataError, "absent.npz: cannot be read"),
+    ],
+)
+def test_scores_that_are_none_are_told(scores, settings, error, words):
+    with pytest.raises(error, match=words):
+        ttmbench.score(scores, **settings)
+
+
+# --- names ---------------------------------------------------------------------------------------------------
+
+
+def test_tasks_and_models_are_listed_by_name_tag_and_glob(tmp_path, folder_task):
+    everything = ttmbench.list_tasks()
+    assert "shapes_color" in everything and everything == sorted(everything)
+    assert {"shapes_color", "shapes_place"} <= set(ttmbench.list_tasks("shapes_*")) < set(everything)
+    assert "winoground" in ttmbench.list_tasks("compositional", "shapes_color") and ttmbench.list_tasks("nothing") == []
+    assert "mine" in ttmbench.list_tasks(include_path=[str(folder_task())])
+    models = ttmbench.list_models()
+    assert "tiny-clip" in models and models == sorted(models)
+    assert ttmbench.list_models("siglip*") == [name for name in models if name.startswith("siglip")] != []
+
+
+def test_every_name_that_is_exported_is_there_and_typed():
+    for name in ttmbench.__all__:
+        assert getattr(ttmbench, name) is not None, name
+    assert set(ttmbench._MODULE_OF) | set(ttmbench._MODULES) | {"__version__"} == set(ttmbench.__all__)
+    from ttmbench import protocols
+
+    public = {name for name, one in vars(protocols).items() if getattr(one, "_is_protocol", False)} - {"Protocol"}
+    assert public <= set(ttmbench.__all__)
+    from ttmbench import errors
+
+    kinds = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, Exception)}
+    assert kinds <= set(ttmbench.__all__)
+
+
+def test_names_and_scores_need_no_model_library():
+    program = (
+        "import sys, ttmbench\n"
+        "ttmbench.list_tasks('shapes_*'), ttmbench.list_models(), ttmbench.DataLocation, ttmbench.Task\n"
+        "repr(ttmbench.score([[[1.0, 0.0], [0.0, 1.0]]]))\n"
+        "sys.exit(str(sorted({'torch', 'transformers', 'open_clip', 'datasets', 'pandas'} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == "[]\n", done.stderr
