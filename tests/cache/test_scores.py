@@ -289,7 +289,8 @@ def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.cache.scores import ScoreStore
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.score_task import open_task
+    from ttmbench.evaluator.plan import RunContext, plan_task
+    from ttmbench.evaluator.score_task import score_task
     from ttmbench.plugins.registry import build_registry
 
     store = str(tmp_path / "store")
@@ -304,17 +305,9 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    opened = [
-        open_task(
-            registry,
-            config,
-            adapter,
-            find_task(registry, "shapes_color"),
-            with_parts=True,
-            run_store=ScoreStore(Path(store)),
-        )
-        for _ in range(2)
-    ]
+    context = RunContext(registry, config, adapter, store=ScoreStore(Path(store)))
+    plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
+    opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None
     assert np.array_equal(opened[0].parts.prior, opened[1].parts.prior)
     assert np.array_equal(opened[0].parts.conditional.groups, opened[1].parts.conditional.groups)

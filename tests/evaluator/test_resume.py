@@ -223,9 +223,9 @@ def run_tasks(monkeypatch) -> list[str]:
 
     real, names = evaluator.run_task, []
 
-    def run_task(registry, config, adapter, task, *rest):
+    def run_task(context, task, *rest):
         names.append(task.spec.task)
-        return real(registry, config, adapter, task, *rest)
+        return real(context, task, *rest)
 
     monkeypatch.setattr(evaluator, "run_task", run_task)
     return names
@@ -331,10 +331,10 @@ def failing(monkeypatch, task: str) -> None:
 
     real = evaluator.run_task
 
-    def run_task(registry, config, adapter, file, *rest):
+    def run_task(context, file, *rest):
         if file.spec.task == task:
             raise TtmbenchError("this one fails")
-        return real(registry, config, adapter, file, *rest)
+        return real(context, file, *rest)
 
     monkeypatch.setattr(evaluator, "run_task", run_task)
 

@@ -12,6 +12,7 @@ from PIL import Image
 
 from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
+from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
@@ -126,16 +127,18 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path):
 def test_the_model_is_left_as_it_was():
     """Analyses of several runs start each from the same weights: the same seed twice gives the same curve."""
     from ttmbench.config import RunConfig
+    from ttmbench.evaluator.plan import RunContext, plan_task
     from ttmbench.evaluator.run import make_adapter
-    from ttmbench.evaluator.score_task import open_task
+    from ttmbench.evaluator.score_task import score_task
     from ttmbench.evaluator.settings import task_settings
     from ttmbench.evaluator.task import adaptation
 
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})
-    task = REGISTRY.task("shapes_color")
+    task = find_task(REGISTRY, "shapes_color")
     adapter = make_adapter(REGISTRY, "tiny-clip", {}, {"device": "cpu"})
-    opened = open_task(REGISTRY, config, adapter, task)
-    stage = adaptation(REGISTRY, config, opened, task_settings(REGISTRY, config, task.spec))
+    context = RunContext(REGISTRY, config, adapter)
+    scored = score_task(plan_task(context, task), context)
+    stage = adaptation(scored, context, task_settings(REGISTRY, config, task.spec))
     asked = analysis.Question(replace(stage, seeds=[0, 0]), REGISTRY.metric("group_match"))
     curve = analysis.oracle(asked)["curves"]["ttm"]
     assert curve["metric"][0] == curve["metric"][1]

@@ -11,7 +11,8 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.score_task import open_task
+from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import check_config, model_settings, store_of, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
@@ -67,41 +68,35 @@ def _analyses(
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
-    store = store_of(config)
+    context = RunContext(registry, config, adapter, store=store_of(config))
     for task in tasks.values():
         settings = task_settings(registry, config, task.spec)
-        enlarge = settings.augment_scale if settings.augment and analysis in TRAINS else None
-        extra = _SUPERVISION if analysis == "supervision" else ()
-        with_parts = analysis == ALPHA
-        opened = open_task(
-            registry,
-            config,
-            adapter,
+        plan = plan_task(
+            context,
             task,
-            enlarge=enlarge,
-            extra_metrics=extra,
-            with_parts=with_parts,
-            with_stage=not with_parts,
-            run_store=store,
+            settings if analysis in TRAINS else None,
+            extra_metrics=_SUPERVISION if analysis == "supervision" else (),
+            with_inputs=analysis != ALPHA,
+            with_parts=analysis == ALPHA,
         )
+        scored = score_task(plan, context)
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
         said: dict[str, Any]
         if analysis == ALPHA:
-            assert opened.parts is not None, "parts were asked for"
+            assert scored.parts is not None, "parts were asked for"
             tuned = registry.metric("group_score")
-            metrics = {one.name: one for one in (*opened.metrics, tuned)}
+            metrics = {one.name: one for one in (*plan.metrics, tuned)}
             said = {
                 "metric": tuned.name,
                 "reads_labels": "to report; and one half's labels choose the alpha of the other half",
                 "hyperparameters": {},
                 "seeds": [config.seed],
-                "data": sweep(opened.parts, list(metrics.values()), tuned.name, config.seed),
+                "data": sweep(scored.parts, list(metrics.values()), tuned.name, config.seed),
             }
         else:
-            stage = adaptation(registry, config, opened, settings)
-            if analysis == "supervision":
-                opened_by_name = {one.name: one for one in opened.metrics}
-                stage = adaptation(registry, config, opened, settings, [opened_by_name[name] for name in _SUPERVISION])
+            by_name = {one.name: one for one in plan.metrics}
+            shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
+            stage = adaptation(scored, context, settings, shown)
             said = {
                 "metric": metric.name,
                 "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
@@ -117,9 +112,9 @@ def _analyses(
             "task": task.spec.task,
             "task_version": task.spec.version,
             "matching": task.spec.matching,
-            "n_groups": len(opened.raw.groups),
-            "source": opened.source,
-            "data_sha256": opened.fingerprint,
+            "n_groups": len(scored.raw.groups),
+            "source": scored.source,
+            "data_sha256": scored.fingerprint,
             "model_name": config.model_name,
             "model_info": model_info(adapter),
             **said,

@@ -6,14 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.config import RunConfig
-from ttmbench.data.task_file import TaskFile
+from ttmbench.evaluator.plan import RunContext, TaskPlan
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, ChoiceStyle
 from ttmbench.results.labels import split_key
-from ttmbench.scoring.batch_size import AtOnce
 from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
 from ttmbench.scoring.forced_choice.ask import Answered, Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
@@ -21,23 +18,17 @@ from ttmbench.scoring.forced_choice.summary import summarise_choices, unread_not
 from ttmbench.types import Group, GroupShape
 
 
-def run_choice_task(
-    registry: Registry,
-    config: RunConfig,
-    adapter: ChoiceScorer,
-    task: TaskFile,
-    samples: set[str] | None,
-    at_once: AtOnce,
-) -> TaskOutcome:
-    """Asks a task's forced choices; arguments and errors as for `ttmbench.evaluator.task.run_task`.
+def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
+    """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`.
 
     Returns:
         Numbers under the filter ``choice``, the answers as samples lines, and no score arrays.
     """
-    spec, clock = task.spec, time.perf_counter()
-    groups, source = load_data(registry, config, task, samples)
+    spec, config, clock = plan.spec, context.config, time.perf_counter()
+    adapter: ChoiceScorer = context.adapter
+    groups, source = load_data(context.registry, config, plan.task, context.samples)
     loaded = time.perf_counter()
-    answered = ask_choices(adapter, groups, at_once, config.seed)
+    answered = ask_choices(adapter, groups, context.batch_sizer, config.seed)
     asked = time.perf_counter()
     style = adapter.choice_style
     orders = 1 if style.order == "random" else 2
@@ -54,7 +45,7 @@ def run_choice_task(
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
     return TaskOutcome(
         spec=spec,
-        metrics=[registry.metric(split_key(key)[0]) for key in summary.tracks],
+        metrics=[context.registry.metric(split_key(key)[0]) for key in summary.tracks],
         groups=groups,
         source=source,
         fingerprint=answered.fingerprint,

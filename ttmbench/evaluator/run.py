@@ -23,6 +23,7 @@ from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import Place, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
@@ -35,7 +36,7 @@ from ttmbench.evaluator.settings import (
     task_settings,
     tasks_of,
 )
-from ttmbench.evaluator.task import Shared, run_task
+from ttmbench.evaluator.task import run_task
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
@@ -252,14 +253,13 @@ class _Work:
             remark = remark_on_files(adapter)
             if remark is not None:
                 complain(remark)
-            shared = Shared(
-                self.samples, folders, self.store, AtOnce.for_run(config.batch_size, adapter, config.deterministic)
-            )
+            sizer = AtOnce.for_run(config.batch_size, adapter, config.deterministic)
+            context = RunContext(self.registry, config, adapter, self.samples, self.store, sizer, folders)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
-                    self._task(name, adapter, place, shared)
+                    self._task(name, place, context)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
@@ -291,15 +291,13 @@ class _Work:
             complain(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None
 
-    def _task(self, name: str, adapter: Any, place: Place | None, shared: Shared) -> None:
+    def _task(self, name: str, place: Place | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
             with blaming(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
-                outcome = run_task(
-                    self.registry, config, adapter, self.chosen[name], self.settings[name], shared, state
-                )
+                outcome = run_task(context, self.chosen[name], self.settings[name], state)
                 record.outcomes[name] = outcome
                 if outcome.failure is not None:
                     raise outcome.failure

@@ -1,10 +1,10 @@
-"""From a task file to scored inputs: data read, prepared for the model and scored once, as every command needs it."""
+"""From the plan of a task to its raw scores: data read, prepared for the model, scored once in one of three ways."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, during
-from ttmbench.evaluator.adapters import can_adapt, only_chooses
+from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.protocols import PreparedPairScorer, StoredFeatures
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import check_finite
 from ttmbench.scoring.fingerprint import Fingerprint
@@ -29,18 +28,17 @@ from ttmbench.scoring.prepare import prepare, stored
 from ttmbench.scoring.prepared_pairs import score_streaming
 from ttmbench.scoring.prepared_task import Stage
 from ttmbench.scoring.refusals import settle_refusals
-from ttmbench.types import Group, GroupShape, ImageRef, MetricSpec, Scores
+from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
 DECODED = 64  # pictures held decoded at a time, while they are prepared
 
 
 @dataclass(frozen=True)
-class OpenTask:
+class ScoredTask:
     """A task with its data and the model's scores.
 
     Attributes:
-        spec: the task.
-        metrics: that it asks for.
+        plan: the task, and what was decided about it.
         groups: in the order of the scores.
         source: where the data came from.
         fingerprint: digest of decoded pixels and captions, or of stored features.
@@ -52,8 +50,7 @@ class OpenTask:
         from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
     """
 
-    spec: TaskSpec
-    metrics: list[MetricSpec]
+    plan: TaskPlan
     groups: list[Group]
     source: dict[str, Any]
     fingerprint: str
@@ -65,34 +62,45 @@ class OpenTask:
     from_store: dict[str, Any] | None = None
 
 
-def open_task(
-    registry: Registry,
-    config: RunConfig,
-    adapter: Any,
-    task: TaskFile,
-    *,
-    samples: set[str] | None = None,
-    enlarge: float | None = None,
-    extra_metrics: Sequence[str] = (),
-    with_parts: bool = False,
-    with_stage: bool = False,
-    run_store: ScoreStore | None = None,
-    at_once: AtOnce | None = None,
-) -> OpenTask:
+@dataclass(frozen=True)
+class _Raw:
+    """What a way of scoring gives: scores, the prepared inputs if it made any, and the parts of debiased scores."""
+
+    scores: Scores
+    stage: Stage | None = None
+    parts: Likelihoods | None = None
+
+
+@dataclass
+class _Laps:
+    """Wall time of one step after the other."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    clock: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, step: str) -> None:
+        now = time.perf_counter()
+        self.seconds[step], self.clock = now - self.clock, now
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The groups of a task, where they came from, what the store knows of them; or features with their fingerprint."""
+
+    groups: list[Group]
+    source: dict[str, Any]
+    store: TaskStore
+    laps: _Laps
+    features: Prepared | None = None
+    fingerprint: str | None = None
+
+
+def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     """Reads a task's data and scores it, or takes the scores that an earlier run kept.
 
     Args:
-        registry: metrics and sources.
-        config: the run.
-        adapter: the model.
-        task: the task.
-        samples: ids of the groups to use; None for all.
-        enlarge: also keep the images so many times as large, for augmentation.
-        extra_metrics: to compute beside the task's own.
-        with_parts: also keep log P(t|i) and log P(t) apart, of a model that has both, whatever its alpha.
-        with_stage: the test-time stage follows, so the inputs are prepared even if the scores are there.
-        run_store: where scores are kept; None to keep none.
-        at_once: how much the model takes at a time; by default what the configuration says.
+        plan: the task.
+        context: model, configuration and store.
 
     Returns:
         Data and scores.
@@ -102,96 +110,114 @@ def open_task(
         TtmbenchError: the model gave no usable scores.
         UsageError: the model has no scores.
     """
-    if only_chooses(adapter):
-        raise UsageError(f"model {config.model} answers in words and has no scores; only `run` can evaluate it")
-    spec, clock = task.spec, time.perf_counter()
-    metrics = [registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
-    all_pairs = spec.is_global or any(metric.scope == "global" for metric in metrics)
-    at_once = at_once or AtOnce.for_run(config.batch_size, adapter, config.deterministic)
-    seconds: dict[str, float] = {}
-
-    def lap(step: str) -> None:
-        nonlocal clock
-        seconds[step], clock = time.perf_counter() - clock, time.perf_counter()
-
-    def stage_of(prepared: Prepared) -> Stage:
-        return Stage(adapter, prepared, at_once, spec.is_global, all_pairs)
-
-    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
-        prepared, fingerprint = _stored(adapter, config, spec)
-        groups, source = _nameless_groups(len(prepared.rows.images), spec.shape), {"kind": "stored_features"}
-        lap("load")
-        features = stage_of(prepared)
-        raw = features.score()
-        lap("score")
-        check_finite(raw.groups, groups)
-        return OpenTask(spec, metrics, groups, source, fingerprint, features, raw, seconds)
-
+    if plan.way == "choices":
+        raise UsageError(f"model {context.config.model} answers in words and has no scores; only `run` can evaluate it")
     with during("load"):
-        groups, source = load_data(registry, config, task, samples)
-    lap("load")
-    adapts = with_stage or (config.adapts and can_adapt(adapter))
-    in_memory = isinstance(adapter, DualEncoder) or (config.adapts and can_adapt(adapter))
-    prior = None if in_memory else _prior(adapter, with_parts)
-    store = TaskStore(run_store, adapter, spec, groups, all_pairs, prior)
+        data = _load(plan, context)
+    found = _SCORE[plan.way](plan, data, context)
+    data.laps("score")
+    with during("score"):
+        raw, notes = settle_refusals(context.adapter, found.scores, data.groups)
+        _check_finite(raw, data.groups, plan.spec.shape)
+    return ScoredTask(
+        plan=plan,
+        groups=data.groups,
+        source=data.source,
+        from_store=data.store.keep(raw, found.parts, context.config.model_name),
+        fingerprint=data.fingerprint or data.store.data.hexdigest(),
+        stage=found.stage,
+        raw=raw,
+        seconds=data.laps.seconds,
+        parts=found.parts,
+        notes=tuple(notes),
+    )
+
+
+def _load(plan: TaskPlan, context: RunContext) -> _Data:
+    """The groups of a task; those of stored features are the file's rows, of which the store keeps nothing."""
+    laps, features, fingerprint, kept_in = _Laps(), None, None, context.store
+    if plan.way == "stored_features":
+        features, fingerprint = _stored(context.adapter, context.config, plan.spec)
+        groups = _nameless_groups(len(features.rows.images), plan.spec.shape)
+        source, kept_in = {"kind": "stored_features"}, None
+    else:
+        groups, source = load_data(context.registry, context.config, plan.task, context.samples)
+    laps("load")
+    store = TaskStore(kept_in, context.adapter, plan.spec, groups, plan.all_pairs, plan.prior)
+    return _Data(groups, source, store, laps, features, fingerprint)
+
+
+def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
+    """Features from a file: nothing is left to prepare."""
+    assert data.features is not None, "features are loaded in place of groups"
+    stage = _stage(plan, context, data.features)
+    with during("score"):
+        return _Raw(stage.score(), stage)
+
+
+def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
+    """Every input prepared once and held in memory: dual encoders, and models that are adapted to the task."""
+    store = data.store
     # Preparing recognises the data too, so it comes first where it is needed in any case, or nothing is kept yet.
-    late = in_memory and (adapts or not store.may_have)
-    if store.on and not late:
-        store.look_up()
-        lap("look_up")
+    prepare_first = plan.needs_inputs or not store.may_have
+    if not prepare_first:
+        _look_up(data)
     stage: Stage | None = None
-    parts: Likelihoods | None = None
-    if in_memory and store.kept is None:
+    if store.kept is None:
         with during("prepare"):
-            prepared, _ = prepare(adapter, groups, DECODED, enlarge, store.data, store.pictures)
-        lap("prepare")
-        stage = stage_of(prepared)
-    if late:
+            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, store.data, store.pictures)
+        data.laps("prepare")
+        stage = _stage(plan, context, prepared)
+    if prepare_first:
         store.look_up()
     with during("score"):
         if store.kept is not None:
-            raw, parts = store.kept.raw, store.kept.parts
-        elif stage is not None:
-            raw = stage.score(store.blocks)
-        else:
-            raw, parts = _score_pairs(adapter, groups, at_once, all_pairs, prior, store)
-        lap("score")
-        raw, notes = settle_refusals(adapter, raw, groups)
-        check_finite(raw.groups, groups)
+            return _Raw(store.kept.raw, stage, store.kept.parts)
+        assert stage is not None, "what is not kept was prepared"
+        return _Raw(stage.score(store.blocks), stage)
+
+
+def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
+    """Pair by pair, each picture opened when its pairs come; log P(t) is taken off if the model has one."""
+    store, adapter, at_once = data.store, context.adapter, context.batch_sizer
+    _look_up(data)
+    with during("score"):
+        if store.kept is not None:
+            return _Raw(store.kept.raw, parts=store.kept.parts)
+        if not isinstance(adapter, PreparedPairScorer):
+            return _Raw(score_with_pairs(adapter, data.groups, at_once, plan.all_pairs, store.data, store.blocks)[0])
+        prior = plan.prior
+        every = plan.all_pairs or (prior is not None and prior.prior == "test_images")
+        table, _ = score_streaming(adapter, data.groups, at_once, every, store.data, store.pictures, store.blocks)
+        if prior is None:
+            return _Raw(table.scores(plan.all_pairs))
+        parts = likelihoods(prior, data.groups, table, plan.all_pairs)
+        return _Raw(parts.debiased(prior.alpha), parts=parts)
+
+
+_SCORE: dict[str, Callable[[TaskPlan, _Data, RunContext], _Raw]] = {
+    "stored_features": _score_stored_features,
+    "prepared": _score_prepared,
+    "pairs": _score_pairs,
+}
+
+
+def _look_up(data: _Data) -> None:
+    if data.store.on:
+        data.store.look_up()
+        data.laps("look_up")
+
+
+def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> Stage:
+    return Stage(context.adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
+
+
+def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:
+    check_finite(raw.groups, groups)
     if raw.all_pairs is not None and not np.isfinite(raw.all_pairs).all():
         image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
-        group_id = groups[image // spec.shape.images].group_id
+        group_id = groups[image // shape.images].group_id
         raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
-    from_store = store.keep(raw, parts, config.model_name)
-    fingerprint = store.data.hexdigest()
-    return OpenTask(spec, metrics, groups, source, fingerprint, stage, raw, seconds, parts, tuple(notes), from_store)
-
-
-def _score_pairs(
-    adapter: Any,
-    groups: Sequence[Group],
-    at_once: AtOnce,
-    all_pairs: bool,
-    prior: Debiasable | None,
-    store: TaskStore,
-) -> tuple[Scores, Likelihoods | None]:
-    """Scores of a model that sees pairs, and the parts of which they were debiased; completes the fingerprint."""
-    data, blocks = store.data, store.blocks
-    if not isinstance(adapter, PreparedPairScorer):
-        return score_with_pairs(adapter, groups, at_once, all_pairs, data, blocks)[0], None
-    every = all_pairs or (prior is not None and prior.prior == "test_images")
-    table, _ = score_streaming(adapter, groups, at_once, every, data, store.pictures, blocks)
-    if prior is None:
-        return table.scores(all_pairs), None
-    parts = likelihoods(prior, groups, table, all_pairs)
-    return parts.debiased(prior.alpha), parts
-
-
-def _prior(adapter: Any, with_parts: bool) -> Debiasable | None:
-    """Where log P(t) comes from; None if it is not taken off."""
-    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
-        return None
-    return adapter if adapter.alpha != 0 or with_parts else None
 
 
 def _stored(adapter: StoredFeatures, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
@@ -228,7 +254,7 @@ def data_fingerprint(
     samples: set[str] | None,
     run_store: ScoreStore | None,
 ) -> str:
-    """The fingerprint that `open_task` would find of the data as they are now, without a model at work.
+    """The fingerprint that `score_task` would find of the data as they are now, without a model at work.
 
     Pictures whose files were decoded before are recognised by the store, if there is one.
 
@@ -246,7 +272,7 @@ def data_fingerprint(
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
-    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+    if way_of(adapter) == "stored_features":
         return _stored(adapter, config, task.spec)[1]
     pixels = None if run_store is None else run_store.pixels(task.spec.task)
     found = Fingerprint(load_data(registry, config, task, samples)[0], pixels)

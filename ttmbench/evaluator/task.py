@@ -1,86 +1,67 @@
-"""One task of a run: load, score, and on request the test-time stage in all its variants."""
+"""One task of a run: planned, scored, and on request adapted to in all the variants that the run asks for."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
-from ttmbench.cache.scores import ScoreStore
-from ttmbench.config import RunConfig, TTMConfig
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.config import TTMConfig
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, during
-from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
-from ttmbench.evaluator.blindness import blind_note
 from ttmbench.evaluator.forced_choice import run_choice_task
+from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
-from ttmbench.evaluator.score_task import OpenTask, open_task
-from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import Blind, Reporting, Savable
+from ttmbench.evaluator.score_task import ScoredTask, score_task
+from ttmbench.protocols import Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
-from ttmbench.results.summary import summarise
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.results.summary import Summary, summarise
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, Ran
-from ttmbench.types import MetricSpec, Scores
-
-Folders = Mapping[tuple[str, int], Path]
-"""(task, seed) -> where the adapted model goes."""
-
-
-@dataclass
-class _Numbers:
-    """What a task has given so far."""
-
-    scores: dict[str, list[Scores]]
-    subsets: dict[str, list[int]] = field(default_factory=dict)
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+from ttmbench.types import GroupShape, MetricSpec, Scores
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What the tasks of a run share.
+class _Done:
+    """A variant of the test-time stage that is over.
 
     Attributes:
-        samples: ids of the groups to use; None for all.
-        folders: where adapted models go; empty if they are not kept.
-        store: where raw scores are kept; None to keep none.
-        at_once: how much the model takes at a time; learnt from one task to the next.
+        name: of its column.
+        ran: what it gave.
+        seconds: wall time.
     """
 
-    samples: set[str] | None
-    folders: Folders
-    store: ScoreStore | None
-    at_once: AtOnce
+    name: str
+    ran: Ran
+    seconds: float
+
+    @property
+    def scores(self) -> dict[str, list[Scores]]:
+        """Column -> score arrays; held-out groups have a column of their scores before training, too."""
+        before = {} if self.ran.raw is None else {HOLDOUT_RAW: [self.ran.raw]}
+        return {**before, self.name: self.ran.scores}
+
+    @property
+    def subsets(self) -> dict[str, list[int]]:
+        """Column -> positions of the groups that its scores are of, where these are not all."""
+        return {} if self.ran.held is None else {name: list(self.ran.held) for name in self.scores}
 
 
-def run_task(
-    registry: Registry,
-    config: RunConfig,
-    adapter: Any,
-    task: TaskFile,
-    settings: TTMConfig,
-    shared: Shared,
-    state: Path | None = None,
-) -> TaskOutcome:
+def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Path | None = None) -> TaskOutcome:
     """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
 
     Args:
-        registry: metrics, sources and hooks.
-        config: the run.
-        adapter: the model.
+        context: the run and its model.
         task: the task.
         settings: of the test-time stage, resolved for this model and task.
-        shared: with the other tasks of the run.
         state: folder for what a stopped run goes on from; None to keep nothing.
 
     Returns:
@@ -89,150 +70,135 @@ def run_task(
     Raises:
         DataError: data out of reach, or not what the task file says.
         TtmbenchError: the model gave no usable scores.
+        UsageError: the model cannot be adapted to this task.
     """
+    adapter, config = context.adapter, context.config
     _notes_of(adapter)  # those of a task that failed are not this one's
-    if only_chooses(adapter):
-        outcome = run_choice_task(registry, config, adapter, task, shared.samples, shared.at_once)
+    plan = plan_task(context, task, settings)
+    spec, metrics = plan.spec, plan.metrics
+    if plan.way == "choices":
+        outcome = run_choice_task(plan, context)
         outcome.notes.extend(_notes_of(adapter))
-        registry.plugins.notify(
-            "ttmbench_task_scored",
-            task=task.spec.task,
-            filter=CHOICE,
-            results=outcome.summary.results,
-            tracks=outcome.summary.tracks,
-        )
+        _notify(context, spec.task, CHOICE, outcome.summary)
         return outcome
-    adapts = config.adapts and can_adapt(adapter)
-    if adapts and task.spec.is_global and learns_from_pairs(adapter):
-        raise UsageError(
-            f"model {config.model} learns which pairs inside a group match, and task '{task.spec.task}' is matched "
-            "globally, without groups; use a task inside groups, or leave the test-time stage out"
-        )
-    enlarge = settings.augment_scale if adapts and settings.augment else None
-    opened = open_task(
-        registry,
-        config,
-        adapter,
-        task,
-        samples=shared.samples,
-        enlarge=enlarge,
-        run_store=shared.store,
-        at_once=shared.at_once,
-    )
-    spec, metrics = opened.spec, opened.metrics
-    numbers = _Numbers({RAW: [opened.raw]}, seconds=opened.seconds)
-    _notify_scored(registry, config, spec, metrics, RAW, numbers.scores)
-    notes: list[str] = [*opened.notes, *_notes_of(adapter)]
-    if config.adapts and not adapts:
+    scored = score_task(plan, context)
+    _notify_scored(context, scored, {RAW: [scored.raw]})
+    notes = [*scored.notes, *_notes_of(adapter)]
+    done: list[_Done] = []
+    failure: Exception | None = None
+    if plan.adapts:
+        try:
+            for one in _variants(scored, context, settings, TaskCheckpoint(state, scored.fingerprint)):
+                done.append(one)
+                _notify_scored(context, scored, one.scores)
+        except Exception as error:
+            failure = error
+    elif config.adapts:
         notes.append(
             f"model {config.model} cannot be adapted (it has no matching_loss or pair_loss), so there are raw and "
             "SimpleMatch numbers only"
         )
-    failure: Exception | None = None
-    if adapts:
-        stage = adaptation(registry, config, opened, settings)
-        stage = replace(stage, checkpoint=TaskCheckpoint(state, opened.fingerprint))
-        try:
-            _adapt(stage, config, numbers, _saver(adapter, config, spec, opened.fingerprint, shared.folders))
-        except Exception as error:
-            failure = error
-    summary = summarise(numbers.scores, metrics, config.bootstrap_iters, config.seed, config.interval)
-    if isinstance(adapter, Blind) and adapter.blind:
-        notes.append(blind_note(spec.shape, summary))
+    scores = {RAW: [scored.raw]} | {name: arrays for one in done for name, arrays in one.scores.items()}
+    subsets = {name: held for one in done for name, held in one.subsets.items()}
+    summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval)
+    if plan.blind:
+        notes.append(_blind_note(spec.shape, summary))
     return TaskOutcome(
         spec=spec,
         metrics=metrics,
-        groups=opened.groups,
-        source=opened.source,
-        fingerprint=opened.fingerprint,
-        scores=numbers.scores,
+        groups=scored.groups,
+        source=scored.source,
+        fingerprint=scored.fingerprint,
+        scores=scores,
         summary=summary,
-        records=numbers.records,
+        records=_records(done),
         notes=notes,
-        seconds=numbers.seconds,
-        subsets=numbers.subsets,
-        breakdowns=breakdowns(opened.groups, numbers.scores, metrics, numbers.subsets),
+        seconds=scored.seconds | {one.name: one.seconds for one in done},
+        subsets=subsets,
+        breakdowns=breakdowns(scored.groups, scores, metrics, subsets),
         failure=failure,
-        from_store=opened.from_store,
+        from_store=scored.from_store,
     )
+
+
+def adaptation(
+    scored: ScoredTask, context: RunContext, settings: TTMConfig, metrics: Sequence[MetricSpec] | None = None
+) -> Adaptation:
+    """The test-time stage of a scored task, as the run configures it; ``metrics`` in place of the task's own."""
+    assert scored.stage is not None, "only what was prepared as a whole can be adapted"
+    return Adaptation(
+        context.registry,
+        scored.plan.spec,
+        scored.stage,
+        scored.raw,
+        settings,
+        context.config.ttm_preset,
+        scored.plan.metrics if metrics is None else metrics,
+        context.config.run_seeds,
+        context.config.seed,
+    )
+
+
+def _variants(
+    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint
+) -> Iterator[_Done]:
+    """Every variant of the test-time stage that the run asks for, in the order of the columns, as each is over."""
+    config, save = context.config, _saver(scored, context)
+    stage = replace(adaptation(scored, context, settings), checkpoint=checkpoint)
+    wanted: list[tuple[str, Callable[[], Ran]]] = []
+    if config.simple_match:
+        kept = None if config.ttm else save
+        wanted.append((SIMPLE_MATCH, lambda: stage.simple_match(kept)))
+    if config.ttm:
+        wanted.append((TTM, lambda: stage.ttm(audit=config.audit_labels, finished=save)))
+        wanted += [(name, lambda name=name: stage.control(name)) for name in config.ttm_controls]  # type: ignore[misc]
+        if config.ttm_holdout is not None:
+            share = config.ttm_holdout
+            wanted.append((HOLDOUT, lambda: stage.holdout(share)))
+    if config.oracle:
+        wanted.append((ORACLE, stage.oracle))
+    for name, variant in wanted:
+        clock = time.perf_counter()
+        with during(name):
+            ran = variant()
+        yield _Done(name, ran, time.perf_counter() - clock)
+
+
+def _records(done: Sequence[_Done]) -> dict[str, dict[str, Any]]:
+    """The document's records of the variants: controls and held-out groups stand in TTM's."""
+    records: dict[str, dict[str, Any]] = {}
+    for one in done:
+        if one.name in _RECORD_OF:
+            records[_RECORD_OF[one.name]] = dict(one.ran.record)
+        elif one.name == HOLDOUT:
+            records["ttm"]["holdout"] = one.ran.record
+        else:
+            records["ttm"].setdefault("controls", {})[one.name] = one.ran.record
+    return records
+
+
+_RECORD_OF = {SIMPLE_MATCH: "simple_match", TTM: "ttm", ORACLE: "oracle"}
 
 
 def _notes_of(adapter: Any) -> list[str]:
     return adapter.take_notes() if isinstance(adapter, Reporting) else []
 
 
-def adaptation(
-    registry: Registry,
-    config: RunConfig,
-    opened: OpenTask,
-    settings: TTMConfig,
-    metrics: Sequence[MetricSpec] | None = None,
-) -> Adaptation:
-    """The test-time stage of an open task, as the run configures it; ``metrics`` in place of the task's own."""
-    assert opened.stage is not None, "only what was prepared as a whole can be adapted"
-    return Adaptation(
-        registry,
-        opened.spec,
-        opened.stage,
-        opened.raw,
-        settings,
-        config.ttm_preset,
-        opened.metrics if metrics is None else metrics,
-        config.run_seeds,
-        config.seed,
-    )
-
-
-def _adapt(stage: Adaptation, config: RunConfig, numbers: _Numbers, save: Callable[..., None] | None) -> None:
-    """Every variant of the test-time stage that the run asks for, in the order of the columns."""
-
-    def keep(name: str, variant: Callable[[], Ran]) -> dict[str, Any]:
-        clock = time.perf_counter()
-        with during(name):
-            ran = variant()
-        numbers.seconds[name] = time.perf_counter() - clock
-        numbers.scores[name] = ran.scores
-        _notify_scored(stage.registry, config, stage.spec, stage.metrics, name, numbers.scores)
-        return ran.record
-
-    if config.simple_match:
-        kept = None if config.ttm else save
-        numbers.records["simple_match"] = keep(SIMPLE_MATCH, lambda: stage.simple_match(kept))
-    if config.ttm:
-        record = keep(TTM, lambda: stage.ttm(audit=config.audit_labels, finished=save))
-        numbers.records["ttm"] = record
-        for control in config.ttm_controls:
-            record.setdefault("controls", {})[control] = keep(control, lambda name=control: stage.control(name))  # type: ignore[misc]
-        if config.ttm_holdout is not None:
-            clock = time.perf_counter()
-            with during(HOLDOUT):
-                ran, raw, held = stage.holdout(config.ttm_holdout)
-            numbers.seconds[HOLDOUT] = time.perf_counter() - clock
-            record["holdout"] = ran.record
-            for name, scores in ((HOLDOUT_RAW, [raw]), (HOLDOUT, ran.scores)):
-                numbers.scores[name] = scores
-                numbers.subsets[name] = held.tolist()
-                _notify_scored(stage.registry, config, stage.spec, stage.metrics, name, numbers.scores)
-    if config.oracle:
-        numbers.records["oracle"] = keep(ORACLE, stage.oracle)
-
-
-def _saver(
-    adapter: Any, config: RunConfig, spec: TaskSpec, fingerprint: str, folders: Folders
-) -> Callable[[int, dict[str, Any]], None] | None:
+def _saver(scored: ScoredTask, context: RunContext) -> Callable[[int, dict[str, Any]], None] | None:
     """What writes the adapted model of a seed; None if none is to be kept."""
-    if not folders:
+    adapter, config, spec = context.adapter, context.config, scored.plan.spec
+    if not context.folders:
         return None
     if not isinstance(adapter, Savable):
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
     def save(seed: int, about: dict[str, Any]) -> None:
-        folder = folders[spec.task, seed]
+        folder = context.folders[spec.task, seed]
         card = {
             "model": config.model_name,
             "task": spec.task,
             "task_version": spec.version,
-            "data_sha256": fingerprint,
+            "data_sha256": scored.fingerprint,
             "seed": seed,
             "ttmbench": __version__,
             **about,
@@ -248,17 +214,37 @@ def _saver(
     return save
 
 
-def _notify_scored(
-    registry: Registry,
-    config: RunConfig,
-    spec: TaskSpec,
-    metrics: Sequence[MetricSpec],
-    name: str,
-    scores: Mapping[str, list[Scores]],
-) -> None:
-    if not registry.plugins.listens("ttmbench_task_scored"):
+def _notify_scored(context: RunContext, scored: ScoredTask, columns: dict[str, list[Scores]]) -> None:
+    if not context.registry.plugins.listens("ttmbench_task_scored"):
         return
-    summary = summarise({name: scores[name]}, metrics, 0, config.seed)
-    registry.plugins.notify(
-        "ttmbench_task_scored", task=spec.task, filter=name, results=summary.results, tracks=summary.tracks
+    for name, scores in columns.items():
+        summary = summarise({name: scores}, scored.plan.metrics, 0, context.config.seed)
+        _notify(context, scored.plan.spec.task, name, summary)
+
+
+def _notify(context: RunContext, task: str, name: str, summary: Summary) -> None:
+    context.registry.plugins.notify(
+        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=summary.tracks
+    )
+
+
+def _blind_note(shape: GroupShape, summary: Summary) -> str:
+    """What the numbers of a scorer that never sees the picture say of a task: how much its captions alone give away.
+
+    With one image per group, a blind scorer's number beside chance is what language alone gives. With several, every
+    image has the same scores: only one of them can prefer its own caption, and images and matchings tie.
+    """
+    if shape.images > 1:
+        return (
+            f"the scorer never sees a picture: in {shape} groups all images get equal scores, so text, image and group "
+            "score and group match are 0 by construction; a task of this shape cannot be solved by its captions alone"
+        )
+    value, chance = summary.results.get(f"text_score,{RAW}"), summary.chance.get("text_score")
+    if value is None or chance is None:
+        value, chance = summary.results.get(f"group_match,{RAW}"), summary.chance.get("group_match")
+    if value is None or chance is None:
+        return "the scorer never sees a picture"
+    return (
+        f"the scorer never sees a picture, and is right in {100 * value:.2f} % of the groups, "
+        f"{100 * (value - chance):+.2f} points from chance: so much do the captions alone give away"
     )

@@ -41,10 +41,14 @@ class Ran:
     Attributes:
         scores: that each seed ends with.
         record: for the results document.
+        held: positions of the groups that the scores are of, where these are not all.
+        raw: scores of these groups before training.
     """
 
     scores: list[Scores]
     record: dict[str, Any]
+    held: tuple[int, ...] | None = None
+    raw: Scores | None = None
 
 
 @dataclass(frozen=True)
@@ -135,14 +139,14 @@ class Adaptation:
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
         return Ran(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 
-    def holdout(self, share: float) -> tuple[Ran, Scores, np.ndarray]:
+    def holdout(self, share: float) -> Ran:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
 
         Args:
             share: of the groups that are held out.
 
         Returns:
-            What it gives on the held-out groups, their raw scores, and their positions.
+            What it gives on the held-out groups.
 
         Raises:
             UsageError: the share leaves one side without groups.
@@ -167,7 +171,7 @@ class Adaptation:
             "seeds": list(self.seeds),
             "iterations": part._lines(runs),
         }
-        return Ran(_final(runs), record), raw_held, held
+        return Ran(_final(runs), record, tuple(held.tolist()), raw_held)
 
     def simple_match(self, finished: Finished | None = None) -> Ran:
         """SimpleMatch's overfitting step (section 3.1) for every seed."""

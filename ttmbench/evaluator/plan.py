@@ -1,0 +1,147 @@
+"""What a run does with a task, decided once: here, and nowhere after, the model is asked what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ttmbench.cache.scores import ScoreStore
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
+from ttmbench.plugins.registry import Registry
+from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.types import MetricSpec
+
+Folders = Mapping[tuple[str, int], Path]
+"""(task, seed) -> where the adapted model goes."""
+
+Way = Literal["choices", "stored_features", "prepared", "pairs"]
+"""How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
+dual encoder or a model that is adapted; or pictures are opened as their pairs come."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What the tasks of a run share.
+
+    Attributes:
+        registry: metrics, sources and hooks.
+        config: the run.
+        adapter: the model.
+        samples: ids of the groups to use; None for all.
+        store: where raw scores are kept; None to keep none.
+        at_once: how much the model takes at a time, learnt from one task to the next; None for what the run says.
+        folders: where adapted models go; empty if they are not kept.
+    """
+
+    registry: Registry
+    config: RunConfig
+    adapter: Any
+    samples: set[str] | None = None
+    store: ScoreStore | None = None
+    at_once: AtOnce | None = None
+    folders: Folders = field(default_factory=dict)
+
+    @property
+    def batch_sizer(self) -> AtOnce:
+        """How much the model takes at a time."""
+        return self.at_once or AtOnce.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One task of a run, as this model can do it.
+
+    Attributes:
+        task: the task file.
+        metrics: to compute.
+        all_pairs: whether every image meets every caption.
+        way: how the model meets the task.
+        adapts: whether the run adapts the model to the task.
+        needs_inputs: whether prepared inputs are wanted even if the scores are there: for the test-time stage.
+        prior: where log P(t) comes from; None if it is not taken off.
+        enlarge: also keep the images so many times as large, for augmentation.
+        blind: whether the model never sees a picture.
+    """
+
+    task: TaskFile
+    metrics: list[MetricSpec]
+    all_pairs: bool
+    way: Way
+    adapts: bool
+    needs_inputs: bool
+    prior: Debiasable | None
+    enlarge: float | None
+    blind: bool
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task."""
+        return self.task.spec
+
+
+def plan_task(
+    context: RunContext,
+    task: TaskFile,
+    settings: TTMConfig | None = None,
+    *,
+    extra_metrics: Sequence[str] = (),
+    with_inputs: bool = False,
+    with_parts: bool = False,
+) -> TaskPlan:
+    """Decides what is done with a task.
+
+    Args:
+        context: model and configuration.
+        task: the task.
+        settings: of training; None if nothing is trained.
+        extra_metrics: to compute beside the task's own.
+        with_inputs: prepared inputs are wanted whether the run adapts or not.
+        with_parts: log P(t|i) and log P(t) are wanted apart, of a model that has both, whatever its alpha.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: an unknown metric, or training that this task has no pairs for.
+    """
+    adapter, config, spec = context.adapter, context.config, task.spec
+    metrics = [context.registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
+    adapts = config.adapts and can_adapt(adapter)
+    if adapts and settings is not None and spec.is_global and learns_from_pairs(adapter):
+        raise UsageError(
+            f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
+            "globally, without groups; use a task inside groups, or leave the test-time stage out"
+        )
+    way = way_of(adapter, adapts)
+    return TaskPlan(
+        task=task,
+        metrics=metrics,
+        all_pairs=spec.is_global or any(metric.scope == "global" for metric in metrics),
+        way=way,
+        adapts=adapts,
+        needs_inputs=adapts or with_inputs,
+        prior=_prior(adapter, with_parts) if way == "pairs" else None,
+        enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
+        blind=isinstance(adapter, Blind) and adapter.blind,
+    )
+
+
+def way_of(adapter: Any, adapts: bool = False) -> Way:
+    """How a model meets a task; ``adapts`` says whether it is trained on the way."""
+    if only_chooses(adapter):
+        return "choices"
+    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+        return "stored_features"
+    return "prepared" if isinstance(adapter, DualEncoder) or adapts else "pairs"
+
+
+def _prior(adapter: Any, with_parts: bool) -> Debiasable | None:
+    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
+        return None
+    return adapter if adapter.alpha != 0 or with_parts else None
