@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow wheel oldest format
+.PHONY: check lint types test slow wheel oldest schema format
 
 check: lint types test
 
@@ -26,6 +26,10 @@ wheel:
 # In an environment of its own with every dependency at its lower bound; minutes, and gigabytes of packages.
 oldest:
 	$(PYTHON) scripts/oldest.py
+
+# The JSON Schema of results documents, after a change of ttmbench/results/document.py.
+schema:
+	$(PYTHON) scripts/docs/schema.py
 
 format:
 	$(PYTHON) -m ruff format .

@@ -770,7 +770,17 @@ def make_document(rng: random.Random) -> bytes:
         numbers[f"{metric}_stderr,none"] = 0.1
     document = {
         **{key: {} for key in schema("results")["required"]},
-        **{key: {"mine": {}} for key in ("ci", "chance", "ties", "configs", "higher_is_better", "datasets")},
+        **{key: {"mine": {}} for key in ("ci", "chance", "ties", "configs", "higher_is_better")},
+        "datasets": {
+            "mine": {
+                "source": {},
+                "revision": None,
+                "fingerprint": "ab",
+                "n_groups": GROUPS,
+                "shape": [2, 2],
+                "license": "MIT",
+            }
+        },
         "schema_version": "1.0",
         "status": "done",
         "track": "zero_shot",
@@ -788,7 +798,7 @@ def make_document(rng: random.Random) -> bytes:
         "oracle": {},
         "model_name": "tiny",
         "date": 1.7e9,
-        "artifacts": {"run_samples_mine.jsonl": {"kind": "samples", "bytes": 1}},
+        "artifacts": {"run_samples_mine.jsonl": {"kind": "samples", "sha256": "ab" * 32, "bytes": 1}},
     }
     return json.dumps(document).encode()
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.documents import whole_document
+from support.documents import DIGEST, whole_document
 
 from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
 from ttmbench._util import limits
@@ -438,7 +438,7 @@ def run_document(folder: Path, **changes: object) -> Path:
     document = whole_document(
         {"mine": {"group_match,none": 0.5, "group_match_stderr,none": 0.1}},
         tracks={"mine": {"group_match,none": "matching"}},
-        artifacts={"run_samples_mine.jsonl": {"kind": "samples"}},
+        artifacts={"run_samples_mine.jsonl": {"kind": "samples", "sha256": DIGEST, "bytes": 1}},
     )
     document.update(changes)
     folder.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import json
 import jsonschema
 import pandas as pd
 import pytest
+from support.documents import trained, whole_document
 
 import ttmbench
 from ttmbench.cli import main
@@ -24,25 +25,17 @@ def write(
 ):
     """A results document with the group match under some filters."""
     tracks = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
-    document = {key: {} for key in schema("results")["required"]} | {
-        **{key: {task: {}} for key in ("ci", "chance", "ties", "configs", "higher_is_better", "datasets")},
-        **{
-            "schema_version": "1.0",
-            "errors": [],
-            "git_hash": None,
-            "total_evaluation_time_seconds": 0.0,
-            "command": "",
-        },
-        "status": status,
-        "model_name": model,
-        "date": date,
-        "results": {task: {f"group_match,{one}": value for one in filters}},
-        "tracks": {task: {f"group_match,{one}": tracks[one] for one in filters}},
-        "versions": {task: version},
-        "n-samples": {task: {"original": 10, "effective": 10}},
-        "task_hashes": {task: data},
-        "ttm": {task: {"seeds": [0, 1]}},
-    }
+    document = whole_document(
+        {task: {f"group_match,{one}": value for one in filters}},
+        tracks={task: {f"group_match,{one}": tracks[one] for one in filters}},
+        status=status,
+        model_name=model,
+        date=date,
+        versions={task: version},
+        task_hashes={task: data},
+        ttm={task: trained()},
+    )
+    document["n-samples"] = {task: {"original": 10, "effective": 10}}
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document))

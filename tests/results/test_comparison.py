@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.documents import whole_document
+from support.documents import DIGEST, whole_document
 
 import ttmbench
 from ttmbench.cli import main
@@ -28,7 +28,7 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
                     lines.append({"group_id": f"g{group}", "filter": label, "seed_index": seed, "metrics": found})
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        artifacts[file.name] = {"kind": "samples"}
+        artifacts[file.name] = {"kind": "samples", "sha256": DIGEST, "bytes": 1}
     document = whole_document(
         {task: {} for task in values},
         model_name=model,

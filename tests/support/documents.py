@@ -1,32 +1,107 @@
-"""A results document as far as readers need one: every required key, and each task in every map that is by task."""
+"""Results documents for tests: the least that is whole, and one that has every key there is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench.results.files import schema
-
-BY_TASK = ("tracks", "ci", "chance", "ties", "configs", "higher_is_better", "datasets")
+DIGEST = "ab" * 32
 
 
 def whole_document(results: Mapping[str, Mapping[str, float]], **changes: Any) -> dict[str, Any]:
     """A document with these results, changed as said."""
+    dataset = {"source": {}, "revision": None, "fingerprint": "ab", "n_groups": 2, "shape": [2, 2], "license": "MIT"}
     return {
-        **{key: {} for key in schema("results")["required"]},
-        **{key: {task: {} for task in results} for key in BY_TASK},
         "schema_version": "1.0",
         "status": "done",
         "track": "zero_shot",
+        **{key: {task: {} for task in results} for key in ("tracks", "ci", "chance", "ties", "configs")},
         "results": dict(results),
+        "ttm": {},
+        "simple_match": {},
         "versions": dict.fromkeys(results, 1),
         "n-samples": {task: {"original": 2, "effective": 2} for task in results},
+        "higher_is_better": {task: {} for task in results},
         "task_hashes": dict.fromkeys(results, "ab"),
+        "datasets": {task: dict(dataset) for task in results},
+        "timing": {},
         "errors": [],
-        "git_hash": None,
+        "config": {},
         "model_name": "clip",
+        "model_info": {},
         "date": 1.7e9,
+        "git_hash": None,
+        "packages": {},
+        "hardware": {},
         "total_evaluation_time_seconds": 0.0,
         "command": "",
+        "artifacts": {},
         **changes,
+    }
+
+
+def trained(**changes: Any) -> dict[str, Any]:
+    """A record of TTM, changed as said."""
+    return {
+        "hyperparameters": {},
+        "preset": "auto",
+        "variant": "group",
+        "seeds": [0, 1],
+        "reported": "last iteration",
+        "notes": [],
+        "iterations": [],
+        **changes,
+    }
+
+
+def full_document() -> dict[str, Any]:
+    """A document that has every key of the schema, each once."""
+    iteration = {
+        **{"seed": 0, "iteration": 1, "threshold": 0.5, "selected": 1, "candidates": 2, "coverage": 0.5, "tied": 0},
+        **{"pseudo_label_accuracy": 1, "loss": [0.1], "learning_rate": 1e-5, "metrics": {"group_match": 0.5}},
+        "seconds": 0.1,
+    }
+    control = {"seeds": [0], "iterations": [iteration]}
+    difference = {
+        **{"task": "t", "metric": "group_match", "filter": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
+        **{"paired": True, "ci": [-0.1, 0.1], "p": 1.0, "p_holm": 1.0, "test": "mcnemar", "won": 1, "lost": 1},
+    }
+    document = whole_document({"t": {"group_match,none": 0.5, "group_match_stderr,none": None}})
+    document["datasets"]["t"]["from_store"] = {"key": "k", "date": "2026", "blocks": 1, "of": 2}
+    return document | {
+        "task_status": {"t": "done"},
+        "tracks": {"t": {"group_match,none": "matching"}},
+        "groups": {"d": {"group_match,none": 0.5}},
+        "group_subtasks": {"d": ["t"]},
+        "breakdowns": {"t": {"tag": {"value": {"groups": 1, "group_match,none": 0.5}}}},
+        "ci": {"t": {"group_match,none": [0.4, 0.6]}},
+        "chance": {"t": {"group_match": 0.5}},
+        "ties": {"t": {"group_match,none": 0}},
+        "ttm": {
+            "t": trained(
+                learning_rate={"value": 1e-5, "source": "stated", "note": None},
+                notes=["n"],
+                iterations=[iteration],
+                controls={"placebo": control},
+                holdout={**control, "share": 0.5, "adapted_groups": [0], "scored_groups": [1]},
+                audit_labels={"passed": True, "seeds": [0], "iterations": 1},
+            )
+        },
+        "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1]}},
+        "oracle": {"t": {**control, "reads_labels": True}},
+        "choice": {
+            "t": {
+                **{"asked": ["text", "image"], "orders": 1, "order": "both", "seed": 0, "side_by_side": False},
+                "prompts": {"text": "which?"},
+                "unread": [{"group_id": "g", "question": "q", "answer": None}],
+            }
+        },
+        "notes": {"t": ["n"]},
+        "n-shot": {"t": 0},
+        "timing": {"t": {"score": 0.1}},
+        "baseline": {"file": "f", "sha256": DIGEST, "model_name": "m", "rows": [difference], "refused": None},
+        "errors": [{"task": "t", "stage": "score", "type": "E", "message": "m"}],
+        "run_key": DIGEST,
+        "packages": {"numpy": "2"},
+        "artifacts": {"s.jsonl": {"kind": "samples", "sha256": DIGEST, "bytes": 1, "task": "t"}},
     }

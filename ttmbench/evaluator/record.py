@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import said
+from ttmbench._util.validation import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
@@ -20,6 +23,7 @@ from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates
+from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
@@ -126,13 +130,6 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
                 }
 
 
-# Keys of the results document that hold one entry a task: what `RunRecord.take_over` takes from an earlier run.
-PER_TASK = (
-    *("tracks", "results", "breakdowns", "ci", "chance", "ties", "ttm", "simple_match", "oracle", CHOICE, "notes"),
-    *("configs", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "datasets", "timing"),
-)
-
-
 class RunRecord:
     """Collects what a run learns and lays it out as the results document.
 
@@ -184,7 +181,7 @@ class RunRecord:
     def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
         """Takes over what an earlier run of the same command has of some tasks, and when it began."""
         for task in tasks:
-            self._earlier[task] = {key: document[key][task] for key in PER_TASK if task in document.get(key, {})}
+            self._earlier[task] = {key: document[key][task] for key in keys_by_task() if task in document.get(key, {})}
         self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in tasks)
         self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
         self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
@@ -226,14 +223,16 @@ class RunRecord:
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
         scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
+        _check(scrubbed)
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
-        """Every key of `PER_TASK`, its tasks in the order of the run; ``choice`` only where there is one."""
+        """What holds an entry a task, the tasks in the order of the run; ``choice`` only where there is one."""
         known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
-            key: {name: known[name][key] for name in order if name in known and key in known[name]} for key in PER_TASK
+            key: {name: known[name][key] for name in order if name in known and key in known[name]}
+            for key in keys_by_task()
         }
         return {key: entries for key, entries in found.items() if entries or key != CHOICE}
 
@@ -241,6 +240,15 @@ class RunRecord:
         failed = {error["task"] for error in self.errors}
         names = self._tasks or list(results)
         return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    """Refuses to write what no reader would take: a plugin's metric or a mistake of ours."""
+    try:
+        # What is a tuple here is a list in the file.
+        ResultsDocument.model_validate(document, strict=False)
+    except ValidationError as error:
+        raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
 def _entries(outcome: TaskOutcome) -> dict[str, Any]:

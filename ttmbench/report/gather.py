@@ -12,10 +12,9 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
+from ttmbench.results.files import file_digest
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact
-
-_NOT_AS_STATED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,7 @@ def gather(place: Path) -> Gathered:
     runs: list[Run] = []
     for path, document in sorted(found, key=lambda one: (str(one[1].get("model_name")), str(one[0]))):
         name = path.relative_to(folder).as_posix()
-        try:
-            runs.append(_run(len(runs) + 1, name, path, document))
-        except DataError as error:
-            skipped[name] = str(error)
-        except _NOT_AS_STATED as error:
-            skipped[name] = f"is no complete results document ({type(error).__name__}: {' '.join(str(error).split())})"
+        runs.append(_run(len(runs) + 1, name, path, document))
     for run in runs:
         beside = Path(run.name).parent
         skipped |= {(beside / file).as_posix(): why for file, why in run.damaged.items()}
@@ -135,13 +129,6 @@ def _is_something_else(path: Path) -> bool:
 
 
 def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
-    if not isinstance(document["results"], dict):
-        raise TypeError("'results' is no object")
-    if not isinstance(document.get("errors", []), list):
-        raise TypeError("'errors' is no list")
-    for key in ("configs", "notes", "packages", "datasets", "artifacts", "config", "hardware", "task_status"):
-        if not isinstance(document.get(key, {}), dict):
-            raise TypeError(f"'{key}' is no object")
     run = Run(
         index,
         name,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
@@ -106,11 +105,10 @@ def compare(
     Returns:
         A row a number, in the table's order.
     """
-    runs = []
-    for path, document in documents:
-        with suppress(DataError):  # what contradicts itself reproduces nothing
-            numbers = numbers_of(document, str(path))
-            runs.append(_Run(document, _identity(document["config"], registry), numbers))
+    runs = [
+        _Run(document, _identity(document["config"], registry), numbers_of(document, str(path)))
+        for path, document in documents
+    ]
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 

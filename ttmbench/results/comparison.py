@@ -15,9 +15,9 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.check import sample_value
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.samples import sample_value
 
 Values = dict[str, dict[str, dict[str, float]]]
 """filter -> metric -> group id -> value, a mean over seeds."""

@@ -11,29 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ttmbench._util.escape import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
-from ttmbench.results.check import wrong_with
-from ttmbench.results.files import SCHEMA_VERSION, schema
+from ttmbench.results.files import SCHEMA_VERSION
+
+_KINDS = {
+    **dict.fromkeys(("dict_type", "model_type"), "object"),
+    **{"list_type": "list", "string_type": "text", "int_type": "whole number", "bool_type": "true or false"},
+}
+_PLACE = 120  # characters of the key that is named
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 """Schema version -> (the next version, what makes a document of it). 1.0 is the first, so nothing is older yet."""
-
-# A task in ``results`` has to be in each of these, or its numbers cannot be told apart or explained.
-_BY_TASK: Mapping[str, type] = {
-    **dict.fromkeys(("tracks", "ci", "chance", "ties", "configs", "n-samples", "higher_is_better", "datasets"), dict),
-    "versions": int,
-    "task_hashes": str,
-}
-_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "number": (int, float),
-    "null": (type(None),),
-}
 
 
 @dataclass(frozen=True)
@@ -115,10 +107,7 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _refuse(f"has schema {version} and cannot be brought to {after} ({type(error).__name__}: {error})")
     _check_version(str(document["schema_version"]))
-    _check_keys(document)
-    wrong = wrong_with(document)
-    if wrong is not None:
-        _refuse(wrong)
+    _check_content(document)
     return document
 
 
@@ -169,30 +158,43 @@ def _check_version(version: str) -> None:
         _refuse(f"has schema {version}, which is older than {known}.x and cannot be brought to it; run it again")
 
 
-def _check_keys(document: Mapping[str, Any]) -> None:
-    """The required keys of the shipped JSON Schema, their types, and every task in every map that is by task."""
-    about = schema("results")
-    for key in about["required"]:
-        if key not in document:
-            _refuse(f"is no complete results document (it has no '{key}')")
-        wanted = about["properties"][key].get("type", [])
-        names = [wanted] if isinstance(wanted, str) else wanted
-        if names and not isinstance(document[key], tuple(kind for name in names for kind in _TYPES[name])):
-            _refuse(f"is no complete results document ('{key}' is no {' or '.join(names)})")
-    for task, numbers in document["results"].items():
-        _check_task(task, numbers, document)
-    for stage in ("ttm", "simple_match", "oracle"):
-        records = document.get(stage, {})
-        for record in records.values() if isinstance(records, dict) else [None]:
-            if not isinstance(record, dict) or not isinstance(record.get("seeds"), list):
-                _refuse(f"is no complete results document ('{stage}' states no seeds)")
+def _check_content(document: Mapping[str, Any]) -> None:
+    """Holds a document against `ttmbench.results.document`; a later minor version may say more than this one knows."""
+    from pydantic import ValidationError
+
+    from ttmbench.results.document import ResultsDocument
+
+    is_newer = document["schema_version"] != SCHEMA_VERSION
+    try:
+        ResultsDocument.model_validate({**document, "schema_version": SCHEMA_VERSION})
+    except ValidationError as error:
+        wrong = [one for one in error.errors() if not (is_newer and one["type"] == "extra_forbidden")]
+        if wrong:
+            _refuse(f"is no complete results document ({_words(wrong[0], document)})")
+    except RecursionError:
+        _refuse("is no complete results document (it nests too deeply)")
 
 
-def _check_task(task: str, numbers: Any, document: Mapping[str, Any]) -> None:
-    if not isinstance(numbers, dict):
-        _refuse(f"is no complete results document ('results' of task '{task:.60}' is no object)")
-    for key, kind in _BY_TASK.items():
-        if not isinstance(document[key].get(task), kind):
-            _refuse(f"is no complete results document ('{key}' lacks task '{task:.60}', or says what it cannot)")
-    if not all(isinstance(document["n-samples"][task].get(count), int) for count in ("original", "effective")):
-        _refuse(f"is no complete results document ('n-samples' of task '{task:.60}' states no counts)")
+def _words(error: Any, document: Any) -> str:
+    """What pydantic says, with the place as a reader of the file finds it."""
+    kind, tag = error["type"], error["loc"][-1:]
+    if kind in _KINDS:
+        # Of a number pydantic says first that it is no whole one.
+        message = "is no number" if tag == ("int",) else f"is no {_KINDS[kind]}"
+    elif "error" in error.get("ctx", {}):
+        message = str(error["ctx"]["error"])
+    else:
+        message = f"cannot be taken: {error['msg'][:1].lower()}{error['msg'][1:]}"
+    place, here = [], document
+    for part in error["loc"]:
+        if isinstance(here, dict) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+            here = here[part]
+        elif error["type"] != "missing" or part != error["loc"][-1]:
+            continue  # pydantic's own name of a kind of value
+        place.append(str(part))
+    if not place:
+        return message
+    name = one_line(".".join(place), _PLACE)
+    return f"it has no '{name}'" if error["type"] == "missing" else f"'{name}' {message}"

@@ -1,0 +1,151 @@
+"""The typed results document: its JSON Schema says what the one by hand said, and it is at least as strict."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+from support.documents import full_document, whole_document
+
+from ttmbench.results.document import ResultsDocument, json_schema, keys_by_task
+from ttmbench.results.files import schema
+
+ROOT = Path(__file__).resolve().parents[2]
+BY_HAND = json.loads((Path(__file__).parent / "data" / "results-1.0-by-hand.json").read_text(encoding="utf-8"))
+VALUES = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    3,
+    0.5,
+    1.5,
+    1.0,
+    "x",
+    "zero_shot",
+    "a,none",
+    [],
+    [1],
+    [1, 2],
+    ["x", "x"],
+    {},
+    {"x": 1},
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything below a value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def mutations(document: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Every place with another value, without it, or with a key beside it."""
+    for path in places(document):
+        for value in (..., "another key", *VALUES):
+            changed = copy.deepcopy(document)
+            parent = changed
+            for part in path[:-1]:
+                parent = parent[part]
+            if value is ...:
+                del parent[path[-1]]
+            elif value == "another key":
+                if not isinstance(parent, dict):
+                    continue
+                parent["Another Key"] = copy.deepcopy(parent[path[-1]])
+            else:
+                parent[path[-1]] = value
+            yield path, changed
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[tuple[tuple[Any, ...], dict[str, Any], bool, bool]]:
+    """Each mutation, and whether the schema by hand and the one that ships take it."""
+    old, new = (jsonschema.Draft202012Validator(one) for one in (BY_HAND, schema("results")))
+    return [(path, one, old.is_valid(one), new.is_valid(one)) for path, one in mutations(full_document())]
+
+
+def test_the_shipped_schema_is_the_one_of_the_model():
+    spec = importlib.util.spec_from_file_location("write_schema", ROOT / "scripts" / "docs" / "schema.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.TARGET.read_text(encoding="utf-8") == script.text(), "run `make schema`"
+    assert schema("results") == json_schema()
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_the_full_document_has_every_key():
+    assert set(full_document()) == set(BY_HAND["properties"]) == set(json_schema()["properties"])
+    assert set(BY_HAND["required"]) == set(json_schema()["required"])
+
+
+def test_both_schemas_take_and_refuse_the_same(verdicts):
+    assert [(path, old) for path, _, old, new in verdicts if old != new] == []
+    taken = sum(old for _, _, old, _ in verdicts)
+    assert len(verdicts) > 3000 and 300 < taken < len(verdicts) - 1000
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "results" / "reference").glob("[bf]*.json")), ids=lambda path: path.name
+)
+def test_both_schemas_take_the_reference_results(path):
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for one in (BY_HAND, schema("results")):
+        jsonschema.Draft202012Validator(one).validate(document)
+    typed = ResultsDocument.model_validate(document)
+    assert typed.model_dump(by_alias=True, exclude_unset=True) == document, "nothing is lost, and 0 stays 0"
+
+
+def test_the_model_takes_nothing_that_its_schema_refuses(verdicts):
+    stricter = []
+    for path, document, _, fits in verdicts:
+        try:
+            ResultsDocument.model_validate(document)
+        except ValidationError as error:
+            if fits:
+                stricter.append((path, document, error))
+        else:
+            assert fits, path
+    # 1.0 is an integer for a JSON Schema; the rest is what no schema can say: a task that is half there, a group match
+    # of 1.5, a version below 0.
+    for path, _, error in stricter:
+        kinds = {one["type"] for one in error.errors()}
+        assert kinds & {"value_error", "int_type"}, (path, error)
+
+
+@pytest.mark.parametrize(
+    ("results", "changes", "message"),
+    [
+        ({"t": {"group_match,none": 1.5}}, {}, "1.5 for 'group_match,none' of task 't', which is no fraction"),
+        ({"t": {"mine_stderr,none": -0.1}}, {}, "which is a negative spread"),
+        ({"t": {"mine,none": 1e301}}, {}, "which is no finite number"),
+        ({"t": {"mine,none": float("nan")}}, {}, "finite number"),
+        ({"t": {"mine,none": True}}, {}, "valid"),
+        ({"t": {}}, {"versions": {}}, "'versions' lacks task 't'"),
+        ({"t": {}}, {"versions": {"t": -1}}, "no whole number from 0"),
+        ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "no whole number from 0"),
+        ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is no time"),
+        ({"t": {}}, {"notes": None}, "is left out, not null"),
+    ],
+)
+def test_what_no_schema_can_say(results, changes, message):
+    with pytest.raises(ValidationError, match=message):
+        ResultsDocument.model_validate(whole_document(results, **changes))
+
+
+def test_keys_that_hold_an_entry_a_task():
+    found = keys_by_task()
+    assert len(found) == 19 and found[:2] == ["tracks", "results"] and {"n-shot", "oracle", "timing"} <= set(found)
+    assert "group_subtasks" not in found and "packages" not in found

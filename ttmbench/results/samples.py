@@ -1,0 +1,45 @@
+"""The numbers of single groups, and which numbers no metric can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ttmbench.results.labels import base_metric
+
+FRACTIONS = (
+    *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
+)
+LARGEST = 1e300
+
+
+def wrong_number(key: str, value: Any) -> str | None:
+    """What is wrong with a number of results or samples.
+
+    Args:
+        key: ``metric,filter``, or a metric.
+        value: the number, None if undefined.
+
+    Returns:
+        Words that follow it; None if nothing is.
+
+    >>> wrong_number("group_match,none", 1.5)
+    'which is no fraction'
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return "which is no finite number"
+    metric = key.partition(",")[0]
+    if base_metric(metric) in FRACTIONS and not 0 <= value <= 1:
+        return "which is no fraction"
+    return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
+
+
+def sample_value(metrics: Any) -> dict[str, float] | None:
+    """The defined numbers of a samples line; None if they are no such thing."""
+    if not isinstance(metrics, Mapping):
+        return None
+    if any(wrong_number(str(key), value) for key, value in metrics.items()):
+        return None
+    return {str(key): float(value) for key, value in metrics.items() if value is not None}
