@@ -12,7 +12,6 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
-from ttmbench.results.files import file_digest
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact
 
