@@ -20,7 +20,7 @@ def imports(path: Path) -> set[str]:
 
 def test_adapters_know_models_and_never_tasks():
     """They lie beside the package, where the contract of the layers does not see them."""
-    allowed = ("ttmbench.protocols", "ttmbench.errors", "ttmbench.types", "ttmbench._util.", "ttmbench.model_adapters")
+    allowed = ("ttmbench.protocols", "ttmbench.errors", "ttmbench.types", "ttmbench._util", "ttmbench.model_adapters")
     for path in (ROOT / "model_adapters").rglob("*.py"):
         own = {name for name in imports(path) if name.split(".")[0] == "ttmbench"}
         assert all(name.startswith(allowed) for name in own), path.name
@@ -45,5 +45,5 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
                 if ast.unparse(call.func) == "torch.load":  # weights alone, and of those the tensors alone
                     options = {option.arg: ast.unparse(option.value) for option in call.keywords}
                     assert (folder, options.get("weights_only")) == ("model_adapters", "True"), path.name
-            for word in ("allow_pickle=True", "yaml.unsafe_load", "yaml.full_load", "eval(", "exec("):
-                assert word not in text.replace(".eval()", ""), (path.name, word)
+                assert ast.unparse(call.func) not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), path.name
+            assert "allow_pickle=True" not in text, path.name
