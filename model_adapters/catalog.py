@@ -53,7 +53,7 @@ def _kinds() -> Iterator[AdapterSpec]:
     yield _spec("hf", "hf", "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>")
     yield _spec(
         "open_clip",
-        "open_clip_models",
+        "open_clip",
         "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
         needs=_OPEN_CLIP,
     )
@@ -67,7 +67,7 @@ def _kinds() -> Iterator[AdapterSpec]:
     yield _spec("visualgpt", "visualgpt", "P(caption|image) of a generative model: --model_args pretrained=<hub id>")
     yield _spec(
         "choice",
-        "chat_choice",
+        "choice",
         "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
     )
     yield _spec("blind", "blind", "P(caption) without the image: --model_args pretrained=<hub id>")
@@ -137,7 +137,7 @@ def _open_clip() -> Iterator[AdapterSpec]:
     }
     for name, ((summary, model, tag), commit, card) in tags.items():
         arguments = {"model": model, "pretrained": tag, "revision": commit}
-        yield _spec(f"open_clip-{name}", "open_clip_models", summary, needs=_OPEN_CLIP, model_args=arguments, card=card)
+        yield _spec(f"open_clip-{name}", "open_clip", summary, needs=_OPEN_CLIP, model_args=arguments, card=card)
 
 
 def _matching() -> Iterator[AdapterSpec]:
@@ -194,13 +194,13 @@ def _generative() -> Iterator[AdapterSpec]:
 def _served() -> Iterator[AdapterSpec]:
     yield _spec(
         "openai",
-        "openai_api",
+        "openai",
         "any model behind an OpenAI-compatible server: --model_args model=<name>[,base_url=...][,scorer=choice]",
         needs=_OPENAI,
     )
     yield _spec(
         "gpt-4.1",
-        "openai_api",
+        "openai",
         "GPT-4.1 of 2025-04-14, VQAScore from log-probabilities; prices as OpenAI listed them at its release",
         needs=_OPENAI,
         model_args={"model": "gpt-4.1-2025-04-14", "price_in": 2.0, "price_out": 8.0},
