@@ -7,7 +7,7 @@ results/README.md says how the runs are made. What is written:
 
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
 - docs/builtin.md: the result table of both models, and the study over data seeds;
-- ttmbench/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
+- ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
 Screenshots are made by ``scripts/docs/page_pictures.py`` and checked here. A picture is checked by the data that it was
 drawn from and by its own sha256, both in docs/images/reference.json, so that another version of matplotlib or of a
@@ -84,7 +84,7 @@ def texts() -> dict[Path, str]:
     main = next(run for run in several if run.path == MAIN)
     text = _between(readme.read_text(encoding="utf-8"), "example", example())
     about = _between(page.read_text(encoding="utf-8"), "reference", result_table(several))
-    published = ROOT / "ttmbench" / "published"
+    published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
         readme: _between(text, "results", result_table([main])),
         page: _between(about, "study", builtin_study.table()),

@@ -95,7 +95,7 @@ def test_every_hook_has_a_line_in_its_page():
 
 def test_every_key_of_the_results_is_explained():
     text = (ROOT / "docs" / "results-format.md").read_text(encoding="utf-8")
-    schema = json.loads((ROOT / "ttmbench" / "schemas" / "results-1.0.json").read_text(encoding="utf-8"))
+    schema = json.loads((ROOT / "ttmbench" / "results" / "schemas" / "results-1.0.json").read_text(encoding="utf-8"))
     for key in schema["properties"]:
         assert f"`{key}`" in text, key
 

@@ -39,7 +39,7 @@ def scripts(monkeypatch):
 @pytest.fixture
 def copied(scripts, monkeypatch, tmp_path):
     """The script on copies of everything that it reads and writes."""
-    for folder in ("results/reference", "docs/images", "ttmbench/published"):
+    for folder in ("results/reference", "docs/images", "ttmbench/reproduce/published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for page in ("README.md", "docs/builtin.md"):
         shutil.copy(ROOT / page, tmp_path / page)
@@ -169,7 +169,10 @@ def test_a_page_without_its_marks_is_named(copied):
 def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
     assert main(["reproduce", "builtin", "--runs", str(FOLDER)]) == 0
     out = capsys.readouterr().out
-    rows = len((ROOT / "ttmbench" / "published" / "builtin.csv").read_text(encoding="utf-8").splitlines()) - 1
+    rows = (
+        len((ROOT / "ttmbench" / "reproduce" / "published" / "builtin.csv").read_text(encoding="utf-8").splitlines())
+        - 1
+    )
     assert f"{rows} numbers: agrees {rows}" in out
 
 
