@@ -195,7 +195,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         "half.json": "is not JSON",
         "old.json": "schema 0.3",
         "results_list.json": "no results document",
-        "text.json": "no complete results document ('ci.shapes_color.text_score,none.0' is no number)",
+        "text.json": "no complete results document ('ci.shapes_color.text_score,none.0' is no finite number)",
         "nan.json": "NaN is no number of JSON",
         f"tiny-clip/{samples.name}": "sha256 differs",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",

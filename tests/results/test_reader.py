@@ -88,11 +88,11 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
         ({"results": {"t": 1}}, "'results.t' is no object"),
         (
             {"results": {"shapes_color": {"group_match,none": "0.5"}}},
-            "'results.shapes_color.group_match,none' is no number",
+            "'results.shapes_color.group_match,none' is no finite number",
         ),
         (
             {"results": {"shapes_color": {"group_match,none": True}}},
-            "'results.shapes_color.group_match,none' is no number",
+            "'results.shapes_color.group_match,none' is no finite number",
         ),
         ({"results": {"shapes_color": {"group_match,none": 1.5}}}, "of task 'shapes_color', which is no fraction"),
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),

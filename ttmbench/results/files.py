@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,13 @@ class RunFiles:
 
     def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
         """Writes JSON lines (``samples``, ``ttm``) of a task."""
-        text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-        self._write(kind, task, "jsonl", lambda path: path.write_text(text, encoding="utf-8"))
+        import jsonlines
+
+        def write(path: Path) -> None:
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                jsonlines.Writer(file, dumps=partial(json.dumps, ensure_ascii=False, allow_nan=False)).write_all(lines)
+
+        self._write(kind, task, "jsonl", write)
 
     def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
         """Writes the score arrays of a task."""

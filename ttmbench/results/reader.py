@@ -180,7 +180,7 @@ def _words(error: Any, document: Any) -> str:
     kind, tag = error["type"], error["loc"][-1:]
     if kind in _KINDS:
         # Of a number pydantic says first that it is no whole one.
-        message = "is no number" if tag == ("int",) else f"is no {_KINDS[kind]}"
+        message = "is no finite number" if tag == ("int",) else f"is no {_KINDS[kind]}"
     elif "error" in error.get("ctx", {}):
         message = str(error["ctx"]["error"])
     else:
