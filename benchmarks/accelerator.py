@@ -26,7 +26,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.inputs import take
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import Stage
+from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
 
@@ -37,7 +37,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     started = time.perf_counter()
     prepared, _ = prepare(adapter, groups, 64)
     prepare_seconds, started = time.perf_counter() - started, time.perf_counter()
-    stage = Stage(adapter, prepared, 256, False, False)
+    stage = PreparedTask(adapter, prepared, 256, False, False)
     raw = stage.score()
     _wait(options.device)
     score_seconds = time.perf_counter() - started

@@ -27,9 +27,9 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.blocks import Blocks
+from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import Stage
+from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.algorithm import Step, adapt
 from ttmbench.types import Group, ScheduleSpec, Scores
 
@@ -37,12 +37,12 @@ STAGES = ("prepare", "score", "match", "train")
 
 
 @dataclass(frozen=True)
-class TimedStage(Stage):
+class TimedStage(PreparedTask):
     """A stage whose scoring passes are timed."""
 
     clock: Clock
 
-    def score(self, blocks: Blocks | None = None) -> Scores:
+    def score(self, blocks: BlockStore | None = None) -> Scores:
         """One scoring pass."""
         with self.clock.stage("score"):
             return super().score(blocks)

@@ -16,7 +16,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.captioning import CaptionModel
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.pretrained import (
     find,
@@ -182,7 +182,7 @@ class BlindLanguageModel(BlindScorer):
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.name, self.prompt, self.end_token = name, prompt, end_token
         self.weights_sha256 = tensors_digest(self.model.state_dict())
-        self._parts = stated_parts(self.model, self.device, tokenizer=tokenizer)
+        self._parts = describe_model(self.model, self.device, tokenizer=tokenizer)
         if isinstance(model.get_output_embeddings(), torch.nn.Linear):
             full_precision(model.get_output_embeddings())
 

@@ -13,7 +13,7 @@ import torch
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
@@ -134,7 +134,7 @@ class ChatChooser:
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(model.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(model.parameters()),
-            **stated_parts(model, self.chat.device, processor=processor),
+            **describe_model(model, self.chat.device, processor=processor),
         }
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> list[str | None]:

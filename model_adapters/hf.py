@@ -24,7 +24,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     stated_name,
     trimmed,
 )
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
 from ttmbench.types import ModelFiles
@@ -109,7 +109,7 @@ class TransformersModel(ContrastiveModel):
         self.name = name
         self.is_sigmoid = self._bias() is not None
         self.compiled = compile_towers
-        self._parts = stated_parts(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         self._tower: Any = compiled if compile_towers else lambda function: function
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = map(wrap, self._towers())

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters, stated_name, trimmed
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
@@ -100,7 +100,7 @@ class MatchingModel(TrainablePairModel):
         self.files = files
         self.tokenizer, self.image_processor, self.name = tokenizer, image_processor, name
         self._scale, _ = pixel_scale(image_processor)
-        self._parts = stated_parts(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         full_precision(self._head())
 
     def fingerprint(self) -> Mapping[str, Any]:

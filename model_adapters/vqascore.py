@@ -12,7 +12,7 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, Picture, Seen, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
@@ -113,7 +113,7 @@ class VQAScore(TrainablePairModel):
         self.n_parameters = count_parameters(self.model.parameters())
         self.lora = lora
         self.files = chat.files
-        self._parts = stated_parts(self.model, self.device, processor=chat.processor)
+        self._parts = describe_model(self.model, self.device, processor=chat.processor)
         if lora is not None:
             add_lora(self.model, *lora)
 

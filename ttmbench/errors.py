@@ -39,7 +39,7 @@ class DivergedError(TtmbenchError):
 
 
 @contextmanager
-def during(stage: str) -> Iterator[None]:
+def phase(stage: str) -> Iterator[None]:
     """Whatever is raised inside is known to have happened in this stage, unless an inner one said so."""
     try:
         yield
@@ -49,6 +49,6 @@ def during(stage: str) -> Iterator[None]:
         raise
 
 
-def stage_of(error: BaseException, otherwise: str) -> str:
+def phase_of(error: BaseException, otherwise: str) -> str:
     """The stage in which an error was raised."""
     return str(getattr(error, "ttmbench_stage", otherwise))

@@ -18,7 +18,7 @@ from PIL import Image
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import count_parameters, stated_name
-from ttmbench.model_adapters._shared.fingerprints import stated_parts
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
 from ttmbench.types import ModelFiles
 
@@ -83,7 +83,7 @@ class CaptionModel(PairModel):
             if len(parts) == 1
             else dict(zip(("tokenizer", "image_processor"), parts, strict=True))
         )
-        self._stated_parts = stated_parts(model, self.device, **named)
+        self._stated_parts = describe_model(model, self.device, **named)
         self.debiasing = debiasing.check()
         self.alpha, self.prior = float(debiasing.alpha), debiasing.prior
         self._priors: dict[str, float] = {}

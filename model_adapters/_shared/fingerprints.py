@@ -13,7 +13,7 @@ import torch
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
 
-def stated_parts(
+def describe_model(
     model: Any, device: torch.device, *, image_processor: Any = None, tokenizer: Any = None, processor: Any = None
 ) -> dict[str, Any]:
     """What of a model of transformers changes a score and is in no tensor.

@@ -21,7 +21,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import load, save, spans
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.prepare import prepare
@@ -379,7 +379,7 @@ def test_spans_cover_every_row_once_and_never_split_a_block(rows, block, batch_s
     memory, values = Memory(), np.arange(rows, dtype=np.float32)
     for span in found:
         assert span.start % block == 0 and (span.stop % block == 0 or span.stop == rows)
-        batches = list(AtOnce(batch_size).over(span.start, span.stop, lambda rows: rows))
+        batches = list(BatchSizer(batch_size).over(span.start, span.stop, lambda rows: rows))
         assert [row for batch in batches for row in range(rows)[batch]] == list(range(span.start, span.stop))
         assert all(batch.stop - batch.start <= batch_size for batch in batches)
         assert load(memory, "x", span) is None

@@ -193,7 +193,7 @@ def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task
     pixels[3, 4, 1] ^= 1
     Image.fromarray(pixels).save(picture)
     assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
-    monkeypatch.setattr(identity, "SCORE_CODE", identity.SCORE_CODE + 1)
+    monkeypatch.setattr(identity, "SCORING_VERSION", identity.SCORING_VERSION + 1)
     assert calls("our own code") == 24
     monkeypatch.setattr(identity, "version", lambda name: "99.1.2")
     assert calls("packages") == 24

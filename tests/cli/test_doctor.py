@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 
 from ttmbench.cli import main
-from ttmbench.cli.doctor import look_at_model, look_at_task, usable
+from ttmbench.cli.doctor import check_model, check_task, usable
 from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
@@ -125,21 +125,19 @@ def test_a_token_is_never_shown(capsys, tmp_path, monkeypatch):
 def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
     registry = build_registry()
     data = tmp_path / "data"
-    found = look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
+    found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
     assert found.state == "missing" and found.mend == "ttmbench download sugarcrepe_swap_obj"
     assert found.detail.startswith(f"not here: sugarcrepe/swap_obj.json, coco/val2017 in {data}; nor dataset Hugging")
     (data / "sugarcrepe").mkdir(parents=True)
     (data / "sugarcrepe" / "swap_obj.json").write_text("{}", encoding="utf-8")
-    assert (
-        "not here: coco/val2017 in" in look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
-    )
+    assert "not here: coco/val2017 in" in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
     (data / "coco" / "val2017").mkdir(parents=True)
     assert (
         "coco/val2017 (the folder is empty)"
-        in look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
+        in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
     )
     (data / "coco" / "val2017" / "1.jpg").write_bytes(b"")
-    found = look_at_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
+    found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
     assert (found.state, found.detail, found.mend) == ("present", f"the data folder in {data}", "")
     assert usable([found])
 
@@ -148,7 +146,7 @@ def test_a_dataset_in_the_cache_is_present(tmp_path):
     registry = build_registry()
     folder = cached(tmp_path, "stanfordnlp/colorswap", "README.md", "data/test-00000-of-00001.parquet", kind="datasets")
     assert folder.is_dir()
-    found = look_at_task(registry, find_task(registry, "colorswap"), tmp_path / "data")
+    found = check_task(registry, find_task(registry, "colorswap"), tmp_path / "data")
     assert found.state == "present" and found.detail == f"dataset stanfordnlp/colorswap in {tmp_path / 'hub'}"
 
 
@@ -159,7 +157,7 @@ def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
     (tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / SHA).rename(
         tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / revision
     )
-    found = look_at_task(registry, find_task(registry, "winoground"), tmp_path / "data")
+    found = check_task(registry, find_task(registry, "winoground"), tmp_path / "data")
     assert found.state == "present" and "without the tags of winoground/new_tag_assignments.json" in found.detail
     assert found.mend == "ttmbench download winoground"
 
@@ -169,7 +167,7 @@ def test_a_wrong_source_is_told(tmp_path):
     spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface"}, "group": {"shape": [1, 2]}}
     path.write_text(yaml.safe_dump(spec | {"metrics": ["group_match"]}), encoding="utf-8")
     registry = build_registry()
-    found = look_at_task(registry, find_task(registry, str(path)), tmp_path)
+    found = check_task(registry, find_task(registry, str(path)), tmp_path)
     assert found.state == "unknown" and "key 'path' is missing" in found.detail
 
 
@@ -177,9 +175,9 @@ def test_a_users_own_task(tmp_path, folder_task):
     folder = folder_task()
     registry = build_registry()
     task = find_task(registry, str(folder / "mine.yaml"))
-    assert look_at_task(registry, task, tmp_path).state == "present"
+    assert check_task(registry, task, tmp_path).state == "present"
     (folder / "groups.jsonl").unlink()
-    found = look_at_task(registry, task, tmp_path)
+    found = check_task(registry, task, tmp_path)
     assert found.state == "missing" and str(folder / "groups.jsonl") in found.detail
 
 
@@ -187,37 +185,37 @@ def test_a_users_own_task(tmp_path, folder_task):
 
 
 def test_a_model_in_the_cache(tmp_path):
-    assert look_at_model(adapter(pretrained="me/model")).state == "missing"
+    assert check_model(adapter(pretrained="me/model")).state == "missing"
     folder = cached(tmp_path, "me/model", "model.safetensors")
-    found = look_at_model(adapter(pretrained="me/model"))
+    found = check_model(adapter(pretrained="me/model"))
     assert found.state == "missing" and "only in part: it lacks config.json" in found.detail
     assert found.mend == "ttmbench download --model mine"
     cached(tmp_path, "me/model", "config.json")
-    found = look_at_model(adapter(pretrained="me/model"))
+    found = check_model(adapter(pretrained="me/model"))
     assert found.state == "present" and found.detail == f"me/model at {SHA[:8]} in {folder}"
-    assert look_at_model(adapter(pretrained="me/model", revision="f" * 40)).state == "missing"
+    assert check_model(adapter(pretrained="me/model", revision="f" * 40)).state == "missing"
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert look_at_model(adapter(pretrained="me/model")).state == "present"
-    assert look_at_model(adapter(pretrained="me/model", weights="safetensors")).state == "missing"
+    assert check_model(adapter(pretrained="me/model")).state == "present"
+    assert check_model(adapter(pretrained="me/model", weights="safetensors")).state == "missing"
 
 
 def test_weights_in_several_files(tmp_path):
     folder = cached(tmp_path, "me/model", "config.json", "model.safetensors.index.json", "a.safetensors")
     weights = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights), encoding="utf-8")
-    found = look_at_model(adapter(pretrained="me/model"))
+    found = check_model(adapter(pretrained="me/model"))
     assert found.state == "missing" and "it lacks b.safetensors" in found.detail and "--model mine" in found.mend
     cached(tmp_path, "me/model", "b.safetensors")
-    assert look_at_model(adapter(pretrained="me/model")).state == "present"
+    assert check_model(adapter(pretrained="me/model")).state == "present"
 
 
 def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
-    assert look_at_model(adapter(pretrained=str(tiny_hf_clip))).state == "present"
-    assert look_at_model(adapter(pretrained="nothing")).state == "missing"
-    assert look_at_model(adapter(pretrained=str(tmp_path))).state == "missing"
-    assert look_at_model(adapter()).state == "unknown"
-    assert look_at_model(AdapterSpec("acme", "acme.model:load")).state == "unknown"
-    assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("no_such_package",))).state == "missing"
+    assert check_model(adapter(pretrained=str(tiny_hf_clip))).state == "present"
+    assert check_model(adapter(pretrained="nothing")).state == "missing"
+    assert check_model(adapter(pretrained=str(tmp_path))).state == "missing"
+    assert check_model(adapter()).state == "unknown"
+    assert check_model(AdapterSpec("acme", "acme.model:load")).state == "unknown"
+    assert check_model(AdapterSpec("acme", "acme.model:load", needs=("no_such_package",))).state == "missing"
 
 
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
@@ -229,16 +227,16 @@ def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
         return version(name)
 
     model = AdapterSpec("served", "ttmbench.model_adapters.openai:load", needs=("ttmbench[api]",))
-    assert look_at_model(model).state != "missing"
+    assert check_model(model).state != "missing"
     monkeypatch.setattr("ttmbench.cli.doctor.version", absent)
-    found = look_at_model(model)
+    found = check_model(model)
     assert found.state == "missing" and found.mend == "pip install 'ttmbench[api]'"
-    assert look_at_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
+    assert check_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
 
 
 def test_models_of_open_clip(tmp_path):
     def one(**arguments: object) -> str:
-        return look_at_model(AdapterSpec("mine", OPEN_CLIP, model_args=arguments)).state
+        return check_model(AdapterSpec("mine", OPEN_CLIP, model_args=arguments)).state
 
     assert one(model=f"local-dir:{tmp_path}") == "missing" and one(model="local-dir:nowhere") == "missing"
     assert one(model="hf-hub:me/model") == "missing" and one() == "unknown"

@@ -478,7 +478,7 @@ def test_a_source_that_does_not_tell_is_read_once(tmp_path, data, monkeypatch):
 def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
     from types import ModuleType
 
-    from ttmbench.cli.doctor import look_at_task
+    from ttmbench.cli.doctor import check_task
     from ttmbench.data.availability import Place
     from ttmbench.data.sources.rendered import read_rendered
     from ttmbench.hookspecs import hookimpl
@@ -509,12 +509,12 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
     registry = build_registry(extra=[("walls", Walls())])
     task = find_task(registry, str(task_file(tmp_path, {"kind": "rendered", "scene": "replace"})))
     task = type(task)(task.spec.model_copy(update={"source": {"kind": "walls", "scene": "replace"}}), None)
-    assert look_at_task(registry, task, data).detail == "not here: a stone in the yard"
+    assert check_task(registry, task, data).detail == "not here: a stone in the yard"
     (plan,) = plans(registry, {"mine": task}, data, None)
     said = []
     assert Downloads(registry, data, Web(), said.append).fetch(plan)
     assert [(line.name, line.status) for line in said] == [("a stone", "fetched"), ("mine", "ready")]
-    assert look_at_task(registry, task, data).state == "present"
+    assert check_task(registry, task, data).state == "present"
 
 
 # --- dry run -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import ttmbench
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import WORKSPACE, deterministic, naming_what_cannot
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.batch_size import BatchSizer
 
 SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}
@@ -201,7 +201,7 @@ def test_the_batch_size_is_fixed():
     def full(rows: slice) -> None:
         raise MemoryError
 
-    rows = AtOnce.for_run(8, object(), fixed=True)
+    rows = BatchSizer.for_run(8, object(), fixed=True)
     with pytest.raises(TtmbenchError, match="use --batch_size 4"):
         list(rows.over(0, 9, full))
     with pytest.raises(TtmbenchError, match="no gradient in other parts"):

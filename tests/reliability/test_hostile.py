@@ -25,7 +25,7 @@ from ttmbench._util import limits
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
-from ttmbench._util.foreign import blaming, said
+from ttmbench._util.foreign import error_line, foreign_errors
 from ttmbench._util.images import BadPicture, as_rgb, open_picture
 from ttmbench._util.redact import redact, redact_values, scrub
 from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
@@ -811,10 +811,10 @@ def test_an_error_without_words():
         def __str__(self):
             raise ValueError
 
-    assert said(Mute()).startswith("Mute: (its message")
-    with pytest.raises(DataError, match="x failed: Mute"), blaming("x", DataError):
+    assert error_line(Mute()).startswith("Mute: (its message")
+    with pytest.raises(DataError, match="x failed: Mute"), foreign_errors("x", DataError):
         raise Mute
-    with pytest.raises(UsageError, match="own"), blaming("x"):
+    with pytest.raises(UsageError, match="own"), foreign_errors("x"):
         raise UsageError("own")
 
 

@@ -12,7 +12,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.protocols import TrainableInParts
-from ttmbench.scoring.batch_size import AtOnce, attempt, is_out_of_memory
+from ttmbench.scoring.batch_size import BatchSizer, attempt, is_out_of_memory
 from ttmbench.scoring.inputs import n_rows
 from ttmbench.scoring.inputs import take as rows_of
 from ttmbench.scoring.prepare import prepare
@@ -44,7 +44,7 @@ def test_what_counts_as_out_of_memory(error, expected):
 
 
 def test_rows_are_halved_said_and_stay_halved(capsys):
-    memory, seen = AtOnce(8), []
+    memory, seen = BatchSizer(8), []
 
     def work(rows: slice) -> int:
         if rows.stop - rows.start > 3:
@@ -66,7 +66,7 @@ def test_one_row_that_does_not_fit_is_an_error():
         raise out_of_memory()
 
     with pytest.raises(TtmbenchError, match="too small for a single input"):
-        list(AtOnce(4).over(0, 4, work))
+        list(BatchSizer(4).over(0, 4, work))
 
 
 def test_other_errors_pass():
@@ -79,9 +79,9 @@ def test_auto_begins_large_on_accelerators_only():
         def __init__(self, device):
             self.device = torch.device(device)
 
-    assert AtOnce.for_run("auto", On("cuda")).rows == 1024
-    assert AtOnce.for_run("auto", On("cpu")).rows == 64 == AtOnce.for_run("auto", object()).rows
-    assert AtOnce.for_run(7, On("cuda")).rows == 7
+    assert BatchSizer.for_run("auto", On("cuda")).rows == 1024
+    assert BatchSizer.for_run("auto", On("cpu")).rows == 64 == BatchSizer.for_run("auto", object()).rows
+    assert BatchSizer.for_run(7, On("cuda")).rows == 7
 
 
 def limited(monkeypatch, most: int) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ttmbench import schedules
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
@@ -19,7 +19,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import Stage
+from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.algorithm import PseudoLabels, adapt, overfit, select
 from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
 from ttmbench.types import ScheduleSpec, Scores
@@ -32,9 +32,9 @@ def load(name: str, n: int) -> list:
     return load_groups(registry, find_task(registry, name), limit=n)
 
 
-def stage_of(adapter, groups, is_global=False) -> tuple[Stage, Scores]:
+def phase_of(adapter, groups, is_global=False) -> tuple[PreparedTask, Scores]:
     prepared, _ = prepare(adapter, groups, 32)
-    stage = Stage(adapter, prepared, 32, is_global, is_global)
+    stage = PreparedTask(adapter, prepared, 32, is_global, is_global)
     return stage, stage.score()
 
 
@@ -116,7 +116,7 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, tiny_siglip, 
     folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
     groups = load(task, n)
     adapter = hf.load(pretrained=str(folder), device="cpu")
-    stage, raw = stage_of(adapter, groups)
+    stage, raw = phase_of(adapter, groups)
     config = TTMConfig(iterations=3, epochs=2, batch_groups=25)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=5))
 
@@ -135,7 +135,7 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, tiny_siglip, 
 def test_the_seed_of_the_shuffle_steers_nothing(model):
     """With another order of captions inside every group, the same groups and captions are selected."""
     groups = load("shapes_spatial", 40)
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     config = TTMConfig(iterations=1, epochs=1)
     before = snapshot(model)
     found = []
@@ -158,7 +158,7 @@ def test_moving_the_truth_moves_every_choice_with_it(model):
     before = snapshot(model)
     results = []
     for some in (groups, turned):
-        stage, raw = stage_of(model, some)
+        stage, raw = phase_of(model, some)
         results.append(list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0)))
         restore(model, before)
     for one, other in zip(*results, strict=True):
@@ -170,7 +170,7 @@ def test_moving_the_truth_moves_every_choice_with_it(model):
 @pytest.mark.parametrize("is_global", [False, True])
 def test_a_constant_scorer_selects_nothing_and_is_not_trained(model, is_global):
     groups = load("shapes_color", 12)
-    stage, raw = stage_of(model, groups, is_global)
+    stage, raw = phase_of(model, groups, is_global)
     flat = Scores(np.ones_like(raw.groups), np.ones_like(raw.all_pairs) if is_global else None)
     before = snapshot(model)
     config = TTMConfig(iterations=1, epochs=1, tau_start=0.0)
@@ -221,11 +221,13 @@ def test_a_batch_that_was_asked_for_is_used_as_given(model, given, monkeypatch):
     seen = []
     monkeypatch.setattr(ttmbench.ttm.trainer, "finetune", lambda *_, batch, **__: seen.append(batch) or (0.0,))
     groups = load("shapes_color", 20)
-    stage, _ = stage_of(model, groups)
+    stage, _ = phase_of(model, groups)
     for units, is_global in ((102, False), (204, True)):
-        both = Stage(stage.adapter, stage.prepared, 32, is_global, is_global)
+        both = PreparedTask(stage.adapter, stage.prepared, 32, is_global, is_global)
         trainer = Trainer(both, TTMConfig(batch_groups=given), 1e-4, 0, units)
-        trainer.train(1, TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int)), bar(1, "x", "epochs").__enter__())
+        trainer.train(
+            1, TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int)), progress_bar(1, "x", "epochs").__enter__()
+        )
     assert seen == ([51, 102] if given is None else [given, 2 * given])
 
 
@@ -237,7 +239,7 @@ def test_a_share_above_one_is_refused(model):
             TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args")
     assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
-    stage, raw = stage_of(model, load("shapes_color", 4), is_global=True)
+    stage, raw = phase_of(model, load("shapes_color", 4), is_global=True)
     with pytest.raises(UsageError, match=r"tau_start=2 .*threshold=share \(the default of the global variant\)"):
         next(adapt(stage, raw, config=TTMConfig(tau_start=2), schedule=LINEAR, learning_rate=1e-4, seed=0))
 
@@ -277,7 +279,7 @@ def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
 
 def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):
     groups = load("shapes_color", 40)
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     config = TTMConfig(iterations=3, epochs=1)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-6, seed=0))
     assert steps[0].selected.sum() == 10
@@ -286,7 +288,7 @@ def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):
 
 def test_learning_rate_restarts_lower_every_iteration(model):
     groups = load("shapes_color", 10)
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     config = TTMConfig(iterations=3, epochs=1)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
     assert [step.learning_rate for step in steps] == pytest.approx([1e-4, 0.95e-4, 0.95**2 * 1e-4])
@@ -297,7 +299,7 @@ def test_keeping_the_optimizer_state_changes_the_second_iteration_only(model):
     before = snapshot(model)
     losses = []
     for keep in (False, True):
-        stage, raw = stage_of(model, groups)
+        stage, raw = phase_of(model, groups)
         config = TTMConfig(iterations=2, epochs=2, tau_start=0.0, keep_optimizer_state=keep)
         steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
         losses.append([step.loss for step in steps])
@@ -307,7 +309,7 @@ def test_keeping_the_optimizer_state_changes_the_second_iteration_only(model):
 
 def test_global_variant_selects_pairs_by_share_and_trains(model):
     groups = load("shapes_color", 20)
-    stage, raw = stage_of(model, groups, is_global=True)
+    stage, raw = phase_of(model, groups, is_global=True)
     config = TTMConfig(iterations=2, epochs=1)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
     assert steps[0].threshold == 0.5 and steps[0].selected.sum() == 20 and len(steps[0].selected) == 40
@@ -317,7 +319,7 @@ def test_global_variant_selects_pairs_by_share_and_trains(model):
 
 def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
     groups = load("shapes_color", 20)
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     steps = list(overfit(stage, raw, config=TTMConfig(epochs=15), learning_rate=1e-3, seed=0))
     last = steps[-1]
     assert all(np.array_equal(step.captions, steps[0].captions) for step in steps)
@@ -338,7 +340,7 @@ def test_rectangular_groups_are_adapted(model, tmp_path):
         replace(one, captions=(*one.captions, other.captions[0]))
         for one, other in zip(load("shapes_color", 12), load("shapes_color", 13)[1:], strict=True)
     ]
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     steps = list(
         adapt(stage, raw, config=TTMConfig(iterations=2, epochs=1), schedule=LINEAR, learning_rate=1e-4, seed=0)
     )
@@ -349,7 +351,7 @@ def test_a_loss_that_is_not_finite_is_an_error(model):
     from ttmbench.errors import TtmbenchError
 
     groups = load("shapes_color", 10)
-    stage, raw = stage_of(model, groups)
+    stage, raw = phase_of(model, groups)
     with pytest.raises(TtmbenchError, match="lower learning rate"):
         list(adapt(stage, raw, config=TTMConfig(epochs=3), schedule=LINEAR, learning_rate=1e30, seed=0))
 

@@ -23,8 +23,8 @@ from ttmbench.model_adapters import itm, vqascore
 from ttmbench.model_adapters._shared import lora
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import Stage
-from ttmbench.ttm.algorithm import Choice, _Blind, adapt, overfit
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.ttm.algorithm import Choice, ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import restore, snapshot
 from ttmbench.types import ScheduleSpec
 
@@ -38,8 +38,8 @@ def groups_of(task, limit):
     return load_groups(registry, find_task(registry, task), limit=limit)
 
 
-def stage_of(adapter, groups, batch_size=64):
-    stage = Stage(adapter, prepare(adapter, groups, 8)[0], batch_size, False, False)
+def phase_of(adapter, groups, batch_size=64):
+    stage = PreparedTask(adapter, prepare(adapter, groups, 8)[0], batch_size, False, False)
     return stage, stage.score()
 
 
@@ -113,7 +113,7 @@ def naive(folder, groups, iterations, epochs, lr, tau):
 def test_it_is_algorithm_1_with_yes_and_no(llava):
     groups = groups_of("shapes_color", 5)
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
-    stage, raw = stage_of(adapter, groups, batch_size=7)
+    stage, raw = phase_of(adapter, groups, batch_size=7)
     margin = np.abs(raw.groups[:, 0, 0] + raw.groups[:, 1, 1] - raw.groups[:, 0, 1] - raw.groups[:, 1, 0])
     first = float(np.sort(margin)[2])
     config = TTMConfig(iterations=2, epochs=3, tau_start=first)
@@ -131,7 +131,7 @@ def test_a_model_overfits_to_its_pseudo_labels(llava):
     """SimpleMatch's claim (section 3.1): afterwards the group score is the group match rate of the model before."""
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
     groups = groups_of("shapes_place", 6)
-    stage, raw = stage_of(adapter, groups)
+    stage, raw = phase_of(adapter, groups)
     config = TTMConfig(iterations=10, epochs=40, weight_decay=0.0)
     *_, last = overfit(stage, raw, config=config, learning_rate=1e-3, seed=0)
     assert last.iteration < 10, "it ends as soon as every group has the group score under its own pseudo-label"
@@ -151,8 +151,8 @@ def test_every_pair_inside_a_group_is_said_to_match_or_not(llava, shape):
             for one, other in zip(groups, groups[1:] + groups[:1], strict=True)
         ]
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
-    stage, raw = stage_of(adapter, groups)
-    blind = _Blind(stage, seed=3)
+    stage, raw = phase_of(adapter, groups)
+    blind = ShuffledTask(stage, seed=3)
     labels = blind.propose(raw)
     keep = np.array([True, False, True, True, False])
     pairs = blind.pairs(Choice(labels.captions, keep))
@@ -176,10 +176,10 @@ def test_every_pair_inside_a_group_is_said_to_match_or_not(llava, shape):
 def test_the_order_of_pairs_tells_no_label(llava):
     """Pairs stand in an order drawn by seed: the first caption of a group is no more often the true one."""
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
-    stage, raw = stage_of(adapter, groups_of("shapes_color", 24))
+    stage, raw = phase_of(adapter, groups_of("shapes_color", 24))
     first = []
     for seed in range(4):
-        blind = _Blind(stage, seed)
+        blind = ShuffledTask(stage, seed)
         pairs = blind.pairs(Choice(blind.propose(raw).captions, np.ones(24, dtype=bool)))
         first.append(pairs.captions[:, 0] == stage.prepared.rows.captions[:, 0])
     assert 0.3 < np.mean(first) < 0.7
@@ -192,7 +192,7 @@ def test_moving_the_truth_moves_every_choice_with_it(llava):
     before = snapshot(adapter)
     results = []
     for some in (groups, turned):
-        stage, raw = stage_of(adapter, some)
+        stage, raw = phase_of(adapter, some)
         config = TTMConfig(iterations=2, epochs=2)
         results.append(list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0)))
         restore(adapter, before)
@@ -205,7 +205,7 @@ def test_pairs_in_memory_at_a_time_change_nothing(llava):
     losses = []
     for batch_size in (64, 3):
         adapter = vqascore.load(pretrained=str(llava), device="cpu")
-        stage, raw = stage_of(adapter, groups_of("shapes_color", 6), batch_size)
+        stage, raw = phase_of(adapter, groups_of("shapes_color", 6), batch_size)
         config = TTMConfig(iterations=1, epochs=4, tau_start=0.0)
         (step,) = adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0)
         losses.append(step.loss)

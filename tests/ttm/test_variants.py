@@ -201,11 +201,11 @@ def test_a_subset_keeps_every_score():
     registry = ttmbench.plugins.registry.build_registry()
     groups = load_groups(registry, find_task(registry, "shapes_color"), limit=10)
     model = tiny_clip.load(device="cpu")
-    from ttmbench.scoring.prepared_task import Stage
+    from ttmbench.scoring.prepared_task import PreparedTask
 
     whole, _ = prepare(model, groups, 8, enlarge=1.1)
     part = subset(whole, np.array([2, 7, 3]))
-    scores = [Stage(model, prepared, 8, False, False).score().groups for prepared in (whole, part)]
+    scores = [PreparedTask(model, prepared, 8, False, False).score().groups for prepared in (whole, part)]
     assert np.allclose(scores[0][[2, 7, 3]], scores[1], atol=1e-5)
     assert len(part.enlarged) == len(part.images["pixel_values"]) < len(whole.images["pixel_values"])
 

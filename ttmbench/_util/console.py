@@ -17,7 +17,7 @@ def say(text: str = "", flush: bool = False) -> None:
     _print(plain(scrub(text)), sys.stdout, flush)
 
 
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     """Prints one line on stderr."""
     _print(f"ttmbench: {one_line(redact([text]))}", sys.stderr)
 

@@ -9,10 +9,10 @@ from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     r"""An error of someone else's code as one bounded line.
 
-    >>> said(ValueError("two\nlines"))
+    >>> error_line(ValueError("two\nlines"))
     'ValueError: two lines'
     """
     try:
@@ -23,7 +23,7 @@ def said(error: BaseException) -> str:
 
 
 @contextmanager
-def blaming(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
+def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
     """Turns whatever goes wrong inside into an error for the user that names its origin.
 
     Errors of ttmbench's own classes and interruptions pass. An attempt to end the program is a failure.
@@ -40,7 +40,7 @@ def blaming(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[N
     except TtmbenchError:
         raise
     except (Exception, SystemExit) as error:
-        told = kind(f"{whose} failed: {said(error)}")
+        told = kind(f"{whose} failed: {error_line(error)}")
         if hasattr(error, "ttmbench_stage"):  # see `ttmbench.errors.during`
             told.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise told from error

@@ -10,11 +10,11 @@ from tqdm import tqdm
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
+def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
     """Yields the items and shows how far they are, counting ``unit``."""
     yield from tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)
 
 
-def bar(total: int, what: str, unit: str) -> Any:
+def progress_bar(total: int, what: str, unit: str) -> Any:
     """A bar to move by hand (``update``, ``set_postfix_str``), counting ``unit``; a context manager."""
     return tqdm(total=total, desc=what, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)

@@ -25,7 +25,7 @@ _DTYPES = {torch.uint8, torch.int32, torch.int64, torch.float32, torch.bool}
 _ROOM = 0.9  # of the limit, after making room
 
 
-class KeptPictures:
+class PreparedImageCache:
     """Prepared pictures of one way of preprocessing; a `ttmbench.scoring.prepare.PreparedPictures`.
 
     Args:

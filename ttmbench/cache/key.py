@@ -21,7 +21,7 @@ from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable, ManyAtOnce, MayRefuse, Reporting, StoredFeatures
 
-SCORE_CODE = 1
+SCORING_VERSION = 1
 """Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
@@ -110,7 +110,7 @@ def score_identity(
         "all_pairs": all_pairs,
         "debiasing": None if prior is None else {"alpha": prior.alpha, "prior": prior.prior},
         "ttmbench": __version__,
-        "score_code": SCORE_CODE,
+        "score_code": SCORING_VERSION,
         "packages": minor_versions(),
         "matmul_precision": _matmul_precision(),
         **({} if exact is None else {"deterministic": exact}),
@@ -160,7 +160,7 @@ def decoder() -> str:
 
     libraries = ("libjpeg_turbo", "jpg", "zlib", "webp", "jpg_2000")
     parts = [f"{name} {features.version(name)}" for name in libraries]
-    return ", ".join([f"score code {SCORE_CODE}", f"pillow {PIL.__version__}", *parts])
+    return ", ".join([f"score code {SCORING_VERSION}", f"pillow {PIL.__version__}", *parts])
 
 
 def minor_versions() -> dict[str, str | None]:
@@ -178,7 +178,7 @@ def minor_versions() -> dict[str, str | None]:
 def code_digest(adapter: Any) -> str | None:
     """sha256 of the source files that a third party's adapter class is made of; None if there are none.
 
-    Adapters of this package have its version and `SCORE_CODE` instead, and the empty digest.
+    Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.
     """
     digest, seen = hashlib.sha256(), set()
     for kind in type(adapter).__mro__:

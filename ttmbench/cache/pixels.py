@@ -21,7 +21,7 @@ from ttmbench.types import ImageRef
 _SIZE = 32  # bytes of a sha256
 
 
-class KeptPixels:
+class PixelDigestCache:
     """The pictures of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
 
     A digest counts for the very version of the decoders with which it was made.

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench.cache.entry import ENDING, DamagedError, Entry, read_entry, write_entry
-from ttmbench.cache.images import KeptPictures
+from ttmbench.cache.images import PreparedImageCache
 from ttmbench.cache.key import Identity, model_statement, pictures_key, score_identity, why_not_kept
 from ttmbench.cache.location import SCORES, pictures_limit, store_folder
-from ttmbench.cache.pixels import KeptPixels
+from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
 from ttmbench.scoring.debiasing import Likelihoods
@@ -27,7 +27,7 @@ BLOCKS = ".blocks"
 
 
 @dataclass(frozen=True)
-class KeptScores:
+class CachedScores:
     """Scores that an earlier run kept.
 
     Attributes:
@@ -69,21 +69,21 @@ class ScoreStore:
         identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
         return Slot(self, identity, self.folder / SCORES / identity.key[:32])
 
-    def pixels(self, task: str) -> KeptPixels:
+    def pixels(self, task: str) -> PixelDigestCache:
         """Digests of the pictures of a task."""
-        return KeptPixels(self.folder, task, self.read, self.write)
+        return PixelDigestCache(self.folder, task, self.read, self.write)
 
-    def pictures(self, adapter: Any) -> KeptPictures | None:
+    def pictures(self, adapter: Any) -> PreparedImageCache | None:
         """Prepared pictures of this model's preprocessing; None if it does not state it, or none are to be kept."""
         limit = pictures_limit()
         key = pictures_key(adapter, self._exact) if limit else None
-        return None if key is None else KeptPictures(self.folder, key, limit, self.read, self.write)
+        return None if key is None else PreparedImageCache(self.folder, key, limit, self.read, self.write)
 
     def say(self, what: str, message: str) -> None:
         """Tells the user, once in a run for each ``what``."""
         if what not in self._said:
             self._said.add(what)
-            complain(message)
+            warn(message)
 
     def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
         """A file of the store; None if it is not there, or cannot be used, which is said.
@@ -145,7 +145,7 @@ class Slot:
 
 @dataclass
 class Place:
-    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.Blocks`.
+    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.BlockStore`.
 
     Attributes:
         slot: of the model and the task.
@@ -164,7 +164,7 @@ class Place:
         """The file of finished scores."""
         return self.slot.folder / f"{self.data}{ENDING}"
 
-    def load(self, shape: tuple[int, int, int]) -> KeptScores | None:
+    def load(self, shape: tuple[int, int, int]) -> CachedScores | None:
         """The scores of an earlier run; None if there are none, or none that can be used.
 
         Args:
@@ -194,7 +194,7 @@ class Place:
             parts = Likelihoods(
                 Scores(arrays["conditional_groups"], arrays.get("conditional_all_pairs")), arrays["prior"]
             )
-        return KeptScores(
+        return CachedScores(
             Scores(arrays["groups"], arrays.get("all_pairs")), parts, self.slot.identity.key, entry.about["date"]
         )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.cache.scores import KeptScores, Place, ScoreStore
+from ttmbench.cache.scores import CachedScores, Place, ScoreStore
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
-from ttmbench.scoring.blocks import Blocks
+from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Scores
@@ -47,7 +47,7 @@ class TaskStore:
         self._place: Place | None = None
         self.data = Fingerprint(groups, self._pixels)
         self.pictures = None if store is None else store.pictures(adapter)
-        self.kept: KeptScores | None = None
+        self.kept: CachedScores | None = None
 
     @property
     def on(self) -> bool:
@@ -70,7 +70,7 @@ class TaskStore:
         self.kept = self._place.load(self._shape)
 
     @property
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> BlockStore | None:
         """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
         return None if self._blind else self._place
 

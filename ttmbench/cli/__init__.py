@@ -8,9 +8,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import said
+from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
 from ttmbench.errors import TtmbenchError
 
@@ -65,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TtmbenchError as error:
         if debug:
             traceback.print_exc()
-        complain(_without(given, str(error)))
+        warn(_without(given, str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        complain("interrupted")
+        warn("interrupted")
         return 130
     except BrokenPipeError:
         sys.stderr.close()
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, SystemExit) as error:
         if debug:
             traceback.print_exc()
-        complain(f"{_without(given, said(error))} (--verbosity debug shows where)")
+        warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
         return 1
     finally:
         warnings.formatwarning = shown

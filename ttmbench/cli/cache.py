@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ttmbench._util.console import complain, say
-from ttmbench._util.progress import track
+from ttmbench._util.console import say, warn
+from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import parse_size, store_folder
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
 from ttmbench.cli.options import add_verbosity, names
@@ -81,7 +81,7 @@ def _ls(folder: Path, options: argparse.Namespace) -> int:
 
 def _verify(folder: Path, options: argparse.Namespace) -> int:
     def progress(files: Sequence[Path]) -> Iterator[Path]:
-        return track(files, "reading", "files", total=len(files))
+        return progress_iter(files, "reading", "files", total=len(files))
 
     count, damaged = find_damage(folder, progress)
     if options.json:
@@ -166,7 +166,7 @@ def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:
     for one in damaged:
         say(f"{one.path}: {_clean(one.reason)}")
     if damaged:
-        complain(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
+        warn(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
     else:
         say(f"{folder}: {count} files, all whole")
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench.cache.location import store_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
@@ -58,8 +58,8 @@ def doctor(options: argparse.Namespace) -> int:
     for name in options.models or ([] if asked else sorted(registry.adapters)):
         spec = registry.adapter(name)
         models.setdefault(spec.name, spec)
-    findings = [look_at_task(registry, task, data_folder(given)) for task in tasks.values()]
-    findings += [look_at_model(spec) for spec in models.values()]
+    findings = [check_task(registry, task, data_folder(given)) for task in tasks.values()]
+    findings += [check_model(spec) for spec in models.values()]
     around = surroundings(given)
     broken = {plugin.name: plugin.reason for plugin in registry.plugins.broken}
     if options.json:
@@ -70,7 +70,7 @@ def doctor(options: argparse.Namespace) -> int:
         _print_findings(findings)
     if asked and not usable(findings):
         lacking = [finding.name for finding in findings if finding.state != "present"]
-        complain(f"not usable as it is: {', '.join(lacking)}")
+        warn(f"not usable as it is: {', '.join(lacking)}")
         return EXIT_MISSING
     return 0
 
@@ -119,7 +119,7 @@ class Finding:
     mend: str = ""
 
 
-def look_at_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
+def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
     """Whether a task could be run offline.
 
     Args:
@@ -155,7 +155,7 @@ def look_at_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
     return Finding("task", name, "gated", detail, f"accept the terms at {pages}{token}, then `{command}`")
 
 
-def look_at_model(spec: AdapterSpec) -> Finding:
+def check_model(spec: AdapterSpec) -> Finding:
     """Whether a model's weights are here.
 
     Args:

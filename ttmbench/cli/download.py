@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
@@ -66,7 +66,7 @@ def download(options: argparse.Namespace) -> int:
         missing = [] if model is None or fetch_model(model, model_args, _say) else [f"model {model.name}"]
         missing += [plan.name for plan in planned if not downloads.fetch(plan)]
     except KeyboardInterrupt:
-        complain("interrupted; the same command goes on where it stopped")
+        warn("interrupted; the same command goes on where it stopped")
         return 130
     if missing:
         raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
@@ -35,15 +35,15 @@ def export(options: argparse.Namespace) -> int:
         raise UsageError(f"--source_url: {options.to} has no place for it; {others} do")
     runs, skipped = read_runs([Path(name) for name in options.runs])
     for found in skipped:
-        complain(f"left out: {found.path}: {found.skipped}")
+        warn(f"left out: {found.path}: {found.skipped}")
     for run in runs:
         if run.document["status"] != "done":
             told = f"{run.path}: status {run.document['status']}: only finished tasks are there"
-            complain(told)
+            warn(told)
     target = Path(options.output_path) if options.output_path else None
     texts, left_out = load_target(exporter.target)(runs, target, options.source_url)
     for task, why in left_out.items():
-        complain(f"left out: {task}: {why}")
+        warn(f"left out: {task}: {why}")
     for path, text in texts.items():
         if path is None:
             print(text, end="")

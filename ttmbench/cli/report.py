@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
@@ -54,7 +54,7 @@ def report(options: argparse.Namespace) -> int:
     )
     page, gathered, found = make_report(place, pictures, options.title)
     for name, why in gathered.skipped.items():
-        complain(f"left out: {name}: {why}")
+        warn(f"left out: {name}: {why}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from ttmbench._util import console as terminal
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench._util.escape import plain
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
@@ -102,7 +102,7 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Ro
     found = list(walk_documents(folder)) if folder.is_dir() else []
     for one in found:
         if one.document is None:
-            complain(f"left out: {one.path}: {one.skipped}")
+            warn(f"left out: {one.path}: {one.skipped}")
     return compare(table, [(one.path, one.document) for one in found if one.document is not None], registry)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import complain, say
+from ttmbench._util.console import say, warn
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
     except KeyboardInterrupt:
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
-        complain(f"interrupted; {kept}")
+        warn(f"interrupted; {kept}")
         return INTERRUPTED
     print_results(results.document)
     if results.path is not None:

@@ -12,7 +12,7 @@ from ttmbench._util.console import say
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
-from ttmbench.data.checks import look_at_groups
+from ttmbench.data.checks import audit_groups
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
@@ -80,7 +80,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
     loaded = load_task_data(registry, task, options.limit, options.offline, options.data_dir)
     animated: set[str] = set()
-    report = look_at_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
+    report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
     if animated:
         what = "1 picture is animated: its first frame is taken"
         report.notes.append(

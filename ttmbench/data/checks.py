@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ttmbench._util.escape import is_text
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.progress import track
+from ttmbench._util.progress import progress_iter
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef
@@ -86,7 +86,7 @@ class DataReport:
     notes: list[str] = field(default_factory=list)
 
 
-def look_at_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
+def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
     """Decodes every picture and looks for what can only tie or counts twice.
 
     Args:
@@ -100,7 +100,7 @@ def look_at_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[
     report = DataReport()
     digests: dict[str, str | None] = {}
     seen: dict[tuple[tuple[str | None, ...], tuple[str, ...]], str] = {}
-    for group in track(groups, "checking", "groups", total=len(groups)):
+    for group in progress_iter(groups, "checking", "groups", total=len(groups)):
         for image in group.images:
             if image.name in digests:
                 continue

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.foreign import blaming
+from ttmbench._util.foreign import foreign_errors
 from ttmbench.data.availability import Need, Place
 from ttmbench.data.checks import check_groups
 from ttmbench.data.loading import LoadRequest, given_data_folder
@@ -129,7 +129,7 @@ def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceR
     """Reads one source mapping; sources that combine others come back here for each of them."""
     spec, options = _source(registry, source)
     reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
-    with blaming(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
+    with foreign_errors(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
         result = reader(replace(request, options=options))
         loaded = result if isinstance(result, Loaded) else Loaded(list(result))
     strange = [one for one in loaded.groups if not isinstance(one, Group)]

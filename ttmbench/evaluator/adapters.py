@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench._util.foreign import blaming, said
+from ttmbench._util.foreign import error_line, foreign_errors
 from ttmbench.errors import UsageError
 from ttmbench.plugins.models import arguments_of
 from ttmbench.plugins.registry import Registry, load_target
@@ -35,7 +35,7 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
     spec = registry.adapter(name)
     factory = load_target(spec.target, spec.needs)
     arguments = arguments_of(spec, model_args)
-    with blaming(_whose(registry, name)):
+    with foreign_errors(_whose(registry, name)):
         parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [key for key in arguments if key not in parameters and not takes_any]
@@ -57,11 +57,11 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
     passed = {
         key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
     }
-    with blaming(_whose(registry, name)):
+    with foreign_errors(_whose(registry, name)):
         try:
             adapter = factory(**passed, **arguments)
         except TypeError as error:
-            raise UsageError(f"model '{name}': {said(error).removeprefix('TypeError: ')}") from error
+            raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
     check_scores(f"model '{name}'", adapter)
     return adapter
 
@@ -137,7 +137,7 @@ def capabilities(adapter: Any) -> list[str]:
 
 def model_info(adapter: Any) -> dict[str, Any]:
     """What an adapter states about itself, for the record."""
-    with blaming(f"fingerprint() of {type(adapter).__name__}"):
+    with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
         stated = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
         shown = dict(stated) if isinstance(stated, Mapping) else {"fingerprint": str(stated)}
         json.dumps(shown, allow_nan=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ttmbench._util.arrays import LARGEST
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
@@ -58,7 +58,7 @@ def read_results(path: PathLike) -> list[EvalResults]:
         if one.document is not None:
             found.append(EvalResults(one.document, path=one.path))
         elif "has no schema_version" not in (one.skipped or ""):
-            complain(f"{one.path} is left out: it {one.skipped}")
+            warn(f"{one.path} is left out: it {one.skipped}")
     if not found:
         raise UsageError(f"{place} holds no results document")
     return found

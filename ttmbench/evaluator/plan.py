@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.types import MetricSpec
 
 Folders = Mapping[tuple[str, int], Path]
@@ -44,13 +44,13 @@ class RunContext:
     adapter: Any
     samples: set[str] | None = None
     store: ScoreStore | None = None
-    at_once: AtOnce | None = None
+    at_once: BatchSizer | None = None
     folders: Folders = field(default_factory=dict)
 
     @property
-    def batch_sizer(self) -> AtOnce:
+    def batch_sizer(self) -> BatchSizer:
         """How much the model takes at a time."""
-        return self.at_once or AtOnce.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
+        return self.at_once or BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
 
 
 @dataclass(frozen=True)

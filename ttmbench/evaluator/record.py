@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import said
+from ttmbench._util.foreign import error_line
 from ttmbench._util.validation import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
@@ -192,7 +192,7 @@ class RunRecord:
             used = dict(self._reporting.usage()) if self._reporting else {}
             json.dumps(used, allow_nan=False)
         except Exception as error:
-            return {"error": said(error)}
+            return {"error": error_line(error)}
         return used
 
     def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:

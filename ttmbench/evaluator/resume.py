@@ -18,7 +18,7 @@ from typing import Any
 
 import filelock
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
@@ -107,7 +107,7 @@ class Place:
         before = self.previous.get("model_info", {}).get("fingerprint")
         if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
             why = "states no fingerprint" if not fingerprint else "is not the one"
-            complain(f"the model {why} of {self.files.results}; every task is run")
+            warn(f"the model {why} of {self.files.results}; every task is run")
             self._leave_previous()
             return []
         statuses = self.previous.get("task_status", {})
@@ -119,7 +119,7 @@ class Place:
         ]
         artifacts = self.previous.get("artifacts", {})
         self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
-        complain(f"going on with {self.files.results}{_told(kept, statuses)}")
+        warn(f"going on with {self.files.results}{_told(kept, statuses)}")
         return kept
 
     def _leave_previous(self) -> None:
@@ -136,7 +136,7 @@ class Place:
         for name, about in (self.previous or {}).get("artifacts", {}).items():
             path = self.files.folder / name
             if about.get("task") == task and (not path.is_file() or file_digest(path) != about["sha256"]):
-                complain(f"{path} is gone or changed; task {task} is run again")
+                warn(f"{path} is gone or changed; task {task} is run again")
                 return False
         return True
 
@@ -146,7 +146,7 @@ class Place:
         now = None if before is None else data_of(task)
         if now is None or now == before:
             return True
-        complain(f"the data of task {task} are not those of {self.files.results}; it is run again")
+        warn(f"the data of task {task} are not those of {self.files.results}; it is run again")
         return False
 
 
@@ -274,7 +274,7 @@ def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
     if _holds_something(files.state) and not aside.state.exists():
         files.state.rename(aside.state)
     aside.write_results({**document, "artifacts": artifacts})
-    complain(f"{files.results} held another run; it is {results.name} now")
+    warn(f"{files.results} held another run; it is {results.name} now")
 
 
 def _holds_something(state: Path) -> bool:

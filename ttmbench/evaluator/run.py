@@ -10,14 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench._util.console import complain
-from ttmbench._util.foreign import blaming
-from ttmbench._util.progress import track as progress_of
+from ttmbench._util.console import warn
+from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.progress import progress_iter as progress_of
 from ttmbench.cache.scores import ScoreStore
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError, during, stage_of
+from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
 from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
 from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
@@ -42,7 +42,7 @@ from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.comparison import Values, stored_values
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
 
 
@@ -195,7 +195,7 @@ def _run(
 ) -> EvalResults:
     registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
     for broken in registry.plugins.broken:
-        complain(f"plugin '{broken.name}' could not be imported: {broken.reason}")
+        warn(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config, in_memory)
@@ -246,14 +246,14 @@ class _Work:
         self.registry.plugins.notify("ttmbench_run_started", config=record.config)
         name: str | None = None
         try:
-            with during("model"):
+            with phase("model"):
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
             remark = remark_on_files(adapter)
             if remark is not None:
-                complain(remark)
-            sizer = AtOnce.for_run(config.batch_size, adapter, config.deterministic)
+                warn(remark)
+            sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
             context = RunContext(self.registry, config, adapter, self.samples, self.store, sizer, folders)
             kept = self._take_over(place, adapter)
             self._save("running", place)
@@ -262,7 +262,7 @@ class _Work:
                     self._task(name, place, context)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
-                record.fail(None if name in record.outcomes else name, stage_of(error, "run"), error)
+                record.fail(None if name in record.outcomes else name, phase_of(error, "run"), error)
             self._tell_finished(self._save_after(error, place), place)
             raise
         if self.baseline is not None:
@@ -288,7 +288,7 @@ class _Work:
         try:
             return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.store)
         except DataError as error:
-            complain(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
+            warn(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None
 
     def _task(self, name: str, place: Place | None, context: RunContext) -> None:
@@ -296,19 +296,19 @@ class _Work:
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
         try:
-            with blaming(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+            with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(context, self.chosen[name], self.settings[name], state)
                 record.outcomes[name] = outcome
                 if outcome.failure is not None:
                     raise outcome.failure
             if place is not None:
-                with during("save"):
+                with phase("save"):
                     write_artifacts(place.files, config, outcome)
         except Exception as error:
-            record.fail(name, stage_of(error, "run"), error)
+            record.fail(name, phase_of(error, "run"), error)
             if config.on_error == "raise":
                 raise
-            complain(f"task {name} failed: {record.errors[-1]['message']}")
+            warn(f"task {name} failed: {record.errors[-1]['message']}")
             state = None  # kept for the next attempt
         self._save("running", place)
         if state is not None:
@@ -334,7 +334,7 @@ class _Work:
         if place is not None and place.previous is not None and not self.took_over:
             return document
         if files is not None:
-            with during("save"):
+            with phase("save"):
                 files.write_results(document)
         return document
 
@@ -344,8 +344,8 @@ class _Work:
         try:
             return self._save(status, place)
         except TtmbenchError as second:
-            if stage_of(error, "run") != "save":
-                complain(str(second))
+            if phase_of(error, "run") != "save":
+                warn(str(second))
             return self.record.document(status, self.clock, None if place is None else place.files)
 
     def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:

@@ -15,7 +15,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import DataError, TtmbenchError, UsageError, during
+from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import PreparedPairScorer, StoredFeatures
@@ -26,8 +26,8 @@ from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepare import prepare, stored
 from ttmbench.scoring.prepared_pairs import score_streaming
-from ttmbench.scoring.prepared_task import Stage
-from ttmbench.scoring.refusals import settle_refusals
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.refusals import resolve_missing_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
 DECODED = 64  # pictures held decoded at a time, while they are prepared
@@ -54,7 +54,7 @@ class ScoredTask:
     groups: list[Group]
     source: dict[str, Any]
     fingerprint: str
-    stage: Stage | None
+    stage: PreparedTask | None
     raw: Scores
     seconds: dict[str, float]
     parts: Likelihoods | None = None
@@ -67,7 +67,7 @@ class _Raw:
     """What a way of scoring gives: scores, the prepared inputs if it made any, and the parts of debiased scores."""
 
     scores: Scores
-    stage: Stage | None = None
+    stage: PreparedTask | None = None
     parts: Likelihoods | None = None
 
 
@@ -112,12 +112,12 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     """
     if plan.way == "choices":
         raise UsageError(f"model {context.config.model} answers in words and has no scores; only `run` can evaluate it")
-    with during("load"):
+    with phase("load"):
         data = _load(plan, context)
     found = _SCORE[plan.way](plan, data, context)
     data.laps("score")
-    with during("score"):
-        raw, notes = settle_refusals(context.adapter, found.scores, data.groups)
+    with phase("score"):
+        raw, notes = resolve_missing_scores(context.adapter, found.scores, data.groups)
         _check_finite(raw, data.groups, plan.spec.shape)
     return ScoredTask(
         plan=plan,
@@ -151,7 +151,7 @@ def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> 
     """Features from a file: nothing is left to prepare."""
     assert data.features is not None, "features are loaded in place of groups"
     stage = _stage(plan, context, data.features)
-    with during("score"):
+    with phase("score"):
         return _Raw(stage.score(), stage)
 
 
@@ -162,15 +162,15 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     prepare_first = plan.needs_inputs or not store.may_have
     if not prepare_first:
         _look_up(data)
-    stage: Stage | None = None
+    stage: PreparedTask | None = None
     if store.kept is None:
-        with during("prepare"):
+        with phase("prepare"):
             prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, store.data, store.pictures)
         data.laps("prepare")
         stage = _stage(plan, context, prepared)
     if prepare_first:
         store.look_up()
-    with during("score"):
+    with phase("score"):
         if store.kept is not None:
             return _Raw(store.kept.raw, stage, store.kept.parts)
         assert stage is not None, "what is not kept was prepared"
@@ -181,7 +181,7 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     """Pair by pair, each picture opened when its pairs come; log P(t) is taken off if the model has one."""
     store, adapter, at_once = data.store, context.adapter, context.batch_sizer
     _look_up(data)
-    with during("score"):
+    with phase("score"):
         if store.kept is not None:
             return _Raw(store.kept.raw, parts=store.kept.parts)
         if not isinstance(adapter, PreparedPairScorer):
@@ -208,8 +208,8 @@ def _look_up(data: _Data) -> None:
         data.laps("look_up")
 
 
-def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> Stage:
-    return Stage(context.adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
+def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> PreparedTask:
+    return PreparedTask(context.adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
 
 
 def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:

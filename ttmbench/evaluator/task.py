@@ -14,7 +14,7 @@ from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
 from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import TtmbenchError, UsageError, during
+from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
@@ -159,7 +159,7 @@ def _variants(
         wanted.append((ORACLE, stage.oracle))
     for name, variant in wanted:
         clock = time.perf_counter()
-        with during(name):
+        with phase(name):
             ran = variant()
         yield _Done(name, ran, time.perf_counter() - clock)
 

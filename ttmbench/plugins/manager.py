@@ -12,7 +12,7 @@ import pluggy
 
 from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import said
+from ttmbench._util.foreign import error_line
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
 
@@ -78,7 +78,7 @@ class Plugins:
             except UsageError:
                 raise
             except (Exception, SystemExit) as error:
-                raise UsageError(f"plugin '{name}' failed in {hook}: {said(error)}") from error
+                raise UsageError(f"plugin '{name}' failed in {hook}: {error_line(error)}") from error
         return results
 
     def listens(self, hook: str) -> bool:
@@ -91,7 +91,9 @@ class Plugins:
             try:
                 implementation.function(*(values[name] for name in implementation.argnames))
             except (Exception, SystemExit) as error:
-                warnings.warn(f"plugin '{implementation.plugin_name}' failed in {hook}: {said(error)}", stacklevel=2)
+                warnings.warn(
+                    f"plugin '{implementation.plugin_name}' failed in {hook}: {error_line(error)}", stacklevel=2
+                )
 
     def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
         caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
@@ -118,7 +120,7 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
         try:
             plugin = point.load()
         except (Exception, SystemExit) as error:
-            broken.append(BrokenPlugin(_label(point), point.value, said(error)))
+            broken.append(BrokenPlugin(_label(point), point.value, error_line(error)))
             continue
         _register(manager, _label(point), plugin)
     for name, plugin in extra:
@@ -153,7 +155,7 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UsageError(f"plugin '{name}' does not fit: {one_line(last)}") from error
     except Exception as error:  # pluggy looks at every attribute of a plugin
-        raise UsageError(f"plugin '{name}' does not fit: {said(error)}") from error
+        raise UsageError(f"plugin '{name}' does not fit: {error_line(error)}") from error
 
 
 def _label(point: EntryPoint) -> str:

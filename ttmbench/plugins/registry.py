@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.foreign import said
+from ttmbench._util.foreign import error_line
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import Plugins, load_plugins
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
@@ -130,4 +130,4 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{target} cannot be imported: {said(error)}") from error
+        raise UsageError(f"{target} cannot be imported: {error_line(error)}") from error

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.foreign import said
+from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.labels import (
     HOLDOUT,
@@ -229,7 +229,7 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
     try:
         return list(numbers)
     except _WRONG as error:
-        raise DataError(f"is no complete results document ({said(error)})") from None
+        raise DataError(f"is no complete results document ({error_line(error)})") from None
 
 
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._util.foreign import blaming
+from ttmbench._util.foreign import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
 from ttmbench.types import MetricSpec, Scores, Track
@@ -38,7 +38,7 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     arguments = _arguments(metric, scores)
     if arguments is None:
         return None
-    with blaming(f"metric '{metric.name}'"):
+    with foreign_errors(f"metric '{metric.name}'"):
         values = np.asarray(metric.compute(*arguments)).astype(np.float64)
     if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
         raise TtmbenchError(

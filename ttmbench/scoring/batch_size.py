@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64
@@ -26,7 +26,7 @@ _OUT = (
 T = TypeVar("T")
 
 
-class AtOnce:
+class BatchSizer:
     """Rows at a time, halved whenever memory runs out.
 
     Args:
@@ -44,12 +44,12 @@ class AtOnce:
         self.training: int | None = None
 
     @classmethod
-    def of(cls, rows: int | AtOnce) -> AtOnce:
+    def of(cls, rows: int | BatchSizer) -> BatchSizer:
         """The same object, or a new one that begins with so many rows."""
-        return rows if isinstance(rows, AtOnce) else cls(rows)
+        return rows if isinstance(rows, BatchSizer) else cls(rows)
 
     @classmethod
-    def for_run(cls, batch_size: int | str, adapter: Any, fixed: bool = False) -> AtOnce:
+    def for_run(cls, batch_size: int | str, adapter: Any, fixed: bool = False) -> BatchSizer:
         """What ``--batch_size`` means; ``auto`` begins large on an accelerator and halves until it fits.
 
         On a processor a system that is out of memory ends processes instead of refusing, so nothing is tried there.
@@ -93,7 +93,7 @@ class AtOnce:
                 f"use --batch_size {tried // 2}"
             )
         self.rows = tried // 2
-        complain(f"out of memory with {tried} inputs at a time; going on with {self.rows} (--batch_size {self.rows})")
+        warn(f"out of memory with {tried} inputs at a time; going on with {self.rows} (--batch_size {self.rows})")
 
     def smaller_training_parts(self, images: int) -> None:
         """The gradient of a batch of so many images did not fit: from now on it is computed in more parts.
@@ -112,7 +112,7 @@ class AtOnce:
                 "gradient in other parts; use --dtype bf16, a smaller model, or more memory"
             )
         self.training = -(-tried // 2)
-        complain(
+        warn(
             f"out of memory while training on {tried} images at a time; going on with {self.training}: the batch and "
             "its loss stay the same, the gradient is computed in parts"
         )

@@ -15,7 +15,7 @@ FEATURES = 256  # images or captions in a block of features
 PAIRS = 128  # pairs in a block of scores
 
 
-class Blocks(Protocol):
+class BlockStore(Protocol):
     """Where finished blocks are kept."""
 
     def get(self, side: str, block: int) -> np.ndarray | None:
@@ -71,7 +71,7 @@ def spans(rows: int, block: int, batch_size: int) -> list[Span]:
     return [Span(start, min(start + step, rows), block) for start in range(0, rows, step)]
 
 
-def load(blocks: Blocks | None, side: str, span: Span) -> np.ndarray | None:
+def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
     """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are kept."""
     if blocks is None:
         return None
@@ -84,7 +84,7 @@ def load(blocks: Blocks | None, side: str, span: Span) -> np.ndarray | None:
     return np.concatenate(kept)
 
 
-def save(blocks: Blocks | None, side: str, span: Span, values: np.ndarray) -> None:
+def save(blocks: BlockStore | None, side: str, span: Span, values: np.ndarray) -> None:
     """Keeps the rows of a span, float32 [rows, ...], as its blocks."""
     if blocks is not None:
         for number, rows in span.blocks:

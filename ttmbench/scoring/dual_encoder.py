@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import DualEncoder
-from ttmbench.scoring.batch_size import AtOnce
-from ttmbench.scoring.blocks import FEATURES, Blocks, load, save, spans
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import FEATURES, BlockStore, load, save, spans
 from ttmbench.scoring.inputs import Prepared, Rows, n_rows, take
 from ttmbench.types import Group
 
@@ -34,7 +34,7 @@ class Features:
 
 
 def encode(
-    adapter: DualEncoder, prepared: Prepared, batch_size: int | AtOnce, blocks: Blocks | None = None
+    adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer, blocks: BlockStore | None = None
 ) -> Features:
     """Encodes every distinct image and caption once, without gradients.
 
@@ -47,7 +47,7 @@ def encode(
     Returns:
         Features of both sides.
     """
-    at_once = AtOnce.of(batch_size)
+    at_once = BatchSizer.of(batch_size)
     with torch.inference_mode():
         return Features(
             images=_encode(adapter, adapter.encode_images, prepared.images, at_once, "images", blocks),
@@ -130,13 +130,13 @@ def _encode(
     adapter: DualEncoder,
     encoder: Callable[[Any], torch.Tensor],
     batch: Batch,
-    at_once: AtOnce,
+    at_once: BatchSizer,
     side: str,
-    blocks: Blocks | None,
+    blocks: BlockStore | None,
 ) -> torch.Tensor:
     parts: list[torch.Tensor] = []
     device: torch.device | None = None
-    with bar(n_rows(batch), f"encoding {side}", side) as shown:
+    with progress_bar(n_rows(batch), f"encoding {side}", side) as shown:
         for span in spans(n_rows(batch), FEATURES, at_once.rows):
             kept = load(blocks, side, span)
             if kept is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ttmbench._util.images import BadPicture, as_rgb
-from ttmbench._util.progress import track
+from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.types import Group, ImageRef
@@ -92,7 +92,7 @@ class Fingerprint:
     def take_in_the_rest(self) -> None:
         """Takes in every picture that has not been added; opens those whose digest is not kept."""
         images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._pictures]
-        for group_id, image in track(images, "looking at data", "images", total=len(images)):
+        for group_id, image in progress_iter(images, "looking at data", "images", total=len(images)):
             known = self._kept.get(image) if self._kept is not None else None
             if known is None:
                 self.add(image, open_upright(image, group_id))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ttmbench._util.images import KEPT, LazyPictures
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import ManyAtOnce, PairScorer
-from ttmbench.scoring.batch_size import AtOnce
-from ttmbench.scoring.blocks import PAIRS, Blocks, load, save, spans
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.types import Group, Scores
@@ -29,10 +29,10 @@ MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is
 def score_with_pairs(
     adapter: PairScorer,
     groups: Sequence[Group],
-    batch_size: int | AtOnce,
+    batch_size: int | BatchSizer,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
-    blocks: Blocks | None = None,
+    blocks: BlockStore | None = None,
 ) -> tuple[Scores, str]:
     """Scores a task pair by pair; each distinct pair is asked for once.
 
@@ -67,7 +67,7 @@ def score_with_pairs(
     score: dict[tuple[str, str], float] = {}
     open_now: dict[str, Image] = {}
     open_picture = lru_cache(KEPT)(fingerprint.opener())
-    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
 
     def values_of(chosen: slice) -> np.ndarray:
         nonlocal open_now
@@ -82,7 +82,7 @@ def score_with_pairs(
         shown.update(len(part))
         return values
 
-    with bar(len(wanted), "scoring", "pairs") as shown:
+    with progress_bar(len(wanted), "scoring", "pairs") as shown:
         for span in spans(len(wanted), PAIRS, at_once.rows):
             values = load(blocks, "pairs", span)
             if values is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError, UsageError
 from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.scoring.fingerprint import Fingerprint, open_all
@@ -72,7 +72,7 @@ def prepare(
     images = list(distinct_images(groups))
     parts: list[Batch] = []
     larger: list[Batch] = []
-    with bar(len(images), "preparing", "images") as shown:
+    with progress_bar(len(images), "preparing", "images") as shown:
         for start in range(0, len(images), batch_size):
             some = images[start : start + batch_size]
             if enlarge is not None and isinstance(adapter, Augmentable):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PreparedPairScorer
-from ttmbench.scoring.batch_size import AtOnce
-from ttmbench.scoring.blocks import PAIRS, Blocks, load, save, spans
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import (
     Prepared,
@@ -63,11 +63,11 @@ class PairTable:
 def score_streaming(
     adapter: PreparedPairScorer,
     groups: Sequence[Group],
-    batch_size: int | AtOnce,
+    batch_size: int | BatchSizer,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
     kept: PreparedPictures | None = None,
-    blocks: Blocks | None = None,
+    blocks: BlockStore | None = None,
 ) -> tuple[PairTable, str]:
     """Scores a task, opening each picture when its pairs come and dropping it afterwards.
 
@@ -102,9 +102,9 @@ def score_streaming(
 def score_in_memory(
     adapter: PreparedPairScorer,
     prepared: Prepared,
-    batch_size: int | AtOnce,
+    batch_size: int | BatchSizer,
     all_pairs: bool,
-    blocks: Blocks | None = None,
+    blocks: BlockStore | None = None,
 ) -> PairTable:
     """Scores prepared inputs: what TTM does again after every iteration.
 
@@ -135,13 +135,13 @@ def _score(
     encoder: _Encoder,
     captions: Batch,
     n_images: int,
-    batch_size: int | AtOnce,
+    batch_size: int | BatchSizer,
     all_pairs: bool,
-    blocks: Blocks | None,
+    blocks: BlockStore | None,
 ) -> PairTable:
-    wanted, at_once = _wanted(rows, n_images, n_rows(captions), all_pairs), AtOnce.of(batch_size)
+    wanted, at_once = _wanted(rows, n_images, n_rows(captions), all_pairs), BatchSizer.of(batch_size)
     values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
-    with torch.inference_mode(), bar(len(wanted), "scoring", "pairs") as shown:
+    with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
         for span in spans(len(wanted), PAIRS, at_once.rows):
             found = load(blocks, "pairs", span)
             if found is None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
-from ttmbench.scoring.batch_size import AtOnce
-from ttmbench.scoring.blocks import Blocks
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.dual_encoder import encode, score_all_pairs, score_groups
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepared_pairs import score_in_memory
@@ -23,16 +23,16 @@ class TrainablePairScorer(PreparedPairScorer, PairTrainable, Protocol):
 
 
 @dataclass(frozen=True)
-class Stage:
+class PreparedTask:
     """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
 
     adapter: TrainableDualEncoder | TrainablePairScorer
     prepared: Prepared
-    batch_size: int | AtOnce
+    batch_size: int | BatchSizer
     is_global: bool
     all_pairs: bool
 
-    def score(self, blocks: Blocks | None = None) -> Scores:
+    def score(self, blocks: BlockStore | None = None) -> Scores:
         """One scoring pass, serving metrics and matching alike; finished blocks are kept if it is said where."""
         if not isinstance(self.adapter, DualEncoder):
             table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)

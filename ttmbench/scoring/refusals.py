@@ -14,7 +14,7 @@ from ttmbench.types import Group, Scores
 SHOWN = 8  # group ids in a message
 
 
-def settle_refusals(adapter: Any, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
+def resolve_missing_scores(adapter: Any, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
     """Decides what a missing score (NaN) of a model that may refuse means; other models' scores pass untouched.
 
     A group with a missing score gets one score for all of its pairs: it ties everywhere, and a tie is never correct.

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.config import DEFAULT_SHARE, TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.scoring.prepared_task import Stage
+from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.trainer import Trainer, TrainingState
 from ttmbench.types import ScheduleSpec, Scores
@@ -78,7 +78,7 @@ class Proposal:
 Supervision = Callable[[Proposal], Choice]
 
 
-def own_choice(proposal: Proposal) -> Choice:
+def algorithm1_selection(proposal: Proposal) -> Choice:
     """The supervision of Algorithm 1: train on what the threshold keeps."""
     return proposal.choice
 
@@ -115,14 +115,14 @@ Kept = Callable[[Step, TrainingState], object]
 
 
 def adapt(
-    stage: Stage,
+    stage: PreparedTask,
     scores: Scores,
     *,
     config: TTMConfig,
     schedule: ScheduleSpec,
     learning_rate: float,
     seed: int,
-    supervision: Supervision = own_choice,
+    supervision: Supervision = algorithm1_selection,
     resume: TrainingState | None = None,
     keep: Kept | None = None,
 ) -> Iterator[Step]:
@@ -145,7 +145,7 @@ def adapt(
     Raises:
         TtmbenchError: no threshold can be chosen, or the loss is not finite.
     """
-    blind = _Blind(stage, seed)
+    blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
     by_share = config.by_share(stage.is_global)
     thresholds = np.asarray(schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations))
@@ -160,7 +160,7 @@ def adapt(
         trainer.resume(resume)
         done, scores = resume.iteration, resume.scores
         labels = blind.propose(scores)
-    with bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
+    with progress_bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
         shown.update(done * config.epochs)
         for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
             started = time.perf_counter()
@@ -181,7 +181,7 @@ def adapt(
 
 
 def overfit(
-    stage: Stage,
+    stage: PreparedTask,
     scores: Scores,
     *,
     config: TTMConfig,
@@ -210,7 +210,7 @@ def overfit(
     Raises:
         TtmbenchError: the loss is not finite.
     """
-    blind = _Blind(stage, seed)
+    blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
     fixed = select(labels, -math.inf, by_share=False)
     pairs = blind.pairs(Choice(labels.captions, fixed))
@@ -222,7 +222,7 @@ def overfit(
         done, scores = resume.iteration, resume.scores
         if _overfitted(stage, scores, fixed, captions):
             return
-    with bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
+    with progress_bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
         shown.update(done * config.epochs)
         for iteration in range(done + 1, config.iterations + 1):
             started = time.perf_counter()
@@ -239,7 +239,7 @@ def overfit(
                 break
 
 
-def _score_trained(stage: Stage, iteration: int, learning_rate: float) -> Scores:
+def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) -> Scores:
     """Scores of the model after an iteration; DivergedError if training has blown it up."""
     scores = stage.score()
     if not np.isfinite(scores.groups).all():
@@ -271,10 +271,10 @@ def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray
     return chosen & ~labels.tie
 
 
-class _Blind:
+class ShuffledTask:
     """The task with its captions in an order drawn by seed: inside every group, or among all captions."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: PreparedTask, seed: int) -> None:
         self._stage = stage
         captions = stage.prepared.rows.captions
         rng = np.random.default_rng([seed, 0])
@@ -344,7 +344,7 @@ def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float
     return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
 
 
-def _overfitted(stage: Stage, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
+def _overfitted(stage: PreparedTask, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
     """Whether there is nothing left to train: no group was kept, or each satisfies the group score of its label."""
     if not fixed.any():
         return True

@@ -17,7 +17,7 @@ from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.ttm import learning_rates as learningrates
-from ttmbench.ttm.algorithm import Step, Supervision, own_choice
+from ttmbench.ttm.algorithm import Step, Supervision, algorithm1_selection
 from ttmbench.ttm.finetune import restored
 from ttmbench.ttm.learning_rates import agreement, observe
 from ttmbench.ttm.supervision import oracle as oracle_supervision
@@ -188,7 +188,7 @@ TRAINS = ("schedules", "oracle", "tau", "lr")
 ALPHA = "alpha"  # of generative scores, in `ttmbench.scoring.alpha`
 
 
-def _curve(question: Question, stage: Adaptation, supervision: Supervision = own_choice) -> dict[str, Any]:
+def _curve(question: Question, stage: Adaptation, supervision: Supervision = algorithm1_selection) -> dict[str, Any]:
     """One TTM run a seed: what happens in every iteration, lists [seeds][iterations]."""
     rows: dict[str, list[list[Any]]] = {"threshold": [], "coverage": [], "pseudo_label_accuracy": [], "metric": []}
     for seed in stage.seeds:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
@@ -29,7 +29,7 @@ _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
 
 
 @dataclass(frozen=True)
-class Standing:
+class SeedProgress:
     """Where a seed stands.
 
     Attributes:
@@ -55,18 +55,18 @@ class SeedCheckpoint:
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
         self._folder, self._start, self._warn = folder, start, warn
 
-    def read(self) -> Standing:
+    def read(self) -> SeedProgress:
         """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
         if self._folder is None or not self._folder.is_dir():
-            return Standing()
+            return SeedProgress()
         try:
             return self._read(self._folder)
         except FileNotFoundError:
             pass  # stopped before its first iteration was over
         except Exception as error:
-            complain(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
+            warn(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
         shutil.rmtree(self._folder, ignore_errors=True)
-        return Standing()
+        return SeedProgress()
 
     def keep(self, step: Step, state: TrainingState) -> None:
         """Takes down a finished iteration and where training stands after it."""
@@ -89,13 +89,13 @@ class SeedCheckpoint:
         self._write(_FINAL, _score_tensors(final), {"steps": steps})
         (self._folder / _TRAINING).unlink(missing_ok=True)
 
-    def _read(self, folder: Path) -> Standing:
+    def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return Standing(self._steps(folder, about["steps"]), None, _scores_of(tensors))
+            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_of(tensors))
         tensors, about = self._load(folder / _TRAINING)
         steps = self._steps(folder, about["iteration"])
-        return Standing(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
+        return SeedProgress(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
 
     def _steps(self, folder: Path, count: int) -> tuple[Step, ...]:
         steps = []
@@ -167,7 +167,7 @@ class TaskCheckpoint:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            complain(f"{why}; the test-time stage goes on, but if it is stopped it continues from before this")
+            warn(f"{why}; the test-time stage goes on, but if it is stopped it continues from before this")
         self._warned = True
 
 

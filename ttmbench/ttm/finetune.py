@@ -14,7 +14,7 @@ import torch
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
-from ttmbench.scoring.batch_size import DEFAULT, AtOnce, attempt
+from ttmbench.scoring.batch_size import DEFAULT, BatchSizer, attempt
 from ttmbench.scoring.inputs import Prepared, n_rows, take
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def finetune(
     rng: np.random.Generator,
     crop_rng: np.random.Generator | None = None,
     epoch_done: Callable[[float], object] = lambda loss: None,
-    at_once: int | AtOnce = DEFAULT,
+    at_once: int | BatchSizer = DEFAULT,
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs.
 
@@ -99,7 +99,7 @@ def finetune(
         DivergedError: the loss is not a finite number.
         TtmbenchError: memory is too small.
     """
-    memory = AtOnce.of(at_once)
+    memory = BatchSizer.of(at_once)
     units = len(pairs.images)
     steps_per_epoch = -(-units // batch)
     steps = steps_per_epoch * config.epochs
@@ -152,7 +152,7 @@ def _batch(
 
 
 def _gradient(
-    adapter: Trainable | PairTrainable, batch: _TrainingBatch, optimizer: torch.optim.Optimizer, memory: AtOnce
+    adapter: Trainable | PairTrainable, batch: _TrainingBatch, optimizer: torch.optim.Optimizer, memory: BatchSizer
 ) -> torch.Tensor:
     """Leaves a batch's gradient in the parameters and returns its loss; in smaller parts once memory has run out."""
     size = n_rows(batch.images)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
-from ttmbench.scoring.prepared_task import Stage
+from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs, finetune, iteration_learning_rate, make_optimizer, restore
 from ttmbench.types import Scores
 
@@ -38,7 +38,7 @@ class TrainingState:
 class Trainer:
     """Optimiser, batch size and learning rate over the iterations of one run."""
 
-    def __init__(self, stage: Stage, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
+    def __init__(self, stage: PreparedTask, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
         self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
         images = stage.prepared.rows.images.shape[1]
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.

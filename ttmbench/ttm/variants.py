@@ -19,8 +19,8 @@ from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.summary import metric_mean
 from ttmbench.scoring.inputs import Rows, subset
-from ttmbench.scoring.prepared_task import Stage
-from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, overfit, own_choice
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.finetune import restore, restored, snapshot
 from ttmbench.ttm.supervision import CONTROLS, oracle
@@ -79,7 +79,7 @@ class Adaptation:
 
     registry: Registry
     spec: TaskSpec
-    stage: Stage
+    stage: PreparedTask
     raw: Scores
     settings: TTMConfig
     preset: str
@@ -114,7 +114,7 @@ class Adaptation:
             AssertionNotMet: the audit found a selection that depends on the order of captions.
             TtmbenchError: the loss became no finite number.
         """
-        runs = self._every_seed("ttm", self._supervised(own_choice), notify=True, finished=finished)
+        runs = self._every_seed("ttm", self._supervised(algorithm1_selection), notify=True, finished=finished)
         record = {
             "hyperparameters": self._hyperparameters(),
             "learning_rate": self._rate_record(),
@@ -163,7 +163,7 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        runs = part._every_seed("holdout", part._supervised(own_choice), evaluate=apart.score)
+        runs = part._every_seed("holdout", part._supervised(algorithm1_selection), evaluate=apart.score)
         record = {
             "share": share,
             "adapted_groups": used.tolist(),
@@ -190,7 +190,7 @@ class Adaptation:
     def steps(
         self,
         seed: int,
-        supervision: Supervision = own_choice,
+        supervision: Supervision = algorithm1_selection,
         resume: TrainingState | None = None,
         keep: Kept | None = None,
     ) -> Iterator[Step]:

@@ -28,7 +28,7 @@ from typing import IO, Any, Literal
 
 from ttmbench._util.escape import DEVICES, plain
 from ttmbench._util.limits import limit
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError
 
 CHUNK = 1 << 20
@@ -307,7 +307,7 @@ def _top(members: list[_Member]) -> list[str]:
 def _write(chosen: list[tuple[PurePosixPath, _Member]], target: Path, limits: Limits, archive: Path) -> Unpacked:
     """Writes files; their true sizes are counted, whatever the archive says: copies of one file count each."""
     total, most = 0, limits.most(archive.stat().st_size)
-    with bar(len(chosen), f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
+    with progress_bar(len(chosen), f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
         for relative, one in chosen:
             path = target / relative
             path.parent.mkdir(parents=True, exist_ok=True)

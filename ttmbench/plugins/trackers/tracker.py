@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from ttmbench._util.console import complain
+from ttmbench._util.console import warn
 from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.trackers.series import curve_name, curve_values, final_values
 from ttmbench.types import IterationRecord
@@ -105,4 +105,4 @@ class Tracking:
             self._say(str(said[0].message))
 
     def _say(self, text: str) -> None:
-        complain(f"tracker {self._tracker}: {text}")
+        warn(f"tracker {self._tracker}: {text}")

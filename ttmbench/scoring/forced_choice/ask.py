@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ttmbench._util.images import KEPT, LazyPictures, side_by_side
-from ttmbench._util.progress import bar
+from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
-from ttmbench.scoring.batch_size import AtOnce
+from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.scoring.forced_choice.prompts import (
@@ -72,7 +72,7 @@ class Answered:
     fingerprint: str
 
 
-def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | AtOnce, seed: int) -> Answered:
+def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int) -> Answered:
     """Asks every question of a task.
 
     Args:
@@ -97,7 +97,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed))
     open_picture = lru_cache(KEPT)(fingerprint.opener())
-    at_once = AtOnce.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
     given: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
@@ -110,7 +110,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
             for one, text in zip(part, answers, strict=True)
         ]
 
-    with bar(len(questions), "asking", "questions") as shown:
+    with progress_bar(len(questions), "asking", "questions") as shown:
         for part in at_once.over(0, len(questions), ask):
             given += part
             shown.update(len(part))
