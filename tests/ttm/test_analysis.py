@@ -29,7 +29,7 @@ SHORT = ["--ttm_args", "iterations=2,epochs=1"]
 
 def question(scores, task="shapes_color", **settings) -> analysis.Question:
     """A question about given scores, with no model behind them."""
-    spec = REGISTRY.task(task).spec
+    spec = find_task(REGISTRY, task).spec
     raw = scores if isinstance(scores, Scores) else Scores(np.array(scores, dtype=np.float32))
     stage = Adaptation(
         REGISTRY,
