@@ -23,7 +23,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "datasets", "errors")
 
 
-def export_lm_eval(
+def export_lm_eval_file(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``lm-eval`` as `ttmbench.report.export.Exporter` says; UsageError for more than one run."""
