@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ttmbench
+from ttmbench.data.task_file import task_schema
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.stored_scores import score_file
 from ttmbench.hookspecs import hookimpl
@@ -49,8 +50,8 @@ def test_the_document_fits_its_schema(full_run):
 
 
 def test_the_schemas_are_schemas():
-    for name in ("results", "task", "leaderboard"):
-        jsonschema.Draft202012Validator.check_schema(schema(name))
+    for one in (schema("results"), schema("leaderboard"), task_schema()):
+        jsonschema.Draft202012Validator.check_schema(one)
     with pytest.raises(UsageError, match="known: results, task, leaderboard"):
         schema("nothing")
 
