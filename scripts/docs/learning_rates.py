@@ -21,7 +21,8 @@ import numpy as np
 
 from ttmbench.config import RunConfig
 from ttmbench.evaluator.adapters import make_adapter
-from ttmbench.evaluator.score_task import open_task
+from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import Registry, build_registry
@@ -79,7 +80,8 @@ def opened(registry: Registry, model: str, task: str, ttm_args: dict[str, Any]) 
     adapter = make_adapter(registry, model, {}, model_settings(config))
     file = tasks_of(registry, config)[task]
     settings = task_settings(registry, config, file.spec)
-    return adaptation(registry, config, open_task(registry, config, adapter, file), settings)
+    context = RunContext(registry, config, adapter)
+    return adaptation(score_task(plan_task(context, file, settings), context), context, settings)
 
 
 def measure(file: Path, options: argparse.Namespace, ttm_args: dict[str, Any] | None = None) -> None:
