@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.image_text import ImageTextModel, Picture, Seen, load_image_text
+from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, Picture, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
@@ -150,7 +150,7 @@ class VQAScore(TrainablePairModel):
         """The prompts that ask for each caption; how many tokens a picture has in them, the picture says."""
         return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
 
-    def encode_images(self, prepared: Any) -> list[tuple[Picture, Seen]]:
+    def encode_images(self, prepared: Any) -> list[tuple[Picture, EncodedImage]]:
         """Each picture with what the vision encoder gives of it."""
         self.model.eval()
         with self.autocast():
@@ -189,7 +189,9 @@ class VQAScore(TrainablePairModel):
         """Puts weights back."""
         self.model.load_state_dict(state, strict=self.lora is None)
 
-    def _log_answers(self, pictures: Sequence[Picture], seen: Sequence[Seen], prompts: Sequence[str]) -> torch.Tensor:
+    def _log_answers(
+        self, pictures: Sequence[Picture], seen: Sequence[EncodedImage], prompts: Sequence[str]
+    ) -> torch.Tensor:
         rows = [self.chat.row(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
         last = [torch.arange(len(row["input_ids"])) == len(row["input_ids"]) - 1 for row in rows]
         with self.autocast():

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         types,
     )
     from ttmbench.config import RunConfig, TTMConfig
-    from ttmbench.data.availability import Need as DataNeed
-    from ttmbench.data.availability import Place as DataLocation
+    from ttmbench.data.availability import DataLocation
+    from ttmbench.data.availability import DataNeed as DataNeed
     from ttmbench.data.memory import Task
     from ttmbench.errors import AssertionNotMet, DataError, DivergedError, OutOfReachError, TtmbenchError, UsageError
     from ttmbench.evaluator.api import compare, list_models, list_tasks, read_results, score
@@ -90,7 +90,6 @@ _HOME = {
         *("Loaded", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
     ),
 }
-_NAMED_THERE = {"DataLocation": "Place", "DataNeed": "Need"}
 _MODULE_OF = {name: f"ttmbench.{module}" for module, names in _HOME.items() for name in names}
 _MODULES = (
     *("chance", "config", "errors", "hookspecs", "matching", "metrics", "protocols", "schedules", "stats", "testing"),
@@ -167,7 +166,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"ttmbench.{name}")
     if name in _MODULE_OF:
-        return getattr(import_module(_MODULE_OF[name]), _NAMED_THERE.get(name, name))
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'ttmbench' has no attribute '{name}'")
 
 

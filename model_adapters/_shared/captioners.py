@@ -10,7 +10,7 @@ import torch
 
 from ttmbench.model_adapters._shared.captioning import CaptionModel, kept
 from ttmbench.model_adapters._shared.contrastive import PIXELS
-from ttmbench.model_adapters._shared.image_text import ImageTextModel, Picture, Row, Seen
+from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, Picture, Row
 from ttmbench.model_adapters._shared.pair_model import full_precision
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class ChatCaptioner(CaptionModel):
         """The processor's own preprocessing of each picture."""
         return self.chat.prepare(images)
 
-    def _see(self, prepared: Any) -> list[tuple[Picture, Seen]]:
+    def _see(self, prepared: Any) -> list[tuple[Picture, EncodedImage]]:
         return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def _with_pixels(self, prepared: Any, draw: Any) -> Any:

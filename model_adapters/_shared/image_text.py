@@ -49,7 +49,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EncodedImage:
     """What the vision encoder gives of one picture, as ``mm_encoder_outputs`` takes it, and the features beside it."""
 
     output: Any
@@ -146,10 +146,10 @@ class ImageTextModel:
             warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
             return self.processor(text=[prompt], images=shown, return_tensors="pt", **begun)
 
-    def see(self, pictures: Sequence[Picture]) -> list[Seen]:
+    def see(self, pictures: Sequence[Picture]) -> list[EncodedImage]:
         """Vision encoder and projection of each picture; a picture that comes twice is encoded once."""
         taken = set(inspect.signature(self._core.get_image_features).parameters)
-        known: dict[int, Seen] = {}
+        known: dict[int, EncodedImage] = {}
         for picture in pictures:
             if id(picture) in known:
                 continue
@@ -163,10 +163,10 @@ class ImageTextModel:
                 if getattr(output, name, None) is not None
             }
             beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
-            known[id(picture)] = Seen(type(output)(**kept), beside)
+            known[id(picture)] = EncodedImage(type(output)(**kept), beside)
         return [known[id(picture)] for picture in pictures]
 
-    def logits(self, seen: Sequence[Seen], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
+    def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits.
 
         Args:
@@ -284,7 +284,7 @@ def load_image_text(
     return ImageTextModel(model, processor, device, encodes, files=found.files)
 
 
-def _together(seen: Sequence[Seen]) -> Any:
+def _together(seen: Sequence[EncodedImage]) -> Any:
     """Outputs of several pictures as if they had been encoded in one go."""
     first = seen[0].output
     joined: dict[str, Any] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ttmbench.report.curves import Chart, Line, panels_of
+from ttmbench.report.curves import Chart, Curve, panels_of
 from ttmbench.report.figures import draw_chart
 from ttmbench.report.plots import GREY, LINES, MARKERS, STYLE
 from ttmbench.report.terminal import headline
@@ -100,7 +100,7 @@ def draw_curves(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
     figure = Figure(figsize=(8.7, 4.4), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
     for panel, (task, one) in zip(axes, data.items(), strict=False):
-        lines = tuple(Line(name, tuple(line["x"]), tuple(line["y"])) for name, line in one["lines"].items())
+        lines = tuple(Curve(name, tuple(line["x"]), tuple(line["y"])) for name, line in one["lines"].items())
         draw_chart(panel, Chart(f"{task}: {one['title']}", "%", lines, one["level"]))
         panel.set_title(f"{task}\n{one['title']} (%)", fontsize=9, loc="left")
     for unused in axes[len(data) :]:

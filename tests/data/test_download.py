@@ -479,7 +479,7 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
     from types import ModuleType
 
     from ttmbench.cli.doctor import check_task
-    from ttmbench.data.availability import Place
+    from ttmbench.data.availability import DataLocation
     from ttmbench.data.sources.rendered import read_rendered
     from ttmbench.hookspecs import hookimpl
 
@@ -498,7 +498,7 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
 
     stone = Stone()
     module = ModuleType("ttmbench_walls")
-    module.read, module.places = read_rendered, lambda request: [Place("the yard", [stone])]
+    module.read, module.places = read_rendered, lambda request: [DataLocation("the yard", [stone])]
     monkeypatch.setitem(sys.modules, "ttmbench_walls", module)
 
     class Walls:

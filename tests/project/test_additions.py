@@ -38,13 +38,13 @@ from collections.abc import Iterator
 
 from PIL import Image
 
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """Nothing is needed."""
-    return [Place("drawn here", ())]
+    return [DataLocation("drawn here", ())]
 
 
 def read_squares(request: SourceRequest) -> Iterator[Group]:

@@ -36,6 +36,16 @@ def test_the_house_stays_small():
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
 
 
+def test_a_class_has_a_name_of_its_own():
+    """One meaning a word; private ones are their file's own matter."""
+    found: dict[str, Path] = {}
+    for folder in ("ttmbench", "model_adapters"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    assert found.setdefault(node.name, path) == path, (node.name, path, found[node.name])
+
+
 def test_nothing_reads_a_pickle_or_unsafe_yaml():
     for folder in ("ttmbench", "model_adapters", "scripts"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -226,14 +226,14 @@ class Trials:
     def out_of_memory(self) -> Row:
         """The process may take little more memory than it has when scoring begins; how little is found by trying."""
         code = (
-            "import resource, ttmbench.evaluator.score_task as o; real = o.Stage.score\n"
+            "import resource, ttmbench.evaluator.score_task as o; real = o.PreparedTask.score\n"
             "def score(self, *rest):\n"
             "    size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
             "    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM * 2**20, -1))\n"
             "    scores = real(self, *rest)\n"
             "    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
             "    return scores\n"
-            "o.Stage.score = score"
+            "o.PreparedTask.score = score"
         )
         for room in (96, 64, 48, 40, 32, 24, 16):
             folder = self._scratch / f"memory_{room}"

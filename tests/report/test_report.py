@@ -21,7 +21,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.curves import Chart, Line
+from ttmbench.report.curves import Chart, Curve
 from ttmbench.report.figures import save_figures
 from ttmbench.report.gather import gather
 from ttmbench.report.groups import read_groups
@@ -464,13 +464,13 @@ def test_ticks_hold_all_values_and_are_few(low, high):
 
 
 def test_charts_with_gaps_and_without_values():
-    empty = Chart("loss", "", (Line("seed 0", (1.0,), (None,)),))
+    empty = Chart("loss", "", (Curve("seed 0", (1.0,), (None,)),))
     assert "nothing was selected" in line_chart(empty)
-    gap = line_chart(Chart("<b>", "%", (Line("seed 0", (1.0, 2.0, 3.0, 4.0), (50.0, None, 51.0, 52.0)),)))
+    gap = line_chart(Chart("<b>", "%", (Curve("seed 0", (1.0, 2.0, 3.0, 4.0), (50.0, None, 51.0, 52.0)),)))
     root = ElementTree.fromstring(str(gap))
     (path,) = [part.get("d") for part in root.findall("g/path")]
     assert path.count("M") == 2 and path.count("L") == 1
-    assert limits(Chart("m", "%", (Line("s", (1.0,), (99.0,)),))) == (90.0, 100.0), "ten points, inside 0 to 100"
+    assert limits(Chart("m", "%", (Curve("s", (1.0,), (99.0,)),))) == (90.0, 100.0), "ten points, inside 0 to 100"
 
 
 def test_figures_are_the_charts_of_the_page(reported_runs, tmp_path, capsys):

@@ -138,13 +138,13 @@ class Slot:
         except OSError:
             return False
 
-    def at(self, data_sha256: str) -> Place:
+    def at(self, data_sha256: str) -> CacheEntry:
         """The place for these data."""
-        return Place(self, data_sha256)
+        return CacheEntry(self, data_sha256)
 
 
 @dataclass
-class Place:
+class CacheEntry:
     """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.BlockStore`.
 
     Attributes:

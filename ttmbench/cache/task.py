@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.cache.scores import CachedScores, Place, ScoreStore
+from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreStore
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
 from ttmbench.scoring.blocks import BlockStore
@@ -44,7 +44,7 @@ class TaskStore:
         self._pixels = None if store is None or self._slot is None else store.pixels(spec.task)
         self._shape = (len(groups), *spec.group.shape)
         self._blind = isinstance(adapter, Blind)
-        self._place: Place | None = None
+        self._place: CacheEntry | None = None
         self.data = Fingerprint(groups, self._pixels)
         self.pictures = None if store is None else store.pictures(adapter)
         self.kept: CachedScores | None = None

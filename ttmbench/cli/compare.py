@@ -17,7 +17,7 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import p_value
-from ttmbench.results.comparison import Run, compare_runs, pairs_within, read_run
+from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
@@ -56,7 +56,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(baseline: Run, other: Run, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
     settings = {
         "allow_different": options.allow_different,
         "iterations": options.bootstrap_iters,

@@ -20,7 +20,7 @@ from ttmbench._util.console import say, warn
 from ttmbench.cache.location import store_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.files import amount
 from ttmbench.data.loader import data_locations
@@ -222,7 +222,7 @@ def usable(findings: Iterable[Finding]) -> bool:
     return all(finding.state == "present" for finding in findings)
 
 
-def _where(place: Place) -> str:
+def _where(place: DataLocation) -> str:
     return "".join(f" in {where}" for where in dict.fromkeys(need.where for need in place.needs or ()))
 
 

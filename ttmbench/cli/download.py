@@ -11,7 +11,7 @@ from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch_model import fetch_model, preview_model
-from ttmbench.data.fetch_tasks import Downloads, Line, plans, preview
+from ttmbench.data.fetch_tasks import Downloads, FetchLine, plans, preview
 from ttmbench.data.loading import data_folder
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -52,7 +52,7 @@ def download(options: argparse.Namespace) -> int:
     planned = plans(registry, tasks, folder, options.alternative)
     web = Web()
     if options.dry_run:
-        shown: set[Line] = set()
+        shown: set[FetchLine] = set()
         for plan in planned:
             for line in preview(plan, web):
                 if line not in shown:
@@ -81,6 +81,6 @@ def _make(folder: Path) -> None:
         raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
 
 
-def _say(line: Line) -> None:
+def _say(line: FetchLine) -> None:
     name = f"{line.name}:" if line.is_task else line.name
     say(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)

@@ -19,7 +19,7 @@ from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING
-from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, Row, compare, select
+from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
@@ -96,7 +96,7 @@ def _list_tables() -> None:
     console.print(table)
 
 
-def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Row]:
+def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[ComparedRow]:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--runs {folder} is no folder")
     found = list(walk_documents(folder)) if folder.is_dir() else []
@@ -132,7 +132,7 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
     return failures
 
 
-def _verdict(rows: Sequence[Row], *, allow_missing: bool) -> str:
+def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
     """Why the table is not reproduced; empty if it is."""
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
     bad = [DIFFERS] if allow_missing else [DIFFERS, MISSING, OTHER]
@@ -140,7 +140,7 @@ def _verdict(rows: Sequence[Row], *, allow_missing: bool) -> str:
     return "; ".join(reasons if counts[AGREES] else [*reasons, "no number agrees"])
 
 
-def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> None:
+def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
     spec = table.spec
     console = terminal.console(132)
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
@@ -167,7 +167,7 @@ def _print(table: PublishedTable, rows: Sequence[Row], *, with_ours: bool) -> No
         console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")
 
 
-def _ours(row: Row, decimals: int) -> list[str]:
+def _ours(row: ComparedRow, decimals: int) -> list[str]:
     if row.ours is None:
         return [NOTHING] * 3
     ours = row.ours.measured
@@ -177,13 +177,13 @@ def _ours(row: Row, decimals: int) -> list[str]:
     return [_percent(ours.value, ours.std, decimals), difference, allowed]
 
 
-def _here(row: Row, table: PublishedTable) -> str:
+def _here(row: ComparedRow, table: PublishedTable) -> str:
     if row.verdict == NOT_HERE:
         return NOTHING
     return f"{table.spec.models[row.number.model].model} on {', '.join(row.tasks)}"
 
 
-def _remarks(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
+def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
     """What has to be said below the table, each thing once with the rows that it is about."""
     about: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -201,7 +201,7 @@ def _percent(value: float, std: float | None, decimals: int) -> str:
 
 
 def _document(
-    table: PublishedTable, rows: Sequence[Row], failures: Sequence[str], *, reproduced: bool
+    table: PublishedTable, rows: Sequence[ComparedRow], failures: Sequence[str], *, reproduced: bool
 ) -> dict[str, Any]:
     spec = table.spec
     return {
@@ -217,7 +217,7 @@ def _document(
     }
 
 
-def _row_document(row: Row, table: PublishedTable) -> Mapping[str, Any]:
+def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
     entry, ours = table.spec.models[row.number.model], row.ours
     return {
         "task": row.number.task,

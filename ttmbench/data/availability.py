@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ttmbench.errors import OutOfReachError
 
 
-class Need(Protocol):
+class DataNeed(Protocol):
     """A file, a folder or a dataset."""
 
     @property
@@ -50,7 +50,7 @@ class Need(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class DataLocation:
     """One place that has all of a task's data.
 
     Attributes:
@@ -59,7 +59,7 @@ class Place:
     """
 
     name: str
-    needs: Sequence[Need] | None
+    needs: Sequence[DataNeed] | None
 
     def missing(self) -> dict[str, str]:
         """What is not here -> why."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ttmbench.data.download.files import amount
-from ttmbench.data.fetch_tasks import Line
+from ttmbench.data.fetch_tasks import FetchLine
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.types import AdapterSpec, ModelFiles
 
 
-def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[[Line], None]) -> bool:
+def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[[FetchLine], None]) -> bool:
     """Fetches a model's files and looks at them once more without the network.
 
     Args:
@@ -28,18 +28,18 @@ def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[
         if files is not None:
             files = locate_files(spec, model_args, offline=True) or files
     except TtmbenchError as error:
-        say(Line(spec.name, "failed", str(error)))
+        say(FetchLine(spec.name, "failed", str(error)))
         return False
     if files is None:
-        say(Line(spec.name, "failed", "this kind of model does not tell which files it needs, or none are named"))
+        say(FetchLine(spec.name, "failed", "this kind of model does not tell which files it needs, or none are named"))
         return False
     for one in files:
-        say(Line(one.name, "present" if one.commit is None else "fetched", _said(one)))
-    say(Line(spec.name, "ready", "with --offline", is_task=True))
+        say(FetchLine(one.name, "present" if one.commit is None else "fetched", _said(one)))
+    say(FetchLine(spec.name, "ready", "with --offline", is_task=True))
     return True
 
 
-def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> Line:
+def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> FetchLine:
     """What would be fetched for a model, with the size where it is known. Nothing is fetched, and nothing is asked."""
     arguments = arguments_of(spec, model_args)
     name = str(arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name)
@@ -48,11 +48,11 @@ def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> Line:
     except TtmbenchError:
         files = None
     if files:
-        return Line(spec.name, "present", ", ".join(_said(one) for one in files), is_task=True)
+        return FetchLine(spec.name, "present", ", ".join(_said(one) for one in files), is_task=True)
     as_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
     size = f"about {spec.card.size}" if spec.card is not None and as_named else "size unknown"
     revision = f" at {arguments['revision']}" if arguments.get("revision") else ""
-    return Line(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
+    return FetchLine(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
 
 
 def _said(files: ModelFiles) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ttmbench.data.availability import Need, Place
+from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.download.files import amount
 from ttmbench.data.download.http import Web
 from ttmbench.data.loader import data_locations, load_task_data
@@ -26,7 +26,7 @@ Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missin
 
 
 @dataclass(frozen=True)
-class Line:
+class FetchLine:
     """What became of a file, a dataset, a model or a task."""
 
     name: str
@@ -40,8 +40,8 @@ class Plan:
     """What a task needs: the places that may be used, in order, and its files of further tags."""
 
     task: TaskFile
-    places: Sequence[Place]
-    tags: Sequence[Need]
+    places: Sequence[DataLocation]
+    tags: Sequence[DataNeed]
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class Plan:
         return self.task.spec.task
 
     @property
-    def here(self) -> Place | None:
+    def here(self) -> DataLocation | None:
         """The first place that has nothing missing."""
         return next((place for place in self.places if place.is_here), None)
 
@@ -80,28 +80,28 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
     return found
 
 
-def preview(plan: Plan, web: Web) -> Iterator[Line]:
+def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
     """What would be fetched for a task, with sizes as far as task files and servers tell. Writes nothing."""
     place = plan.here or plan.places[0]
     others = [one.name for one in plan.places if one is not place]
     fetched: list[int | None] = []
     for need in [*(place.needs or ()), *plan.tags]:
         if need.missing() is None:
-            yield Line(need.name, "present", need.where)
+            yield FetchLine(need.name, "present", need.where)
         else:
             fetched.append(need.size(web))
-            yield Line(need.name, "would fetch", f"{amount(fetched[-1])}, {need.origin}")
+            yield FetchLine(need.name, "would fetch", f"{amount(fetched[-1])}, {need.origin}")
     known = [size for size in fetched if size is not None]
     total = f"{amount(sum(known))}{' and more' if len(known) < len(fetched) else ''} to fetch"
     rest = f"; if that fails: {', '.join(others)}" if others and plan.here is None else ""
     if place.needs is None:
-        yield Line(plan.name, "would fetch", f"all that {place.name} reads{rest}", is_task=True)
+        yield FetchLine(plan.name, "would fetch", f"all that {place.name} reads{rest}", is_task=True)
     elif fetched:
-        yield Line(
+        yield FetchLine(
             plan.name, "not all here", f"{total if known else 'size unknown'}, from {place.name}{rest}", is_task=True
         )
     else:
-        yield Line(plan.name, "present", place.name, is_task=True)
+        yield FetchLine(plan.name, "present", place.name, is_task=True)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Downloads:
     registry: Registry
     data_dir: Path
     web: Web
-    say: Callable[[Line], None]
+    say: Callable[[FetchLine], None]
     _done: dict[str, bool] = field(default_factory=dict)
 
     def fetch(self, plan: Plan) -> bool:
@@ -143,39 +143,39 @@ class Downloads:
         lacking += tags
         if lacking:
             more = f"; `ttmbench download {plan.name}` goes on when that is mended"
-            self.say(Line(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
+            self.say(FetchLine(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
             return False
-        self.say(Line(plan.name, "ready", _what(loaded), is_task=True))
+        self.say(FetchLine(plan.name, "ready", _what(loaded), is_task=True))
         return True
 
-    def _fetch_all(self, needs: Sequence[Need]) -> list[str]:
+    def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
         """Fetches what is missing of these; names what is missing still."""
         return [need.name for need in needs if not self._fetch_one(need)]
 
-    def _fetch_one(self, need: Need) -> bool:
+    def _fetch_one(self, need: DataNeed) -> bool:
         if need.name in self._done:
             return self._done[need.name]
         try:
             if need.missing() is None:
-                line = Line(need.name, "present", need.where)
+                line = FetchLine(need.name, "present", need.where)
             else:
-                line = Line(need.name, "fetched", f"{need.fetch(self.web)}, from {need.origin}")
+                line = FetchLine(need.name, "fetched", f"{need.fetch(self.web)}, from {need.origin}")
                 still = need.missing()
                 if still is not None:
                     raise DataError(f"{need.name} was fetched, and {still}")
         except TtmbenchError as error:
-            line = Line(need.name, "failed", str(error))
+            line = FetchLine(need.name, "failed", str(error))
         self.say(line)
         self._done[need.name] = line.status != "failed"
         return self._done[need.name]
 
-    def _read_once(self, plan: Plan, place: Place) -> list[str]:
+    def _read_once(self, plan: Plan, place: DataLocation) -> list[str]:
         """A source that does not tell what it needs fetches it when it is read."""
         try:
             self._read(plan, offline=False)
         except TtmbenchError as error:
             return [str(error)]
-        self.say(Line(place.name, "fetched", "read once by its own reader"))
+        self.say(FetchLine(place.name, "fetched", "read once by its own reader"))
         return []
 
     def _read(self, plan: Plan, offline: bool) -> Loaded:
@@ -183,7 +183,7 @@ class Downloads:
         return load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
 
 
-def _needs(plan: Plan) -> Iterator[Need]:
+def _needs(plan: Plan) -> Iterator[DataNeed]:
     for place in plan.places:
         yield from place.needs or ()
     yield from plan.tags

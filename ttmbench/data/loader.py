@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.foreign import foreign_errors
-from ttmbench.data.availability import Need, Place
+from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.checks import check_groups
 from ttmbench.data.loading import LoadRequest, given_data_folder
 from ttmbench.data.memory import Task
@@ -74,7 +74,7 @@ def load_groups(
     return load_task_data(registry, task, limit, offline, data_dir).groups
 
 
-def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[Place], list[Need]]:
+def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
     """What a task needs on this machine; nothing is fetched.
 
     Args:
@@ -90,7 +90,7 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
     """
     from ttmbench.data.download.files import DataFile
 
-    tags: list[Need] = [DataFile(data_dir, one.file, one.get) for one in task.spec.group.tag_files.values()]
+    tags: list[DataNeed] = [DataFile(data_dir, one.file, one.get) for one in task.spec.group.tag_files.values()]
     return _source_places(registry, task.spec.source, _request(registry, task, data_dir)), tags
 
 
@@ -108,12 +108,12 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> LoadRequest:
     )
 
 
-def _source_places(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[Place]:
+def _source_places(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:
     """The places of one source mapping; sources that combine others come back here for each of them."""
     spec, options = _source(registry, source)
     if not spec.needs:
-        return [Place(f"source '{spec.kind}'", None)]
-    places: list[Place] = load_target(spec.needs)(replace(request, options=options))
+        return [DataLocation(f"source '{spec.kind}'", None)]
+    places: list[DataLocation] = load_target(spec.needs)(replace(request, options=options))
     return places
 
 

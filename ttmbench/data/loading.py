@@ -15,7 +15,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Loaded, SourceRequest
 
 if TYPE_CHECKING:
-    from ttmbench.data.availability import Place
+    from ttmbench.data.availability import DataLocation
 
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)
@@ -25,7 +25,7 @@ def _cannot_read(source: Mapping[str, Any], request: SourceRequest) -> Loaded:
     raise UsageError(f"source '{source.get('kind')}' can be read through the registry only")
 
 
-def _cannot_tell(source: Mapping[str, Any], request: SourceRequest) -> list[Place]:
+def _cannot_tell(source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:
     raise UsageError(f"the places of source '{source.get('kind')}' are known to the registry only")
 
 
@@ -40,7 +40,7 @@ class LoadRequest(SourceRequest):
     """
 
     read: Callable[[Mapping[str, Any], SourceRequest], Loaded] = _cannot_read
-    places: Callable[[Mapping[str, Any], SourceRequest], list[Place]] = _cannot_tell
+    places: Callable[[Mapping[str, Any], SourceRequest], list[DataLocation]] = _cannot_tell
 
 
 class FileOptions(BaseModel):

@@ -21,7 +21,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.stored_answers import score_answers
 from ttmbench.evaluator.stored_scores import score_file, score_stored
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.comparison import Run, compare_runs, pairs_within
+from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
@@ -226,13 +226,13 @@ def list_models(*patterns: str) -> list[str]:
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
 
 
-def _run(given: EvalResults | PathLike) -> Run:
+def _run(given: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
     results = given if isinstance(given, EvalResults) else _one(Path(given))
     path = results.path or Path(results.model_name)
     if not results.group_values:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return Run(path, results.document, results.group_values)
+    return StoredRun(path, results.document, results.group_values)
 
 
 def _one(path: Path) -> EvalResults:

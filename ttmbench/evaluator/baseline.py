@@ -12,7 +12,7 @@ import numpy as np
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.record import TaskOutcome
-from ttmbench.results.comparison import Run, Values, check_same, compare_runs, read_run, values_of_lines
+from ttmbench.results.comparison import StoredRun, Values, check_same, compare_runs, read_run, values_of_lines
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
 from ttmbench.results.summary import metric_values
@@ -30,7 +30,7 @@ class Baseline:
         sha256: of its document.
     """
 
-    run: Run
+    run: StoredRun
     sha256: str
 
     @classmethod
@@ -61,7 +61,7 @@ class Baseline:
             raise UsageError(f"--baseline {self.run.path}: has none of this run's tasks ({', '.join(versions)})")
         for task, version in versions.items():
             if task in self.run.document["results"]:
-                check_same(self.run, Run(THIS, {"versions": {task: version}}, {}), task, _ADVICE, ("versions",))
+                check_same(self.run, StoredRun(THIS, {"versions": {task: version}}, {}), task, _ADVICE, ("versions",))
 
     def entry(
         self, document: Mapping[str, Any], values: Mapping[str, Values], iterations: int, seed: int
@@ -78,14 +78,14 @@ class Baseline:
             ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
-        this = Run(THIS, document, dict(values))
+        this = StoredRun(THIS, document, dict(values))
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
             return {**about, "rows": [], "refused": f"--baseline: {error}"}
         return {**about, "rows": rows, "refused": None}
 
-    def _rows(self, this: Run, iterations: int, seed: int) -> list[dict[str, Any]]:
+    def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[dict[str, Any]]:
         before = {(one.task, one.key): one.value for one in numbers_of(self.run.document)}
         after = numbers_of(this.document)
         shared = [task for task in this.document["results"] if task in self.run.document["results"]]

@@ -65,7 +65,7 @@ def run_key(config: RunConfig, tasks: Mapping[str, TaskFile], settings: Mapping[
 
 
 @dataclass
-class Place:
+class RunDirectory:
     """The files of a run, held against other writers until it is left; a context manager.
 
     Attributes:
@@ -79,7 +79,7 @@ class Place:
     _config: RunConfig
     _started: datetime
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,7 +150,7 @@ class Place:
         return False
 
 
-def open_place(config: RunConfig, key: str, started: datetime) -> Place:
+def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
     """Chooses the files of a run, makes sure that they can be written, and takes them for this run alone.
 
     Args:
@@ -194,7 +194,7 @@ def open_place(config: RunConfig, key: str, started: datetime) -> Place:
         raise
     for stray in files.folder.glob(f".{files.results.name}.*.tmp"):
         stray.unlink(missing_ok=True)
-    return Place(files, previous, lock, config, started)
+    return RunDirectory(files, previous, lock, config, started)
 
 
 def make_room(files: RunFiles) -> None:

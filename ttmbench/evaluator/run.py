@@ -25,7 +25,7 @@ from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.record import RunRecord, write_artifacts
-from ttmbench.evaluator.resume import Place, open_place, run_key
+from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
     check_config,
@@ -237,7 +237,7 @@ class _Work:
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
 
-    def do(self, adapter: Any, place: Place | None) -> EvalResults:
+    def do(self, adapter: Any, place: RunDirectory | None) -> EvalResults:
         config, record = self.config, self.record
         resumes = place is not None and place.previous is not None
         if not resumes:
@@ -273,7 +273,7 @@ class _Work:
         path = None if place is None else place.files.results
         return EvalResults(document, scores, path, self._group_values(document, place))
 
-    def _take_over(self, place: Place | None, adapter: Any) -> list[str]:
+    def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
         if place is None or place.previous is None:
             return []
@@ -291,7 +291,7 @@ class _Work:
             warn(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None
 
-    def _task(self, name: str, place: Place | None, context: RunContext) -> None:
+    def _task(self, name: str, place: RunDirectory | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
         state = None if place is None else place.files.state_of(name)
@@ -314,20 +314,20 @@ class _Work:
         if state is not None:
             shutil.rmtree(state, ignore_errors=True)
 
-    def _compared(self, baseline: Baseline, place: Place | None) -> dict[str, Any]:
+    def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
         values = self._group_values(document, place)
         return baseline.entry(document, values, self.config.bootstrap_iters, self.config.seed)
 
-    def _group_values(self, document: Mapping[str, Any], place: Place | None) -> dict[str, Values]:
+    def _group_values(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, Values]:
         """Task -> the values of its groups; those of tasks that were taken over come from their samples."""
         values = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
         if place is None or all(task in values for task in document["results"]):
             return values
         return {**stored_values(place.files.folder, document), **values}
 
-    def _save(self, status: str, place: Place | None) -> dict[str, Any]:
+    def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""
         files = None if place is None else place.files
         document = self.record.document(status, self.clock, files)
@@ -338,7 +338,7 @@ class _Work:
                 files.write_results(document)
         return document
 
-    def _save_after(self, error: BaseException, place: Place | None) -> dict[str, Any]:
+    def _save_after(self, error: BaseException, place: RunDirectory | None) -> dict[str, Any]:
         """Saves what there is; if that fails too, the error that came first is the one to raise."""
         status = "failed" if isinstance(error, Exception) else "interrupted"
         try:
@@ -348,6 +348,6 @@ class _Work:
                 warn(str(second))
             return self.record.document(status, self.clock, None if place is None else place.files)
 
-    def _tell_finished(self, document: Mapping[str, Any], place: Place | None) -> None:
+    def _tell_finished(self, document: Mapping[str, Any], place: RunDirectory | None) -> None:
         run_dir = None if place is None else place.files.folder
         self.registry.plugins.notify("ttmbench_run_finished", result=document, run_dir=run_dir)

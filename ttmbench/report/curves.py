@@ -13,7 +13,7 @@ VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", 
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One seed's course.
 
     Attributes:
@@ -40,7 +40,7 @@ class Chart:
 
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     level: float | None = None
 
 
@@ -103,9 +103,9 @@ def _charts(
     for row in rows:
         seeds.setdefault(f"seed {row['seed']}", []).append(row)
 
-    def lines(key: str, factor: float = 1.0) -> tuple[Line, ...]:
+    def lines(key: str, factor: float = 1.0) -> tuple[Curve, ...]:
         return tuple(
-            Line(
+            Curve(
                 name, tuple(float(row["iteration"]) for row in own), tuple(_times(factor, row.get(key)) for row in own)
             )
             for name, own in seeds.items()
@@ -127,13 +127,13 @@ def _charts(
     return tuple(charts)
 
 
-def _with_start(name: str, rows: Sequence[Mapping[str, Any]], metric: str, start: float | None) -> Line:
+def _with_start(name: str, rows: Sequence[Mapping[str, Any]], metric: str, start: float | None) -> Curve:
     x = [float(row["iteration"]) for row in rows]
     y = [_times(100, row["metrics"].get(metric)) for row in rows]
-    return Line(name, (*([] if start is None else [0.0]), *x), (*([] if start is None else [start]), *y))
+    return Curve(name, (*([] if start is None else [0.0]), *x), (*([] if start is None else [start]), *y))
 
 
-def _losses(name: str, rows: Sequence[Mapping[str, Any]]) -> Line:
+def _losses(name: str, rows: Sequence[Mapping[str, Any]]) -> Curve:
     """Every epoch at its place between two iterations; a gap where nothing was selected."""
     x: list[float] = []
     y: list[float | None] = []
@@ -142,7 +142,7 @@ def _losses(name: str, rows: Sequence[Mapping[str, Any]]) -> Line:
         for epoch, loss in enumerate(losses, start=1):
             x.append(float(row["iteration"]) - 1 + epoch / len(losses))
             y.append(finite(loss))
-    return Line(name, tuple(x), tuple(y))
+    return Curve(name, tuple(x), tuple(y))
 
 
 def _times(factor: float, value: Any) -> float | None:

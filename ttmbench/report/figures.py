@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from ttmbench._util.files import safe_name
 from ttmbench.errors import UsageError
 from ttmbench.report.curves import Chart, Panel
-from ttmbench.report.gather import Run
+from ttmbench.report.gather import ReportedRun
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
@@ -24,7 +24,7 @@ from ttmbench.report.tagcharts import TagChart, tag_chart_of
 COLUMNS, SIDE = 3, (2.9, 2.1)
 
 
-def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
+def save_figures(runs: Sequence[ReportedRun], folder: Path) -> list[Path]:
     """Draws every chart of a report.
 
     Args:
@@ -53,7 +53,7 @@ def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
     return written
 
 
-def _figures(run: Run) -> Iterator[tuple[str, Figure]]:
+def _figures(run: ReportedRun) -> Iterator[tuple[str, Figure]]:
     with mpl.rc_context(STYLE):
         for panel in run.panels:
             yield f"{panel.variant}_{panel.task}", _panel(run, panel)
@@ -63,7 +63,7 @@ def _figures(run: Run) -> Iterator[tuple[str, Figure]]:
                 yield f"tags_{table.task}_{table.tag}", _by_tag(run, chart)
 
 
-def _panel(run: Run, panel: Panel) -> Figure:
+def _panel(run: ReportedRun, panel: Panel) -> Figure:
     rows = math.ceil(len(panel.charts) / COLUMNS)
     figure = Figure(figsize=(SIDE[0] * COLUMNS, SIDE[1] * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
@@ -103,7 +103,7 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
     axes.set_xlabel("iteration", fontsize=8)
 
 
-def _by_tag(run: Run, chart: TagChart) -> Figure:
+def _by_tag(run: ReportedRun, chart: TagChart) -> Figure:
     rows = list(reversed(chart.rows))
     figure = Figure(figsize=(6.4, 0.27 * len(rows) + 1.3), layout="constrained")
     axes = figure.add_subplot()

@@ -17,7 +17,7 @@ from ttmbench.results.reader import read_document, task_of_artifact
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """A results document, taken apart.
 
     Attributes:
@@ -62,7 +62,7 @@ class Run:
 class Gathered:
     """All runs of a report, and what was left out: file -> why."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
     skipped: dict[str, str]
 
 
@@ -96,7 +96,7 @@ def gather(place: Path) -> Gathered:
             found.append((path, document))
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
-    runs: list[Run] = []
+    runs: list[ReportedRun] = []
     for path, document in sorted(found, key=lambda one: (str(one[1].get("model_name")), str(one[0]))):
         name = path.relative_to(folder).as_posix()
         runs.append(_run(len(runs) + 1, name, path, document))
@@ -127,8 +127,8 @@ def _is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
-    run = Run(
+def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> ReportedRun:
+    run = ReportedRun(
         index,
         name,
         path,
@@ -142,7 +142,7 @@ def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> Run:
     return run
 
 
-def _take(run: Run, file: str, about: Mapping[str, Any]) -> None:
+def _take(run: ReportedRun, file: str, about: Mapping[str, Any]) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
     kind = str(about["kind"])
     tasks = run.document["results"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
-from ttmbench.report.gather import Run
+from ttmbench.report.gather import ReportedRun
 from ttmbench.report.tagcharts import HEADLINE
 from ttmbench.results.labels import RAW, TTM, name_of
 from ttmbench.results.numbers import finite
@@ -29,7 +29,7 @@ class GroupSet:
             ``[scores, matching, tie, margin, metrics, answers]``.
     """
 
-    run: Run
+    run: ReportedRun
     task: str
     data: dict[str, Any]
 
@@ -51,7 +51,7 @@ class GroupSet:
         return 0
 
 
-def read_groups(run: Run, task: str, path: Path) -> GroupSet:
+def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
     """Reads the samples of a task.
 
     Args:
@@ -68,7 +68,7 @@ def read_groups(run: Run, task: str, path: Path) -> GroupSet:
     return group_set(run, task, read_json_lines(path), path)
 
 
-def group_set(run: Run, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
+def group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
     """Groups from numbered lines; arguments and errors as for `read_groups`."""
     filters: dict[str, dict[int, Any]] = {}
     metrics: list[str] = []

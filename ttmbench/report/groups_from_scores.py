@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
-from ttmbench.report.gather import Run
+from ttmbench.report.gather import ReportedRun
 from ttmbench.report.groups import GroupSet, group_set
 from ttmbench.report.task_data import load_again
 from ttmbench.report.thumbnails import PictureOptions
@@ -19,7 +19,7 @@ from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
 
 
-def groups_from_scores(run: Run, task: str, path: Path, options: PictureOptions) -> GroupSet:
+def groups_from_scores(run: ReportedRun, task: str, path: Path, options: PictureOptions) -> GroupSet:
     """Reads a scores file; captions, names of images and tags come from the task's data, if they are at hand.
 
     Args:
@@ -41,7 +41,7 @@ def groups_from_scores(run: Run, task: str, path: Path, options: PictureOptions)
     return group_set(run, task, enumerate(lines, start=1), path)
 
 
-def _lines(run: Run, task: str, path: Path, options: PictureOptions) -> Iterator[dict[str, Any]]:
+def _lines(run: ReportedRun, task: str, path: Path, options: PictureOptions) -> Iterator[dict[str, Any]]:
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry(options.include_path)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ttmbench.report.curves import Panel
-from ttmbench.report.gather import Gathered, Run
+from ttmbench.report.gather import Gathered, ReportedRun
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.svg import interval_bar, line_chart, tag_chart
@@ -109,7 +109,7 @@ def percent(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: ReportedRun) -> dict[str, Any]:
     document = run.document
     date = document.get("date")
     seconds = document.get("total_evaluation_time_seconds")
@@ -177,7 +177,7 @@ def _in_brackets(value: Any, depth: int) -> str:
     return f"({_words(value, depth)})" if isinstance(value, Mapping | list) and depth else _words(value, depth)
 
 
-def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """A table for each track; a number never stands in two, and tracks never share one."""
     titles: dict[str | None, str] = {None: UNRANKED_TITLE} | {track: about for track, about in TRACK_TITLES.items()}
     found: dict[str | None, list[dict[str, Any]]] = {track: [] for track in (*TRACK_ORDER, None)}
@@ -196,7 +196,7 @@ def _tracks(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(run: Run, one: Number) -> dict[str, Any]:
+def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
     task = one.task if one.of_tasks is None else f"{one.task} (mean of {one.of_tasks} tasks)"
     ends = None if one.interval is None else [percent(end, 1) for end in one.interval]
     return {
@@ -224,7 +224,7 @@ def _row(run: Run, one: Number) -> dict[str, Any]:
     }
 
 
-def _panel(run: Run, panel: Panel) -> dict[str, Any]:
+def _panel(run: ReportedRun, panel: Panel) -> dict[str, Any]:
     settings = panel.settings
     shown = [key for key in ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end") if key in settings]
     metrics = list(panel.rows[0]["metrics"])
@@ -264,7 +264,7 @@ def _iteration(row: Mapping[str, Any], metrics: Sequence[str]) -> list[tuple[Any
     return cells + [(row["metrics"].get(name), percent(row["metrics"].get(name))) for name in metrics]
 
 
-def _tags(run: Run, table: TagTable) -> dict[str, Any]:
+def _tags(run: ReportedRun, table: TagTable) -> dict[str, Any]:
     chart = tag_chart_of(table)
     return {
         "run": run.index,
@@ -283,7 +283,7 @@ def _tags(run: Run, table: TagTable) -> dict[str, Any]:
     }
 
 
-def _licenses(runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
+def _licenses(runs: Sequence[ReportedRun]) -> dict[str, tuple[str, str]]:
     """Task -> licence and reference, of every task with results."""
     found = {}
     for run in runs:

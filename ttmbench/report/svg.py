@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ttmbench.report.curves import Chart, Line
+from ttmbench.report.curves import Chart, Curve
 from ttmbench.report.tagcharts import TagChart
 
 WIDTH, HEIGHT = 250, 158
@@ -134,7 +134,7 @@ def interval_bar(value: float | None, interval: Sequence[float] | None, chance: 
     return Markup(f'<svg class="bar" viewBox="0 0 124 18" aria-hidden="true">{"".join(parts)}</svg>')
 
 
-def _line(line: Line, style: int, x: Any, y: Any) -> str:
+def _line(line: Curve, style: int, x: Any, y: Any) -> str:
     """A polyline with gaps where a value is undefined; short lines also have marks."""
     path, pen = [], "M"
     for at, value in zip(line.x, line.y, strict=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.gather import Run
+from ttmbench.report.gather import ReportedRun
 
 if TYPE_CHECKING:
     from ttmbench.data.task_file import TaskSpec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_again(
-    run: Run, task: str, data_dir: str | None, include_path: Sequence[str]
+    run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
 ) -> tuple[TaskSpec, dict[str, Group]]:
     """Reads a task: its task file, the run's changes to the source, its limit and its data folder.
 

@@ -50,7 +50,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """A published number and its verdict.
 
     Attributes:
@@ -94,7 +94,7 @@ def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -
 
 def compare(
     table: PublishedTable, documents: Iterable[tuple[Path, Mapping[str, Any]]], registry: Registry
-) -> list[Row]:
+) -> list[ComparedRow]:
     """Compares every number of a table.
 
     Args:
@@ -112,12 +112,12 @@ def compare(
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 
-def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> Row:
+def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> ComparedRow:
     entry = table.spec.models[number.model]
     tasks = tuple(table.spec.tasks.get(number.task, TaskEntry()).mean_of) or (number.task,)
     wanted = number.column.filter
     key = key_of(number.metric, entry.filter if wanted == RAW else wanted)
-    row = Row(number, tasks, key, MISSING)
+    row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
     ours = _mean([_best(table, task, key, mine) for task in tasks])
     if ours is None:

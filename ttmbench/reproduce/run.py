@@ -10,7 +10,7 @@ from typing import Any
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.rows import MISSING, OTHER, Row
+from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import PublishedTable
 from ttmbench.results.labels import RAW
 
@@ -48,7 +48,7 @@ class PlannedRun:
 
 
 def plan(
-    table: PublishedTable, rows: Iterable[Row], registry: Registry, common: Mapping[str, Any]
+    table: PublishedTable, rows: Iterable[ComparedRow], registry: Registry, common: Mapping[str, Any]
 ) -> Iterator[PlannedRun]:
     """The runs for every row that is missing, or whose number is of other data.
 

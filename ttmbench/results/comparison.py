@@ -24,7 +24,7 @@ Values = dict[str, dict[str, dict[str, float]]]
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A finished run with the values of its groups.
 
     Attributes:
@@ -43,7 +43,7 @@ class Run:
         return str(self.document.get("model_name", self.path.stem))
 
 
-def read_run(path: Path, need_samples: bool = True) -> Run:
+def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     """Reads a results document and the samples beside it.
 
     Args:
@@ -60,7 +60,7 @@ def read_run(path: Path, need_samples: bool = True) -> Run:
     values = stored_values(path.parent, document)
     if not values and need_samples:
         raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
-    return Run(path, document, values)
+    return StoredRun(path, document, values)
 
 
 def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values]:
@@ -92,8 +92,8 @@ def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values
 
 
 def compare_runs(
-    baseline: Run,
-    other: Run,
+    baseline: StoredRun,
+    other: StoredRun,
     *,
     filters: tuple[str, str] | None = None,
     allow_different: bool = False,
@@ -135,7 +135,7 @@ def compare_runs(
 
 
 def _rows(
-    baseline: Run, other: Run, task: str, one: str, two: str, iterations: int, seed: int
+    baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
     for metric in (metric for metric in left if metric in right):
@@ -180,7 +180,9 @@ def pairs_within(values: Mapping[str, Values]) -> list[tuple[str, str]]:
 _SAME = {"versions": "version", "task_hashes": "data fingerprint"}
 
 
-def check_same(baseline: Run, other: Run, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)) -> None:
+def check_same(
+    baseline: StoredRun, other: StoredRun, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)
+) -> None:
     """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
     for key in keys:
         one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)

@@ -219,7 +219,7 @@ class Samples(Part):
     effective: int
 
 
-class CachedScores(Part):
+class StoreEntry(Part):
     """What of the raw scores an earlier run kept."""
 
     key: str
@@ -237,7 +237,7 @@ class Dataset(Part):
     n_groups: AtLeastOne
     shape: Annotated[list[int], Field(min_length=2, max_length=2)]
     license: str
-    from_store: CachedScores | Absent = Field(
+    from_store: StoreEntry | Absent = Field(
         None,
         description="What of the raw scores an earlier run kept: a finished entry (date), or blocks (blocks, of).",
     )

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from ttmbench._util.files import file_digest
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
-from ttmbench.data.download.part import RANGE, Part, TryAgain, forget
+from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, forget
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
@@ -152,14 +152,14 @@ class Web:
 
     def _once(self, origin: Origin, part: Path, what: str) -> Got:
         url = str(origin.url)
-        state = Part.read(part, url)
+        state = PartialFile.read(part, url)
         address = direct(url) if is_drive(url) else url
         try:
             return self._rest(address, origin, part, what, state)
         except _AllHere:
             return Got(url, state.have, file_digest(part))
 
-    def _rest(self, address: str, origin: Origin, part: Path, what: str, state: Part) -> Got:
+    def _rest(self, address: str, origin: Origin, part: Path, what: str, state: PartialFile) -> Got:
         url = state.url
         with self._answer(address, state) as response:
             packed = response.headers.get("Content-Encoding", "identity")
@@ -169,18 +169,18 @@ class Web:
             total = _total(response, start)
             if origin.bytes is not None and total is not None and total != origin.bytes:
                 raise DataError(f"{what}: {url} has {total} bytes, but the task file says {origin.bytes}")
-            Part(url, _validator(response.headers), total, start).write(part)
+            PartialFile(url, _validator(response.headers), total, start).write(part)
             if total is not None and total - start > shutil.disk_usage(part.parent).free:
                 raise DataError(f"{what} needs {total - start} more bytes than are free in {part.parent}")
             return _save(response, part, start, total, Got(url, origin.bytes or -1, ""), what)
 
     @contextlib.contextmanager
-    def _answer(self, url: str, state: Part) -> Iterator[Any]:
+    def _answer(self, url: str, state: PartialFile) -> Iterator[Any]:
         """The answer that brings the file; Drive's question on the way is answered."""
         # A page that asks is wanted whole, so Drive is asked for the rest of a file only where the file itself is.
         asks = is_drive(url) and state.have > 0
         for _ in range(4):
-            with self._open(url, Part(url) if asks else state) as response:
+            with self._open(url, PartialFile(url) if asks else state) as response:
                 kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
                 if kind != "text/html" or urlsplit(url).path.endswith((".html", ".htm")):
                     if not asks:
@@ -195,7 +195,7 @@ class Web:
         raise OutOfReachError(f"{url} gives a page in place of the file again and again; try again later")
 
     @contextlib.contextmanager
-    def _open(self, url: str, state: Part) -> Iterator[Any]:
+    def _open(self, url: str, state: PartialFile) -> Iterator[Any]:
         """An open answer; what may pass is told apart from what will not."""
         try:
             response = self._opener.open(Request(url, headers=_headers() | state.headers()), timeout=self.timeout)

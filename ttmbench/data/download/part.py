@@ -24,7 +24,7 @@ class TryAgain(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialFile:
     """What is known of a partial file: address, version (ETag or date), size of the whole, bytes at hand."""
 
     url: str
@@ -34,16 +34,16 @@ class Part:
     part: Path | None = None
 
     @staticmethod
-    def read(part: Path, url: str) -> Part:
+    def read(part: Path, url: str) -> PartialFile:
         """The state of a partial file; nothing at hand if it is of another address or cannot be told."""
         try:
             known = json.loads(beside(part).read_text(encoding="utf-8"))
             have = part.stat().st_size
             if known["url"] == url and have:
-                return Part(url, known["validator"], known["total"], have, part)
+                return PartialFile(url, known["validator"], known["total"], have, part)
         except (OSError, ValueError, TypeError, KeyError):
             pass
-        return Part(url, part=part)
+        return PartialFile(url, part=part)
 
     def write(self, part: Path) -> None:
         """Writes it down beside the part."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import open_picture
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
@@ -35,7 +35,7 @@ class AnnotationsOptions(FileOptions):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """Where everything of an `annotations` source lies in the data folder.
 
     Attributes:
@@ -52,7 +52,7 @@ class Found:
     roots: tuple[Path, ...]
 
 
-def find_annotations(base: Path, options: AnnotationsOptions) -> Found:
+def find_annotations(base: Path, options: AnnotationsOptions) -> FoundFiles:
     """Looks for the files and folders of a source, under all of their names."""
     needed = needed_paths(options)
     paths = {path: find(base, path, options.also) for path in needed}
@@ -66,7 +66,7 @@ def find_annotations(base: Path, options: AnnotationsOptions) -> Found:
     places = {path: below(base, name, "source") for path, name in paths.items()}
     folders = [place for place in places.values() if place.is_dir()]
     missing = [path for path, place in places.items() if not place.exists()]
-    return Found(located, paths, missing, (below(base, images, "source"), *folders))
+    return FoundFiles(located, paths, missing, (below(base, images, "source"), *folders))
 
 
 def read_annotations(request: SourceRequest) -> Loaded:
@@ -96,7 +96,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
     return Loaded(loaded.groups, {"kind": "annotations", "images": found.options.images, **loaded.source})
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """Files and folders of the data folder, and the images that the file of rows names."""
     options = read_options(AnnotationsOptions, request)
     base = request.data_dir or data_folder()
@@ -110,7 +110,7 @@ def locations(request: SourceRequest) -> list[Place]:
             needs.append(RowsFile(base, name, origin, partial(_images_not_there, base, options, request)))
         else:
             needs.append(DataFile(base, name, origin))
-    return [Place("the data folder", needs)]
+    return [DataLocation("the data folder", needs)]
 
 
 def needed_paths(options: AnnotationsOptions) -> list[str]:

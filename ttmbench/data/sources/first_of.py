@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttmbench._util.validation import describe
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.loading import LoadRequest, read_options
 from ttmbench.errors import OutOfReachError, UsageError
 from ttmbench.types import Loaded, SourceRequest
@@ -67,14 +67,14 @@ def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) ->
     raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
 
 
-def locations(request: LoadRequest) -> list[Place]:
+def locations(request: LoadRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
     return locations_of_all(read_options(FirstOfOptions, request).of, request)
 
 
-def locations_of_all(sources: Sequence[dict[str, Any]], request: LoadRequest) -> list[Place]:
+def locations_of_all(sources: Sequence[dict[str, Any]], request: LoadRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
-    places: list[Place] = []
+    places: list[DataLocation] = []
     for source in sources:
         options = {key: value for key, value in source.items() if key != "columns"}
         places += request.places(options, with_columns(request, source.get("columns")))

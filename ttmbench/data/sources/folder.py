@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.images import open_picture
-from ttmbench.data.availability import LocalFile, Place
+from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.loading import inside, read_options
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows
@@ -46,9 +46,9 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """A file of groups and a folder of images beside the task file."""
     options = read_options(FolderOptions, request)
     base = request.folder or Path()
     paths = [inside(base, options.path, "source.path"), inside(base, options.images, "source.images")]
-    return [Place("the task's own folder", [LocalFile(path) for path in paths])]
+    return [DataLocation("the task's own folder", [LocalFile(path) for path in paths])]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttmbench.data.availability import LocalFile, Place
+from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.download.files import count_of_images
 from ttmbench.data.download.hub import HubFiles
 from ttmbench.data.hub_access import HubFilesOptions, commit_of, snapshot
@@ -63,7 +63,7 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     return Loaded(loaded.groups, {"revision": commit_of(folder), **loaded.source})
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """Loose files of a repository of the hub, or a local folder of them."""
     options = read_options(HubFilesOptions, request)
 
@@ -73,5 +73,5 @@ def locations(request: SourceRequest) -> list[Place]:
 
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
-        return [Place(str(own), [LocalImages(own / options.file, own, absent)])]
-    return [Place(options.where, [HubFiles(options, absent)])]
+        return [DataLocation(str(own), [LocalImages(own / options.file, own, absent)])]
+    return [DataLocation(options.where, [HubFiles(options, absent)])]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.images import open_picture
-from ttmbench.data.availability import LocalFile, Place
+from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.download.hub import HubDataset
 from ttmbench.data.hub_access import HuggingfaceOptions
 from ttmbench.data.hub_tables import open_table, saved_copy
@@ -89,13 +89,13 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     return Loaded(kept, record | ({"dropped": dropped} if dropped else {}))
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """A dataset of the hub, or a local folder of one."""
     options = read_options(HuggingfaceOptions, request)
     own = Path(options.path) if Path(options.path).is_dir() else saved_copy(options, request.data_dir or data_folder())
     if own is not None:
-        return [Place(str(own), [LocalTable(own, options)])]
-    return [Place(options.where, [HubDataset(options)])]
+        return [DataLocation(str(own), [LocalTable(own, options)])]
+    return [DataLocation(options.where, [HubDataset(options)])]
 
 
 def _kept(groups: Iterator[Group], drop: dict[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:

@@ -8,7 +8,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.limits import limit
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.loading import read_options
 from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef, SourceRequest
@@ -47,9 +47,9 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
         )
 
 
-def locations(request: SourceRequest) -> list[Place]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """Scenes are drawn: nothing is needed."""
-    return [Place("drawn on this machine", ())]
+    return [DataLocation("drawn on this machine", ())]
 
 
 def _known(what: str, value: str, known: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from ttmbench.data.availability import Place
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.loading import LoadRequest, read_options
 from ttmbench.data.sources.first_of import first_at_hand, locations_of_all
 from ttmbench.errors import DataError, UsageError
@@ -126,7 +126,7 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: LoadRequest) -> list[Place]:
+def locations(request: LoadRequest) -> list[DataLocation]:
     """The places of the photographs."""
     return locations_of_all(read_options(WhatsupOptions, request).of, _photographs(request))
 
