@@ -437,7 +437,8 @@ def test_a_folder_may_call_its_safetensors_otherwise(folders, tmp_path, name):
 def test_registered_names_are_known_to_open_clip():
     from ttmbench.plugins.registry import build_registry
 
-    specs = [spec for spec, _ in build_registry().adapters.values() if "open_clip_models" in spec.target]
+    ours = "ttmbench.model_adapters.open_clip:"
+    specs = [spec for spec, _ in build_registry().adapters.values() if spec.target.startswith(ours)]
     named = {spec.name: dict(spec.model_args) for spec in specs if spec.model_args}
     assert len(named) >= 5
     for name, arguments in named.items():

@@ -73,12 +73,12 @@ def planted(fuzzer, put):
 
 
 def opened_outside(outcome, folder):
-    (folder.parents[2] / "sentinel" / "secret.txt").read_text()
+    (folder.parents[1] / "sentinel" / "secret.txt").read_text()
     return outcome(accepted=True)
 
 
 def written_outside(outcome, folder):
-    (folder.parents[2] / "new.txt").write_text("x")
+    (folder.parents[1] / "new.txt").write_text("x")
     return outcome(accepted=True)
 
 
