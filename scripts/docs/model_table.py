@@ -6,13 +6,12 @@ python scripts/docs/model_table.py check    # fails if the page's table is not w
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
+
+from page_table import write_or_check
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
-START, END = "<!-- models -->", "<!-- /models -->"
 HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
@@ -58,20 +57,5 @@ def _repository(kind: str, arguments: dict[str, str]) -> str:
     return f"[{repository}](https://huggingface.co/{repository}), `{arguments['model']}` `{arguments['pretrained']}`"
 
 
-def main() -> None:
-    """Writes or checks the page's table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["write", "check"])
-    action = parser.parse_args().action
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    new = f"{before}{START}\n{table()}\n{END}{after}"
-    if action == "check" and new != text:
-        sys.exit(f"{PAGE.name}: its table is not that of the catalogue; run `python scripts/docs/model_table.py write`")
-    if action == "write":
-        PAGE.write_text(new, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, "models", table, __doc__ or "")

@@ -6,17 +6,16 @@ python scripts/docs/task_table.py check    # fails if the page's table is not wh
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from page_table import write_or_check
 
 from ttmbench.data.catalog import all_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tasks.md"
-START, END = "<!-- tasks -->", "<!-- /tasks -->"
 HEAD = [
     *("task", "groups", "shape", "chance: group score", "chance: group match", "source", "licence", "gated"),
     *("in the data folder", "known label errors"),
@@ -75,20 +74,5 @@ def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]
     return files + [one.file for one in tag_files.values()]
 
 
-def main() -> None:
-    """Writes or checks the page's table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["write", "check"])
-    action = parser.parse_args().action
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    new = f"{before}{START}\n{table()}\n{END}{after}"
-    if action == "check" and new != text:
-        sys.exit(f"{PAGE.name}: its table is not that of the task files; run `python scripts/docs/task_table.py write`")
-    if action == "write":
-        PAGE.write_text(new, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, "tasks", table, __doc__ or "")
