@@ -31,7 +31,7 @@ def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[
         say(FetchLine(spec.name, "failed", str(error)))
         return False
     if files is None:
-        say(FetchLine(spec.name, "failed", "this kind of model does not tell which files it needs, or none are named"))
+        say(FetchLine(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}"))
         return False
     for one in files:
         say(FetchLine(one.name, "present" if one.commit is None else "fetched", _said(one)))
