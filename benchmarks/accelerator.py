@@ -126,10 +126,10 @@ def main() -> None:
         "runs": {},
     }
     with tempfile.TemporaryDirectory() as folder:
-        model, pictures = Path(folder) / "model", Path(folder) / "pictures"
-        pictures.mkdir()
+        model, images = Path(folder) / "model", Path(folder) / "images"
+        images.mkdir()
         make_siglip(model, options.width, options.layers)
-        groups = make_groups_of_files(pictures, options.groups, options.images)
+        groups = make_groups_of_files(images, options.groups, options.images)
         for dtype in options.dtypes:
             report["runs"][dtype] = time_run(model, groups, dtype, options)
             print(f"{dtype}: {json.dumps(report['runs'][dtype])}", flush=True)

@@ -1,4 +1,4 @@
-"""What benchmarks run on, made here: random models in the hub's format, and pictures of rendered scenes."""
+"""What benchmarks run on, made here: random models in the hub's format, and images of rendered scenes."""
 
 from __future__ import annotations
 

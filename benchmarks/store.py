@@ -1,8 +1,8 @@
-"""Times what the store of scores and prepared pictures saves, and costs: one process, the same task each time.
+"""Times what the store of scores and prepared images saves, and costs: one process, the same task each time.
 
     python benchmarks/store.py
 
-Model (a random SigLIP of 224 pixels) and pictures (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
+Model (a random SigLIP of 224 pixels) and images (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
 of two times of one run.
 """
 
@@ -27,7 +27,7 @@ TO_FIRST_SCORE = ("load", "look_up", "prepare")
 
 
 def make_task(folder: Path, count: int, image_format: str) -> Path:
-    """A task file with its rows and pictures."""
+    """A task file with its rows and images."""
     groups = make_groups_of_files(folder, count, image_format)
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for group in groups:

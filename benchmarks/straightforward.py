@@ -1,6 +1,6 @@
 """TTM written down as Algorithm 1 reads (arXiv:2510.07632), in plain transformers and torch: what speed is compared to.
 
-Pictures are opened and preprocessed whenever they are needed, every batch is scored against itself, evaluation and
+Images are opened and preprocessed whenever they are needed, every batch is scored against itself, evaluation and
 matching each run the model, captions are padded to the model's maximum. It shares no code with the package; only the
 random streams of the batches are the same, so that both give the same numbers.
 """
@@ -147,8 +147,8 @@ class Straightforward:
     def preprocess(self, paths: Sequence[Path]) -> torch.Tensor:
         """Opened, resized and normalised, each time."""
         with self.clock.stage("prepare"):
-            pictures = [Image.open(path).convert("RGB") for path in paths]
-            pixels: torch.Tensor = self.processor(images=pictures, return_tensors="pt")["pixel_values"]
+            images = [Image.open(path).convert("RGB") for path in paths]
+            pixels: torch.Tensor = self.processor(images=images, return_tensors="pt")["pixel_values"]
             return pixels
 
     def tokenise(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:

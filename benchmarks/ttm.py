@@ -2,7 +2,7 @@
 
     python benchmarks/ttm.py
 
-Model (a random CLIP of 6 layers and 224 pixels) and pictures (200 groups of 512 pixels) are made here. The result is
+Model (a random CLIP of 6 layers and 224 pixels) and images (200 groups of 512 pixels) are made here. The result is
 the ratio of two times of one run, stage by stage.
 """
 
@@ -118,10 +118,10 @@ def main() -> None:
     logging.disable_progress_bar()
     settings = Settings(options.iterations, options.epochs, options.batch, learning_rate=1e-4, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        model, pictures = Path(folder) / "model", Path(folder) / "pictures"
-        pictures.mkdir()
+        model, images = Path(folder) / "model", Path(folder) / "images"
+        images.mkdir()
         make_clip(model, options.width, options.layers)
-        groups = make_groups_of_files(pictures, options.groups, options.images)
+        groups = make_groups_of_files(images, options.groups, options.images)
         # In turns, and the fastest of each: another program on the machine slows down whatever runs just then.
         turns = [
             (run_package(model, groups, settings), run_straightforward(model, groups, settings))

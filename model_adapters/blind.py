@@ -1,6 +1,6 @@
-"""Scorers that never look at the picture: what a task gives away by its captions alone (arXiv:2306.01879, section 4).
+"""Scorers that never look at the image: what a task gives away by its captions alone (arXiv:2306.01879, section 4).
 
-Either a language model without any picture, or the P(t) of a generative model, which sees noise.
+Either a language model without any image, or the P(t) of a generative model, which sees noise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(
     offline: bool = False,
     trust_remote_code: bool = False,
 ) -> BlindLanguageModel | BlindCaptioner:
-    """Loads a language model, or a generative model that gets noise for pictures.
+    """Loads a language model, or a generative model that gets noise for images.
 
     Args:
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
@@ -134,7 +134,7 @@ class BlindScorer:
         self._known: dict[str, float] = {}
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
-        """The score of each caption, whatever the picture: float32 [pairs]."""
+        """The score of each caption, whatever the image: float32 [pairs]."""
         new = [caption for caption in dict.fromkeys(captions) if caption not in self._known]
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
@@ -153,7 +153,7 @@ class BlindCaptioner(BlindScorer):
         self.captioner, self.files = captioner, captioner.files
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """The model's, without what needs a picture."""
+        """The model's, without what needs an image."""
         own = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**own, "score": "log P(t) from noise images"}
 
@@ -192,7 +192,7 @@ class BlindLanguageModel(BlindScorer):
             "pretrained": stated_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
-            "score": "mean log-likelihood of the caption's tokens, without a picture",
+            "score": "mean log-likelihood of the caption's tokens, without an image",
             "prompt": self.prompt,
             "end_token": self.end_token,
             "dtype": str(self.dtype).removeprefix("torch."),

@@ -53,7 +53,7 @@ def load(
         side_by_side: join the two images of a question, for models that take one.
         max_tokens: of an answer.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        split_images: cut pictures into tiles or not, where the model can do both.
+        split_images: cut images into tiles or not, where the model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer is fp32 in any case.
@@ -141,13 +141,13 @@ class ChatChooser:
         """One text a question, without special tokens and the space around it.
 
         Raises:
-            UsageError: the template or the processor cannot show several pictures.
+            UsageError: the template or the processor cannot show several images.
         """
         return [self._answer(question.prompt, list(question.images)) for question in questions]
 
-    def _answer(self, prompt: str, pictures: Sequence[Image]) -> str:
+    def _answer(self, prompt: str, images: Sequence[Image]) -> str:
         model = self.chat.model
-        inputs = self._inputs(prompt, pictures).to(self.chat.device, model.dtype)  # whole numbers stay what they are
+        inputs = self._inputs(prompt, images).to(self.chat.device, model.dtype)  # whole numbers stay what they are
         with (
             torch.inference_mode(),
             torch.autocast(self.chat.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32),
@@ -157,15 +157,15 @@ class ChatChooser:
         text: str = self.chat.tokenizer.decode(said, skip_special_tokens=True)
         return text.strip()
 
-    def _inputs(self, prompt: str, pictures: Sequence[Image]) -> Any:
-        if len(pictures) == 1:
-            return self.chat.process(self.chat.ask(prompt), pictures)
-        refused = f"{type(self.chat.model).__name__} cannot be shown {len(pictures)} images at once"
+    def _inputs(self, prompt: str, images: Sequence[Image]) -> Any:
+        if len(images) == 1:
+            return self.chat.process(self.chat.ask(prompt), images)
+        refused = f"{type(self.chat.model).__name__} cannot be shown {len(images)} images at once"
         try:
-            asked = self.chat.ask(prompt, len(pictures))
+            asked = self.chat.ask(prompt, len(images))
             marks = asked.count(getattr(self.chat.processor, "image_token", None) or "\0")
-            counted = marks == len(pictures) if marks else asked != self.chat.ask(prompt, len(pictures) - 1)
-            inputs = self.chat.process(asked, pictures) if counted else None
+            counted = marks == len(images) if marks else asked != self.chat.ask(prompt, len(images) - 1)
+            inputs = self.chat.process(asked, images) if counted else None
         except Exception as error:  # templates and processors refuse in many ways
             raise UsageError(f"{refused}: {error}; {HINT}") from error
         if inputs is None:

@@ -1,6 +1,6 @@
 """Stored features as a model: unit vectors from a file, and a pair of residual linear heads that TTM can train.
 
-No picture is opened and no tower runs, so a study of TTM on any model's features takes seconds.
+No image is opened and no tower runs, so a study of TTM on any model's features takes seconds.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class EmbeddingsModel(ContrastiveModel):
         save_file(tensors, folder / FILE_NAME)
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
-        """There is no tower to run on a picture: UsageError."""
-        raise UsageError("model 'embeddings' has stored features only and can encode no picture")
+        """There is no tower to run on an image: UsageError."""
+        raise UsageError("model 'embeddings' has stored features only and can encode no image")
 
     def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
         """There is no tower to run on a caption: UsageError."""

@@ -145,7 +145,7 @@ class TransformersModel(ContrastiveModel):
         images are a list of uint8 pixels of different sizes, each [channels, height, width].
         """
         if self._scale is None:
-            raise UsageError(f"{self.name} has no pictures of one fixed size, so they cannot be augmented by cropping")
+            raise UsageError(f"{self.name} has no images of one fixed size, so they cannot be augmented by cropping")
         size = {side: length for side, length in dict(self.image_processor.size).items() if length is not None}
         options: dict[str, Any] = {**UNSCALED, "size": {side: int(length * scale) for side, length in size.items()}}
         if getattr(self.image_processor, "do_center_crop", None):
@@ -210,7 +210,7 @@ def _pooled(output: Any) -> torch.Tensor:
 def pixel_scale(processor: Any) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
-    None for one whose pictures are no uint8 squares before it normalises them (SigLIP 2 NaFlex cuts patches).
+    None for one whose images are no uint8 squares before it normalises them (SigLIP 2 NaFlex cuts patches).
     """
     from PIL import Image
 

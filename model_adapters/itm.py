@@ -1,6 +1,6 @@
 """Image-text matching heads of BLIP, BLIP-2 and FLAVA: image and caption meet in the model, which says match or not.
 
-The score is the head's logit for a match minus that for none. The picture is encoded once, whatever the number of its
+The score is the head's logit for a match minus that for none. The image is encoded once, whatever the number of its
 captions. Layers are called as the model's own forward calls them.
 """
 
@@ -190,7 +190,7 @@ class MatchingModel(TrainablePairModel):
 
 
 class BlipMatching(MatchingModel):
-    """BLIP (arXiv:2201.12086): the text encoder attends to the picture, and its first state is asked."""
+    """BLIP (arXiv:2201.12086): the text encoder attends to the image, and its first state is asked."""
 
     def _head(self) -> torch.nn.Linear:
         head: torch.nn.Linear = self.model.itm_head

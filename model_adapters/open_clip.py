@@ -276,8 +276,8 @@ def _pixel_scale(steps: Sequence[Any]) -> PixelScale | None:
     return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
 
 
-def _uint8(picture: Image) -> torch.Tensor:
-    return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1).contiguous()
+def _uint8(image: Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).contiguous()
 
 
 def _as_in_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
+from ttmbench.model_adapters.api.images import FORMATS, ImageStyle
 from ttmbench.model_adapters.api.model import ChatModel, ChatSettings, Prompt
-from ttmbench.model_adapters.api.pictures import FORMATS, PictureStyle
 from ttmbench.model_adapters.api.store import AnswerStore
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
@@ -73,7 +73,7 @@ class _ServedModel:
             "model": settings.model,
             "server": self._chat.server.identity,
             "scorer": scorer,
-            "pictures": settings.pictures.describe(),
+            "pictures": settings.images.describe(),
             **settings.parameters,
             **more,
         }
@@ -193,9 +193,9 @@ def load(
         max_cost: what a run may spend; needs both prices.
         price_in: of a million tokens sent.
         price_out: of a million tokens received.
-        image_size: longest side in pixels; larger pictures are made smaller. None sends them as they are.
+        image_size: longest side in pixels; larger images are made smaller. None sends them as they are.
         image_format: ``jpeg`` or ``png``.
-        detail: what the server is told of how closely to look at pictures; None says nothing.
+        detail: what the server is told of how closely to look at images; None says nothing.
         temperature: of the request; None leaves it out.
         top_logprobs: tokens listed with VQAScore.
         score_as: ``log_odds`` of yes, or its ``probability``.
@@ -235,14 +235,14 @@ def load(
         raise UsageError("on_refusal is for scorer=vqascore; in forced choices a refusal chooses nothing and is wrong")
     if not base_url.startswith(("http://", "https://")):
         raise UsageError(f"base_url must begin with http:// or https://, got {base_url}")
-    pictures = PictureStyle(image_size, image_format, detail)
+    images = ImageStyle(image_size, image_format, detail)
     parameters: dict[str, Any] = {"temperature": temperature}
     if scorer == "vqascore":
         parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": top_logprobs}
     else:
         parameters |= {"max_tokens": max_tokens}
     chat = ChatModel(
-        ChatSettings(str(model), parameters, pictures),
+        ChatSettings(str(model), parameters, images),
         Server(base_url, _key(api_key_env, base_url, offline), timeout, retries, backoff),
         AnswerStore(_cache_file(cache)),
         Account(Prices(price_in, price_out), max_cost),

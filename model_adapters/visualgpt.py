@@ -1,4 +1,4 @@
-"""VisualGPTScore (arXiv:2306.01879): how likely a generative model finds the caption, given the picture."""
+"""VisualGPTScore (arXiv:2306.01879): how likely a generative model finds the caption, given the image."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def load(
         noise_mean: of the noise, in normalised pixels.
         noise_std: of the noise, in normalised pixels.
         noise_seed: draws the noise.
-        prompt: text before the caption; of a chat model, the user's turn beside the picture.
+        prompt: text before the caption; of a chat model, the user's turn beside the image.
         end_token: also score the token that ends the caption.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        split_images: cut pictures into tiles or not, where a chat model can do both.
+        split_images: cut images into tiles or not, where a chat model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.

@@ -1,4 +1,4 @@
-"""VQAScore (arXiv:2404.01291): how likely a model is to say yes when it is asked whether a picture shows a caption."""
+"""VQAScore (arXiv:2404.01291): how likely a model is to say yes when it is asked whether an image shows a caption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, Picture, load_image_text
+from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
@@ -43,7 +43,7 @@ def load(
     offline: bool = False,
     trust_remote_code: bool = False,
 ) -> VQAScore:
-    """Loads a model that can be asked about a picture, from the hub or a folder.
+    """Loads a model that can be asked about an image, from the hub or a folder.
 
     Args:
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
@@ -54,7 +54,7 @@ def load(
         lora: train factors of this rank instead of all weights.
         lora_targets: regular expression for the names of the layers that get factors.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        split_images: cut pictures into tiles or not, where the model can do both.
+        split_images: cut images into tiles or not, where the model can do both.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
@@ -142,23 +142,23 @@ class VQAScore(TrainablePairModel):
         options = {} if self.lora is None else {"state_dict": merged_state(self.model)}
         self.model.save_pretrained(folder, **options)
 
-    def prepare_images(self, images: Sequence[Image]) -> list[Picture]:
-        """The processor's own preprocessing of each picture."""
+    def prepare_images(self, images: Sequence[Image]) -> list[PreparedImage]:
+        """The processor's own preprocessing of each image."""
         return self.chat.prepare(images)
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
-        """The prompts that ask for each caption; how many tokens a picture has in them, the picture says."""
+        """The prompts that ask for each caption; how many tokens an image has in them, the image says."""
         return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
 
-    def encode_images(self, prepared: Any) -> list[tuple[Picture, EncodedImage]]:
-        """Each picture with what the vision encoder gives of it."""
+    def encode_images(self, prepared: Any) -> list[tuple[PreparedImage, EncodedImage]]:
+        """Each image with what the vision encoder gives of it."""
         self.model.eval()
         with self.autocast():
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
         """Log-odds or probability of yes, float32 [pairs]."""
-        answers = self._log_answers([picture for picture, _ in images], [seen for _, seen in images], captions)
+        answers = self._log_answers([image for image, _ in images], [seen for _, seen in images], captions)
         chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
         scores: np.ndarray = chosen.float().cpu().numpy()
         return scores
@@ -190,9 +190,9 @@ class VQAScore(TrainablePairModel):
         self.model.load_state_dict(state, strict=self.lora is None)
 
     def _log_answers(
-        self, pictures: Sequence[Picture], seen: Sequence[EncodedImage], prompts: Sequence[str]
+        self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
     ) -> torch.Tensor:
-        rows = [self.chat.row(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
+        rows = [self.chat.row(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
         last = [torch.arange(len(row["input_ids"])) == len(row["input_ids"]) - 1 for row in rows]
         with self.autocast():
             logits = self.chat.logits(seen, rows, last)

@@ -3,7 +3,7 @@
     python scripts/train_tiny_clip.py --seed 0 --out model_adapters/assets/tiny_clip
 
 One seed on one machine gives one model: one thread, fp32, and every random choice is drawn from the seed. Training
-scenes have the styles in `TRAINING_STYLES` and random streams of their own; no scene of a task and no picture in
+scenes have the styles in `TRAINING_STYLES` and random streams of their own; no scene of a task and no image in
 the tasks' style is ever drawn here.
 """
 
@@ -51,12 +51,12 @@ class Recipe:
         schedule_steps: steps after which the cosine of the learning rate would reach zero.
         pair_families: rendered families of two objects in four relations; neighbours have exchanged colours.
         single_families: rendered families of one object at four sides.
-        bound: pictures per batch captioned "a red circle and a blue square".
-        bags: pictures per batch whose caption does not say which object has which attribute.
-        exchanged: pictures per batch captioned like `bound`, in pairs that have exchanged colours.
-        related: pictures per batch captioned "a red circle left of a blue square", in whole families.
-        placed: pictures per batch captioned "a red circle on the left", in whole families.
-        named: pictures per batch captioned "a red circle".
+        bound: images per batch captioned "a red circle and a blue square".
+        bags: images per batch whose caption does not say which object has which attribute.
+        exchanged: images per batch captioned like `bound`, in pairs that have exchanged colours.
+        related: images per batch captioned "a red circle left of a blue square", in whole families.
+        placed: images per batch captioned "a red circle on the left", in whole families.
+        named: images per batch captioned "a red circle".
         family_weight: weight of the loss inside families of four, whose captions differ only in relation or side.
         lr: peak learning rate.
         warm_up: steps of linear warm-up.
@@ -94,7 +94,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_processor() -> CLIPProcessor:
-    """A word-level tokenizer, and an image processor for 48-pixel pictures."""
+    """A word-level tokenizer, and an image processor for 48-pixel images."""
     ids = vocabulary()
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
@@ -111,13 +111,13 @@ def build_processor() -> CLIPProcessor:
         model_max_length=MAX_TOKENS,
         model_input_names=["input_ids", "attention_mask"],
     )
-    pictures = CLIPImageProcessor(
+    images = CLIPImageProcessor(
         size={"shortest_edge": SIZE},
         crop_size={"height": SIZE, "width": SIZE},
         image_mean=list(MEAN),
         image_std=list(STD),
     )
-    return CLIPProcessor(image_processor=pictures, tokenizer=fast)
+    return CLIPProcessor(image_processor=images, tokenizer=fast)
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
@@ -203,7 +203,7 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[np.ndarray, list[str]]]:
         while True:
             items = [*self._families(), *self._others()]
-            yield np.stack([picture for picture, _ in items]), [caption for _, caption in items]
+            yield np.stack([image for image, _ in items]), [caption for _, caption in items]
 
     def _families(self) -> Iterator[tuple[np.ndarray, str]]:
         for _ in range(self.recipe.related // 4):
@@ -255,9 +255,9 @@ def contrastive_loss(scores: torch.Tensor, ids: torch.Tensor, n_families: int, f
     return (loss + family_weight * inner) / 2
 
 
-def to_pixel_values(pictures: np.ndarray) -> torch.Tensor:
-    """What the image processor makes of pictures that already have the right size."""
-    values = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255.0
+def to_pixel_values(images: np.ndarray) -> torch.Tensor:
+    """What the image processor makes of images that already have the right size."""
+    values = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255.0
     mean, std = (torch.tensor(numbers)[None, :, None, None] for numbers in (MEAN, STD))
     return (values - mean) / std
 
@@ -292,12 +292,12 @@ def train(
     n_families = recipe.related // 4 + recipe.placed // 4
     batches = iter(Batches(*pools, recipe, seed))
     for step in range(recipe.steps):
-        pictures, captions = next(batches)
+        images, captions = next(batches)
         cosine = 0.5 * (1 + math.cos(math.pi * step / recipe.schedule_steps))
         for group in optimizer.param_groups:
             group["lr"] = recipe.lr * min(1.0, (step + 1) / recipe.warm_up) * cosine
         tokens = tokenizer(captions, padding=True, return_tensors="pt")
-        scores = model(pixel_values=to_pixel_values(pictures), **tokens).logits_per_image
+        scores = model(pixel_values=to_pixel_values(images), **tokens).logits_per_image
         loss = contrastive_loss(scores, tokens["input_ids"], n_families, recipe.family_weight)
         optimizer.zero_grad()
         loss.backward()
@@ -319,9 +319,9 @@ Made on a processor from random weights in {steps} steps, without any download, 
 
     python scripts/train_tiny_clip.py --seed {seed} --out model_adapters/assets/{name}
 
-- **Trained on** rendered scenes only: {n_images:,} pictures of one or two coloured shapes in the styles
+- **Trained on** rendered scenes only: {n_images:,} images of one or two coloured shapes in the styles
   {styles}, and captions from templates. It has seen no photograph, no other text,
-  no scene of a task and no picture in the style of the tasks.
+  no scene of a task and no image in the style of the tasks.
 - **Knows** {n_words} words, in lower case: eight shapes, eight colours, and what it takes to say where they are. Every
   other word is `<unk>`.
 - **Meant for** trying out and testing the benchmark. It says nothing about photographs.
@@ -368,7 +368,7 @@ def main() -> None:
         print(f"step {step} of {recipe.steps}, loss {loss:.3f}, {time.perf_counter() - started:.0f} s", flush=True)
 
     pools = render_pool(recipe.pair_families, 2, args.seed), render_pool(recipe.single_families, 1, args.seed)
-    print(f"rendered {4 * sum(len(pool.looks) for pool in pools)} pictures", flush=True)
+    print(f"rendered {4 * sum(len(pool.looks) for pool in pools)} images", flush=True)
     model = train(recipe, args.seed, pools, tokenizer, report)
     # A new processor, because a tokenizer that has padded writes the padding into its file.
     save(model, build_processor(), recipe, args.seed, args.out)

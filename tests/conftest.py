@@ -185,7 +185,7 @@ def word_tokenizer() -> Callable[..., object]:
 
 @pytest.fixture
 def folder_task(tmp_path) -> Callable[..., Path]:
-    """Makes a user's own task of six 2x2 groups: a YAML, a JSONL and pictures. Returns the folder."""
+    """Makes a user's own task of six 2x2 groups: a YAML, a JSONL and images. Returns the folder."""
     import json
 
     from PIL import Image
@@ -194,15 +194,15 @@ def folder_task(tmp_path) -> Callable[..., Path]:
         import yaml
 
         folder = tmp_path / f"{name}_task"
-        (folder / "pictures").mkdir(parents=True)
+        (folder / "images").mkdir(parents=True)
         rng = np.random.RandomState(0)
         colors = ["red", "blue", "green", "yellow"]
         with (folder / "groups.jsonl").open("w", encoding="utf-8") as file:
             for index in range(n):
                 row: dict[str, object] = {"id": f"g{index}"}
                 for side in (0, 1):
-                    picture = Image.fromarray(rng.randint(0, 256, (24, 30, 3), dtype=np.uint8))
-                    picture.save(folder / "pictures" / f"{index}_{side}.png")
+                    image = Image.fromarray(rng.randint(0, 256, (24, 30, 3), dtype=np.uint8))
+                    image.save(folder / "images" / f"{index}_{side}.png")
                     row[f"image_{side}"] = f"{index}_{side}.png"
                     color = colors[(index + side) % 4]
                     row[f"caption_{side}"] = f"a {color} circle {'on the left ' * (index // 4)}{index}".strip()
@@ -210,7 +210,7 @@ def folder_task(tmp_path) -> Callable[..., Path]:
         spec: dict[str, object] = {
             "task": name,
             "version": 1,
-            "source": {"kind": "folder", "path": "groups.jsonl", "images": "pictures"},
+            "source": {"kind": "folder", "path": "groups.jsonl", "images": "images"},
             "group": {
                 "shape": [2, 2],
                 "n_groups": n,

@@ -43,7 +43,7 @@ class TTMConfig(BaseModel):
         threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
             the top 1 - tau_t, so that tau_1 and tau_T are shares in [0, 1]; ``auto`` is absolute for groups and share
             for the global variant.
-        augment: train on random crops of enlarged pictures.
+        augment: train on random crops of enlarged images.
         augment_scale: how much larger these are in each direction.
         lr_note: what a reader should know of where ``lr`` comes from; printed with the results.
     """

@@ -1,7 +1,7 @@
 """What an adapter is: two capabilities, and options on top. An adapter knows its model, never a task.
 
 Whoever writes one implements `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is
-`Trainable`, and a `PreparedPairScorer` (a pair scorer that prepares pictures once) that is `PairTrainable`.
+`Trainable`, and a `PreparedPairScorer` (a pair scorer that prepares images once) that is `PairTrainable`.
 `Augmentable`, `Savable` and `StoredFeatures` are further options, each found by its methods. `ChoiceScorer` is for
 models that answer in words and give no score; `ManyAtOnce`, `MayRefuse` and `Reporting` for those behind a server.
 """
@@ -40,7 +40,7 @@ class PairScorer(Protocol):
         """Scores image i with caption i.
 
         Args:
-            images: upright RGB pictures.
+            images: upright RGB images.
             captions: as many captions.
 
         Returns:
@@ -51,10 +51,10 @@ class PairScorer(Protocol):
 
 @runtime_checkable
 class PreparedPairScorer(PairScorer, Protocol):
-    """A pair scorer whose pictures are preprocessed and encoded once each, however many captions they meet."""
+    """A pair scorer whose images are preprocessed and encoded once each, however many captions they meet."""
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB pictures; runs once per picture. Returns one row per picture, on the CPU."""
+        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
         ...
 
     def prepare_captions(self, captions: Sequence[str]) -> Batch:
@@ -62,7 +62,7 @@ class PreparedPairScorer(PairScorer, Protocol):
         ...
 
     def encode_images(self, prepared: Batch) -> Batch:
-        """Prepared images -> what scoring needs of them; runs once per picture and pass. One row per picture."""
+        """Prepared images -> what scoring needs of them; runs once per image and pass. One row per image."""
         ...
 
     def score_prepared(self, images: Batch, captions: Batch) -> np.ndarray:
@@ -75,7 +75,7 @@ class DualEncoder(Protocol):
     """A model with one tower for images and one for captions (CLIP, SigLIP, open_clip)."""
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB pictures; runs once per picture. Returns one row per picture, on the CPU."""
+        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
         ...
 
     def prepare_captions(self, captions: Sequence[str]) -> Batch:
@@ -190,7 +190,7 @@ class Debiasable(Protocol):
 
 @runtime_checkable
 class Blind(Protocol):
-    """A scorer that may never look at the picture.
+    """A scorer that may never look at the image.
 
     Attributes:
         blind: whether it does not: its score depends on the caption alone.
@@ -201,21 +201,21 @@ class Blind(Protocol):
 
 @runtime_checkable
 class Augmentable(Protocol):
-    """The option that augmentation needs: larger pictures, and windows cut from them (section B.1)."""
+    """The option that augmentation needs: larger images, and windows cut from them (section B.1)."""
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
         """As ``prepare_images``, but ``scale`` times as large in each direction, and with nothing cut off.
 
-        One row per picture, on the CPU. Rows of different sizes are a list; small numbers (uint8) keep it small.
+        One row per image, on the CPU. Rows of different sizes are a list; small numbers (uint8) keep it small.
         """
         ...
 
     def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
-        """Cuts a window of the model's own size out of every enlarged picture.
+        """Cuts a window of the model's own size out of every enlarged image.
 
         Args:
             enlarged: rows of ``prepare_enlarged``.
-            corners: where each window lies between the top left (0) and the bottom right of its own enlarged picture:
+            corners: where each window lies between the top left (0) and the bottom right of its own enlarged image:
                 fractions in [0, 1) [images, 2], rows then columns.
 
         Returns:
@@ -235,7 +235,7 @@ class Savable(Protocol):
 
 @runtime_checkable
 class StoredFeatures(Protocol):
-    """A dual encoder whose inputs are features computed before: it needs no pictures and no captions."""
+    """A dual encoder whose inputs are features computed before: it needs no images and no captions."""
 
     def stored_images(self) -> Batch:
         """One row per image, group by group."""
@@ -252,7 +252,7 @@ class ChoiceQuestion:
 
     Attributes:
         prompt: the whole text, options included.
-        images: the pictures that go with it, in the order in which the prompt counts them.
+        images: the images that go with it, in the order in which the prompt counts them.
     """
 
     prompt: str
@@ -294,7 +294,7 @@ class ChoiceScorer(Protocol):
 class ManyAtOnce(Protocol):
     """The option of a model behind a server: it is handed this many pairs or questions at a time.
 
-    Pictures are then opened when they are taken from the sequence, one after the other, and are not kept.
+    Images are then opened when they are taken from the sequence, one after the other, and are not kept.
     """
 
     pairs_at_once: int

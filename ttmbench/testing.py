@@ -40,13 +40,13 @@ class ContractError(AssertionError):
 def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
     """Checks that an adapter keeps its contract.
 
-    Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4, nor does preparing pictures
+    Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4, nor does preparing images
     once; the fingerprint stays the same; for trainable ones, the loss is finite, training changes the scores, and the
     state comes back afterwards.
 
     Args:
         adapter: what to check.
-        image_size: width and height of the pictures to check with.
+        image_size: width and height of the images to check with.
 
     Returns:
         Names of the checks that were made.
@@ -69,28 +69,28 @@ def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> li
         is_pair_scorer or is_dual or isinstance(adapter, ChoiceScorer),
         "it has neither score_pairs nor the five methods of a dual encoder nor answer and choice_style",
     )
-    pictures = _pictures(len(CAPTIONS), image_size)
+    images = _random_images(len(CAPTIONS), image_size)
     if isinstance(adapter, ChoiceScorer):
-        _check_choice_scorer(adapter, pictures, check)
+        _check_choice_scorer(adapter, images, check)
     if is_pair_scorer:
-        _check_pair_scorer(adapter, pictures, check)
+        _check_pair_scorer(adapter, images, check)
         if isinstance(adapter, PreparedPairScorer):
-            _check_prepared(adapter, pictures, check)
+            _check_prepared(adapter, images, check)
             if isinstance(adapter, PairTrainable):
-                _check_pair_trainable(adapter, pictures, check)
+                _check_pair_trainable(adapter, images, check)
     if is_dual:
-        _check_dual_encoder(adapter, pictures, check)
+        _check_dual_encoder(adapter, images, check)
         if isinstance(adapter, Trainable):
-            _check_trainable(adapter, pictures, check)
+            _check_trainable(adapter, images, check)
     return made
 
 
 _Check = Callable[[str, bool, str], None]
 
 
-def _check_choice_scorer(adapter: ChoiceScorer, pictures: list[Image.Image], check: _Check) -> None:
-    questions = [ChoiceQuestion(f"Is this (A) {caption} or (B) a chair?", [pictures[0]]) for caption in CAPTIONS]
-    questions.append(ChoiceQuestion("Is the first or the second image brighter?", pictures[:2]))
+def _check_choice_scorer(adapter: ChoiceScorer, images: list[Image.Image], check: _Check) -> None:
+    questions = [ChoiceQuestion(f"Is this (A) {caption} or (B) a chair?", [images[0]]) for caption in CAPTIONS]
+    questions.append(ChoiceQuestion("Is the first or the second image brighter?", images[:2]))
     together = list(adapter.answer(questions))
     check("one answer a question", len(together) == len(questions), f"{len(together)} to {len(questions)}")
     check("answers are texts", all(one is None or isinstance(one, str) for one in together), f"got {together}")
@@ -98,32 +98,32 @@ def _check_choice_scorer(adapter: ChoiceScorer, pictures: list[Image.Image], che
     check("the number of questions changes no answer", together == alone, f"{together} became {alone}")
 
 
-def _check_pair_scorer(adapter: PairScorer, pictures: list[Image.Image], check: _Check) -> None:
-    together = np.asarray(adapter.score_pairs(pictures, list(CAPTIONS)))
+def _check_pair_scorer(adapter: PairScorer, images: list[Image.Image], check: _Check) -> None:
+    together = np.asarray(adapter.score_pairs(images, list(CAPTIONS)))
     check("one score a pair", together.shape == (len(CAPTIONS),), f"shape is {together.shape}")
     check("pair scores are float32", together.dtype == np.float32, f"dtype is {together.dtype}")
     check("pair scores are finite", bool(np.isfinite(together).all()), f"got {together}")
-    alone = np.concatenate([np.asarray(adapter.score_pairs([p], [c])) for p, c in zip(pictures, CAPTIONS, strict=True)])
+    alone = np.concatenate([np.asarray(adapter.score_pairs([p], [c])) for p, c in zip(images, CAPTIONS, strict=True)])
     check("batch size changes no pair score", _close(together, alone), _difference(together, alone))
-    backwards = np.asarray(adapter.score_pairs(pictures[::-1], list(CAPTIONS[::-1])))[::-1]
+    backwards = np.asarray(adapter.score_pairs(images[::-1], list(CAPTIONS[::-1])))[::-1]
     check("order changes no pair score", _close(together, backwards), _difference(together, backwards))
 
 
-def _check_prepared(adapter: PreparedPairScorer, pictures: list[Image.Image], check: _Check) -> None:
-    scores = _all_pairs(adapter, pictures, len(CAPTIONS) ** 2)
-    direct = np.asarray(adapter.score_pairs(pictures, list(CAPTIONS)))
+def _check_prepared(adapter: PreparedPairScorer, images: list[Image.Image], check: _Check) -> None:
+    scores = _all_pairs(adapter, images, len(CAPTIONS) ** 2)
+    direct = np.asarray(adapter.score_pairs(images, list(CAPTIONS)))
     check("preparing changes no pair score", _close(np.diag(scores), direct), _difference(np.diag(scores), direct))
-    single = _all_pairs(adapter, pictures, 1)
+    single = _all_pairs(adapter, images, 1)
     check("pairs: batch size changes no prepared score", _close(scores, single), _difference(scores, single))
-    backwards = _all_pairs(adapter, pictures[::-1], 3)[::-1]
+    backwards = _all_pairs(adapter, images[::-1], 3)[::-1]
     check("pairs: order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
 
 
-def _check_pair_trainable(adapter: Any, pictures: list[Image.Image], check: _Check) -> None:
+def _check_pair_trainable(adapter: Any, images: list[Image.Image], check: _Check) -> None:
     before = snapshot(adapter)
-    scores = _all_pairs(adapter, pictures, len(pictures))
-    prepared = _prepared(adapter, pictures)
-    n = np.arange(len(pictures))
+    scores = _all_pairs(adapter, images, len(images))
+    prepared = _prepared(adapter, images)
+    n = np.arange(len(images))
     matched = n % 2 == 0
     loss = adapter.pair_loss(take(prepared.images, n), take(prepared.captions, n), matched)
     check("pairs: loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
@@ -142,42 +142,42 @@ def _check_pair_trainable(adapter: Any, pictures: list[Image.Image], check: _Che
         make_optimizer(adapter, TTMConfig()),
         config=TTMConfig(epochs=2),
         learning_rate=1e-2,
-        batch=len(pictures),
+        batch=len(images),
         rng=np.random.default_rng(0),
     )
-    trained = _all_pairs(adapter, pictures, len(pictures))
+    trained = _all_pairs(adapter, images, len(images))
     check("pairs: training changes the scores", not _close(scores, trained), "they stay the same")
     restore(adapter, before)
-    after = _all_pairs(adapter, pictures, len(pictures))
+    after = _all_pairs(adapter, images, len(images))
     check("pairs: the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
-def _check_dual_encoder(adapter: DualEncoder, pictures: list[Image.Image], check: _Check) -> None:
-    scores = _all_scores(adapter, pictures, len(pictures))
+def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> None:
+    scores = _all_scores(adapter, images, len(images))
     n = len(CAPTIONS)
     check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
     check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
-    features = adapter.encode_images(adapter.prepare_images(pictures))
+    features = adapter.encode_images(adapter.prepare_images(images))
     check("features are float32", features.dtype == torch.float32, f"dtype is {features.dtype}")
     raw = adapter.logits(features, adapter.encode_captions(adapter.prepare_captions(list(CAPTIONS))))
     check("logits are float32", raw.dtype == torch.float32, f"dtype is {raw.dtype}")
-    check("one row a picture", n_rows(adapter.prepare_images(pictures)) == n, "prepare_images changes the number")
-    single = _all_scores(adapter, pictures, 1)
+    check("one row an image", n_rows(adapter.prepare_images(images)) == n, "prepare_images changes the number")
+    single = _all_scores(adapter, images, 1)
     check("batch size changes no score", _close(scores, single), _difference(scores, single))
-    parts = concatenate([adapter.prepare_images([picture]) for picture in pictures])
+    parts = concatenate([adapter.prepare_images([image]) for image in images])
     rows = Rows(np.arange(n)[None], np.arange(n)[None])
     apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
     one_by_one = score_groups(adapter, encode(adapter, apart, n), rows)[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
-    backwards = _all_scores(adapter, pictures[::-1], n)[::-1]
+    backwards = _all_scores(adapter, images[::-1], n)[::-1]
     check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
 
 
-def _check_trainable(adapter: Any, pictures: list[Image.Image], check: _Check) -> None:
+def _check_trainable(adapter: Any, images: list[Image.Image], check: _Check) -> None:
     before = snapshot(adapter)
-    scores = _all_scores(adapter, pictures, len(pictures))
-    prepared = _prepared(adapter, pictures)
-    n = np.arange(len(pictures))
+    scores = _all_scores(adapter, images, len(images))
+    prepared = _prepared(adapter, images)
+    n = np.arange(len(images))
     loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
     check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
     config = TTMConfig(epochs=2)
@@ -189,36 +189,36 @@ def _check_trainable(adapter: Any, pictures: list[Image.Image], check: _Check) -
         make_optimizer(adapter, config),
         config=config,
         learning_rate=1e-2,
-        batch=len(pictures),
+        batch=len(images),
         rng=np.random.default_rng(0),
     )
-    trained = _all_scores(adapter, pictures, len(pictures))
+    trained = _all_scores(adapter, images, len(images))
     check("training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?")
     restore(adapter, before)
-    after = _all_scores(adapter, pictures, len(pictures))
+    after = _all_scores(adapter, images, len(images))
     check("the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
-def _pictures(count: int, size: tuple[int, int]) -> list[Image.Image]:
+def _random_images(count: int, size: tuple[int, int]) -> list[Image.Image]:
     rng = np.random.RandomState(0)
     return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
 
-def _prepared(adapter: DualEncoder | PreparedPairScorer, pictures: list[Image.Image]) -> _Prepared:
-    def opener(picture: Image.Image) -> Callable[[], Image.Image]:
-        return lambda: picture
+def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.Image]) -> _Prepared:
+    def opener(pil_image: Image.Image) -> Callable[[], Image.Image]:
+        return lambda: pil_image
 
-    images = tuple(ImageRef(str(index), opener(picture)) for index, picture in enumerate(pictures))
-    return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pictures))[0]
+    images = tuple(ImageRef(str(index), opener(pil_image)) for index, pil_image in enumerate(pil_images))
+    return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pil_images))[0]
 
 
-def _all_scores(adapter: DualEncoder, pictures: list[Image.Image], batch_size: int) -> np.ndarray:
-    prepared = _prepared(adapter, pictures)
+def _all_scores(adapter: DualEncoder, pil_images: list[Image.Image], batch_size: int) -> np.ndarray:
+    prepared = _prepared(adapter, pil_images)
     return score_all_pairs(adapter, encode(adapter, prepared, batch_size), prepared.rows)
 
 
-def _all_pairs(adapter: PreparedPairScorer, pictures: list[Image.Image], batch_size: int) -> np.ndarray:
-    return score_in_memory(adapter, _prepared(adapter, pictures), batch_size, all_pairs=True).values
+def _all_pairs(adapter: PreparedPairScorer, pil_images: list[Image.Image], batch_size: int) -> np.ndarray:
+    return score_in_memory(adapter, _prepared(adapter, pil_images), batch_size, all_pairs=True).values
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

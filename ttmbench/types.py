@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Track = Literal["zero_shot", "matching", "test_time", "oracle"]
 
 Exif = Literal["apply", "ignore"]
-"""What becomes of a picture's EXIF orientation: it is turned upright, or left as its pixels are stored."""
+"""What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture by name, opened only when asked: equal names within a task mean the same picture.
+    """An image by name, opened only when asked: equal names within a task mean the same image.
 
     Attributes:
         name: what records call it.

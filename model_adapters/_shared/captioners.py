@@ -10,7 +10,7 @@ import torch
 
 from ttmbench.model_adapters._shared.captioning import CaptionModel, kept
 from ttmbench.model_adapters._shared.contrastive import PIXELS
-from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, Picture, Row
+from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, Row
 from ttmbench.model_adapters._shared.pair_model import full_precision
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class _FixedPictures(CaptionModel):
-    """What BLIP and BLIP-2 share: pictures of one size, and a tokenizer of their own."""
+class _FixedImages(CaptionModel):
+    """What BLIP and BLIP-2 share: images of one size, and a tokenizer of their own."""
 
     def __init__(self, model: Any, tokenizer: Any, image_processor: Any, **options: Any) -> None:
         super().__init__(model, (tokenizer, image_processor), **options)
@@ -60,8 +60,8 @@ class _FixedPictures(CaptionModel):
         return [f"{self.prompt} {caption}" for caption in captions], int(self._tokens([self.prompt])[2].sum())
 
 
-class BlipCaptioner(_FixedPictures):
-    """BLIP (arXiv:2201.12086): a text decoder that attends to the picture's states in every layer."""
+class BlipCaptioner(_FixedImages):
+    """BLIP (arXiv:2201.12086): a text decoder that attends to the image's states in every layer."""
 
     def _head(self) -> torch.nn.Linear:
         head: torch.nn.Linear = self.model.text_decoder.get_output_embeddings()
@@ -85,7 +85,7 @@ class BlipCaptioner(_FixedPictures):
         return logits[:, :-1][mask], targets, rows
 
 
-class Blip2Captioner(_FixedPictures):
+class Blip2Captioner(_FixedImages):
     """BLIP-2 (arXiv:2301.12597): a language model that reads the Q-Former's states before the text."""
 
     def _see(self, prepared: Any) -> torch.Tensor:
@@ -105,9 +105,9 @@ class Blip2Captioner(_FixedPictures):
         scored = own & (place >= first + before)
         if self.end_token:
             ids, seen, scored = self._ended(ids, seen, scored)
-        states, mask = self._behind_picture(images, ids, seen)
+        states, mask = self._behind_image(images, ids, seen)
         logits = self.model.language_model(inputs_embeds=states, attention_mask=mask).logits
-        # The picture's last state predicts the first token.
+        # The image's last state predicts the first token.
         wanted, rows = ids[scored], scored.nonzero()[:, 0]
         return logits[:, images.shape[1] - 1 : -1][scored], wanted, rows
 
@@ -120,7 +120,7 @@ class Blip2Captioner(_FixedPictures):
 
     def _translated(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         ids, seen, _ = self._tokens([self.prompt] * len(captions))
-        states, mask = self._behind_picture(images, ids, seen)
+        states, mask = self._behind_image(images, ids, seen)
         labels, given, own = self._tokens(captions)
         scored = (own | (labels == self.tokenizer.eos_token_id)) & (given == 1) if self.end_token else own
         start = torch.full_like(labels[:, :1], self.model.config.text_config.decoder_start_token_id)
@@ -132,7 +132,7 @@ class Blip2Captioner(_FixedPictures):
         ).logits
         return logits[scored], labels[scored], scored.nonzero()[:, 0]
 
-    def _behind_picture(
+    def _behind_image(
         self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         words = self.model.get_input_embeddings()(ids)
@@ -143,7 +143,7 @@ class Blip2Captioner(_FixedPictures):
 
 
 class ChatCaptioner(CaptionModel):
-    """A model with a chat template: the caption as what it says after the picture."""
+    """A model with a chat template: the caption as what it says after the image."""
 
     def __init__(self, chat: ImageTextModel, **options: Any) -> None:
         super().__init__(chat.model, (chat.processor,), **options)
@@ -153,21 +153,21 @@ class ChatCaptioner(CaptionModel):
         """The whole prompt, as the template makes it."""
         return self.chat.before_caption(self.prompt)
 
-    def prepare_images(self, images: Sequence[Image]) -> list[Picture]:
-        """The processor's own preprocessing of each picture."""
+    def prepare_images(self, images: Sequence[Image]) -> list[PreparedImage]:
+        """The processor's own preprocessing of each image."""
         return self.chat.prepare(images)
 
-    def _see(self, prepared: Any) -> list[tuple[Picture, EncodedImage]]:
+    def _see(self, prepared: Any) -> list[tuple[PreparedImage, EncodedImage]]:
         return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def _with_pixels(self, prepared: Any, draw: Any) -> Any:
-        (picture,) = prepared
-        return [replace(picture, features={**picture.features, PIXELS: draw(picture.features[PIXELS].shape)})]
+        (image,) = prepared
+        return [replace(image, features={**image.features, PIXELS: draw(image.features[PIXELS].shape)})]
 
     def _next_tokens(self, images: Any, captions: Sequence[str]) -> Tokens:
         rows, masks = [], []
-        for (picture, _), caption in zip(images, captions, strict=True):
-            row, before = self._row(picture, caption)
+        for (image, _), caption in zip(images, captions, strict=True):
+            row, before = self._row(image, caption)
             rows.append(row)
             masks.append(torch.arange(len(row["input_ids"])) >= before)
         logits = self.chat.logits([seen for _, seen in images], rows, [_predicting(mask) for mask in masks])
@@ -175,13 +175,13 @@ class ChatCaptioner(CaptionModel):
         pairs = torch.cat([torch.full((int(mask.sum()),), place) for place, mask in enumerate(masks)])
         return logits, targets.to(self.device), pairs.to(self.device)
 
-    def _row(self, picture: Picture, caption: str) -> tuple[Row, int]:
+    def _row(self, image: PreparedImage, caption: str) -> tuple[Row, int]:
         """The prompt with the caption, and where the caption begins."""
-        prompt = self.chat.row(picture, self.chat.before_caption(self.prompt))
+        prompt = self.chat.row(image, self.chat.before_caption(self.prompt))
         whole = self.chat.with_caption(self.prompt, caption)
         ids = prompt["input_ids"]
         if whole is not None:
-            row = self.chat.row(picture, whole)
+            row = self.chat.row(image, whole)
             shared = min(len(ids), len(row["input_ids"]) - 1)
             differs = (ids[:shared] != row["input_ids"][:shared]).nonzero()
             before = int(differs[0]) if len(differs) else shared

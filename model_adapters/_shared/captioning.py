@@ -110,11 +110,11 @@ class CaptionModel(PairModel):
         save_parts(folder, self.model, *self.parts)
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
-        """The captions: their tokens may depend on the picture's prompt."""
+        """The captions: their tokens may depend on the image's prompt."""
         return list(captions)
 
     def encode_images(self, prepared: Any) -> Any:
-        """What the vision encoder gives, one row per picture, on the device."""
+        """What the vision encoder gives, one row per image, on the device."""
         self.model.eval()
         with self.autocast():
             return self._see(prepared)
@@ -144,7 +144,7 @@ class CaptionModel(PairModel):
 
     @abstractmethod
     def _see(self, prepared: Any) -> Any:
-        """Prepared pictures -> what the decoder attends to."""
+        """Prepared images -> what the decoder attends to."""
 
     @abstractmethod
     def _next_tokens(self, images: Any, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -152,7 +152,7 @@ class CaptionModel(PairModel):
 
     @abstractmethod
     def _with_pixels(self, prepared: Any, draw: Any) -> Any:
-        """One prepared picture with other pixels; ``draw`` makes them from a shape."""
+        """One prepared image with other pixels; ``draw`` makes them from a shape."""
 
     def _noise_images(self) -> list[Any]:
         if not self._noise:
@@ -168,7 +168,7 @@ class CaptionModel(PairModel):
         return self._noise
 
     def _given(self, image: Any, captions: Sequence[str]) -> np.ndarray:
-        """Gives log P(t|i) of many captions for one encoded picture, float64 [captions]."""
+        """Gives log P(t|i) of many captions for one encoded image, float64 [captions]."""
         parts = []
         for start in range(0, len(captions), AT_ONCE):
             some = list(captions[start : start + AT_ONCE])

@@ -1,6 +1,6 @@
-"""Generative models that see a picture in their prompt, through transformers' processors and chat templates.
+"""Generative models that see an image in their prompt, through transformers' processors and chat templates.
 
-A picture is preprocessed once and goes through the vision encoder once a pass. Rows of a batch are padded on the right
+An image is preprocessed once and goes through the vision encoder once a pass. Rows of a batch are padded on the right
 and masked: no token looks at what comes after it, so positions and answers are those of a row alone.
 """
 
@@ -32,13 +32,13 @@ PREFIXES = {"paligemma": ("answer en ", "caption en")}
 
 
 @dataclass(eq=False)
-class Picture:
-    """A picture as a processor takes it.
+class PreparedImage:
+    """An image as a processor takes it.
 
     Attributes:
-        image: the picture; processors look at it even where its features are known.
+        image: the image; processors look at it even where its features are known.
         answer: what the image processor said of it.
-        features: what the model takes, with one row for the picture.
+        features: what the model takes, with one row for the image.
         rows: prompts that were tokenised for it.
     """
 
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """What the vision encoder gives of one picture, as ``mm_encoder_outputs`` takes it, and the features beside it."""
+    """What the vision encoder gives of one image, as ``mm_encoder_outputs`` takes it, and the features beside it."""
 
     output: Any
     beside: dict[str, torch.Tensor]
@@ -61,9 +61,9 @@ class ImageTextModel:
 
     Args:
         model: the model.
-        processor: of pictures and text.
+        processor: of images and text.
         device: where to compute.
-        encodes: whether pictures will be encoded apart from prompts (`see`); generation does without.
+        encodes: whether images will be encoded apart from prompts (`see`); generation does without.
         files: what the weights were read from.
     """
 
@@ -85,20 +85,20 @@ class ImageTextModel:
             full_precision(head)
         if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
             raise UsageError(
-                f"{type(model).__name__} does not take encoded pictures (get_image_features, mm_encoder_outputs) "
+                f"{type(model).__name__} does not take encoded images (get_image_features, mm_encoder_outputs) "
                 "in this version of transformers"
             )
         if not processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
 
     def ask(self, question: str, images: int = 1) -> str:
-        """The prompt that shows the pictures and asks: the model's next token begins its answer."""
+        """The prompt that shows the images and asks: the model's next token begins its answer."""
         if not self.processor.chat_template:
             return f"{self.processor.image_token * images}{PREFIXES[self.kind][0]}{question}"
         return self._render(question, images=images)
 
     def before_caption(self, instruction: str) -> str:
-        """The prompt that shows the picture, after which a caption may follow."""
+        """The prompt that shows the image, after which a caption may follow."""
         if not self.processor.chat_template:
             return f"{self.processor.image_token}{instruction or PREFIXES[self.kind][1]}"
         return self._render(instruction)
@@ -112,33 +112,33 @@ class ImageTextModel:
         except UsageError:
             return None
 
-    def prepare(self, images: Sequence[Image]) -> list[Picture]:
-        """Preprocesses each picture once."""
+    def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
+        """Preprocesses each image once."""
         prepared = []
-        probe = self.ask("?")  # every template takes a picture with a question
+        probe = self.ask("?")  # every template takes an image with a question
         for image in images:
             with self._remembering(None) as memory:
                 inputs = self.process(probe, [image])
             length = inputs["input_ids"].shape
             features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
-            prepared.append(Picture(image, memory.answer, features))
+            prepared.append(PreparedImage(image, memory.answer, features))
         return prepared
 
-    def row(self, picture: Picture, prompt: str) -> Row:
-        """A prompt's tokens for a picture, in which the picture has as many places as its features need."""
-        if prompt not in picture.rows:
-            with self._remembering(picture.answer):
-                inputs = self.process(prompt, [picture.image])
+    def row(self, image: PreparedImage, prompt: str) -> Row:
+        """A prompt's tokens for an image, in which the image has as many places as its features need."""
+        if prompt not in image.rows:
+            with self._remembering(image.answer):
+                inputs = self.process(prompt, [image.image])
             length = inputs["input_ids"].shape
-            picture.rows[prompt] = {
+            image.rows[prompt] = {
                 name: value[0]
                 for name, value in inputs.items()
                 if value.shape == length and name in self._forward and name != "labels"
             }
-        return picture.rows[prompt]
+        return image.rows[prompt]
 
     def process(self, prompt: str, images: Sequence[Image]) -> Any:
-        """What the model's own processor makes of a prompt and the pictures that it shows."""
+        """What the model's own processor makes of a prompt and the images that it shows."""
         bos = self.tokenizer.bos_token
         begun = {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}  # else it would stand twice
         shown = list(images) if len(images) == 1 else [list(images)]  # a list in the list: all belong to one prompt
@@ -146,14 +146,14 @@ class ImageTextModel:
             warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
             return self.processor(text=[prompt], images=shown, return_tensors="pt", **begun)
 
-    def see(self, pictures: Sequence[Picture]) -> list[EncodedImage]:
-        """Vision encoder and projection of each picture; a picture that comes twice is encoded once."""
+    def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
+        """Vision encoder and projection of each image; an image that comes twice is encoded once."""
         taken = set(inspect.signature(self._core.get_image_features).parameters)
         known: dict[int, EncodedImage] = {}
-        for picture in pictures:
-            if id(picture) in known:
+        for image in images:
+            if id(image) in known:
                 continue
-            inputs = {name: self._place(value) for name, value in picture.features.items()}
+            inputs = {name: self._place(value) for name, value in image.features.items()}
             output = self._core.get_image_features(
                 **{name: value for name, value in inputs.items() if name in taken}, return_dict=True
             )
@@ -163,14 +163,14 @@ class ImageTextModel:
                 if getattr(output, name, None) is not None
             }
             beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
-            known[id(picture)] = EncodedImage(type(output)(**kept), beside)
-        return [known[id(picture)] for picture in pictures]
+            known[id(image)] = EncodedImage(type(output)(**kept), beside)
+        return [known[id(image)] for image in images]
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits.
 
         Args:
-            seen: encoded pictures.
+            seen: encoded images.
             rows: as many prompts.
             keep: after which tokens of each prompt the next one is asked for, bool [tokens].
 
@@ -257,25 +257,25 @@ def load_image_text(
         device: where to.
         weights_dtype: how tensors are kept in memory.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        split_images: cut pictures into tiles or not, where the model can do both; None leaves its own way.
-        encodes: whether pictures will be encoded apart from prompts, which not every model can.
+        split_images: cut images into tiles or not, where the model can do both; None leaves its own way.
+        encodes: whether images will be encoded apart from prompts, which not every model can.
 
     Returns:
         Model and processor.
 
     Raises:
         DataError: weights out of reach or damaged.
-        UsageError: a model that cannot be asked about a picture, or that cannot split pictures.
+        UsageError: a model that cannot be asked about an image, or that cannot split images.
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     processor = load_part(AutoProcessor, found)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
-        raise UsageError(f"{found.name} has no processor for pictures and text")
+        raise UsageError(f"{found.name} has no processor for images and text")
     if split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
-            raise UsageError(f"{found.name} does not split pictures; leave split_images out")
+            raise UsageError(f"{found.name} does not split images; leave split_images out")
         for name in names:
             setattr(processor.image_processor, name, split_images)
     model = load_weights(
@@ -285,7 +285,7 @@ def load_image_text(
 
 
 def _together(seen: Sequence[EncodedImage]) -> Any:
-    """Outputs of several pictures as if they had been encoded in one go."""
+    """Outputs of several images as if they had been encoded in one go."""
     first = seen[0].output
     joined: dict[str, Any] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}
     if getattr(first, "deepstack_features", None) is not None:

@@ -38,7 +38,7 @@ class PairModel(ABC):
 
     @abstractmethod
     def prepare_images(self, images: Sequence[Image]) -> Any:
-        """The model's own preprocessing, one row per picture, on the CPU."""
+        """The model's own preprocessing, one row per image, on the CPU."""
 
     @abstractmethod
     def prepare_captions(self, captions: Sequence[str]) -> Any:
@@ -46,14 +46,14 @@ class PairModel(ABC):
 
     @abstractmethod
     def encode_images(self, prepared: Any) -> Any:
-        """What the vision encoder gives, one row per picture, on the device."""
+        """What the vision encoder gives, one row per image, on the device."""
 
     @abstractmethod
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
         """Scores encoded image i with prepared caption i: float32 [pairs]."""
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
-        """Scores picture i with caption i: float32 [pairs]."""
+        """Scores image i with caption i: float32 [pairs]."""
         with torch.inference_mode():
             encoded = self.encode_images(self.prepare_images(images))
             return self.score_prepared(encoded, self.prepare_captions(captions))

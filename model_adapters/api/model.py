@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.client import ChatClient, Server
 from ttmbench.model_adapters.api.costs import Account, money
-from ttmbench.model_adapters.api.pictures import PictureStyle, picture_digest, picture_tokens
+from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
 from ttmbench.model_adapters.api.pool import Pool, run_async
 from ttmbench.model_adapters.api.store import AnswerStore, OpenStore, request_key
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 VERSION = 1  # of what a key is made of
-REMEMBERED = 4  # pictures of which digest and encoding are at hand
+REMEMBERED = 4  # images of which digest and encoding are at hand
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class ChatSettings:
     Attributes:
         model: as the server calls it.
         parameters: of the request: ``max_tokens``, ``temperature``, ``logprobs``, ``top_logprobs``.
-        pictures: how they are sent.
+        images: how they are sent.
     """
 
     model: str
     parameters: dict[str, Any]
-    pictures: PictureStyle = field(default_factory=PictureStyle)
+    images: ImageStyle = field(default_factory=ImageStyle)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question: a text and the pictures that go with it, which are opened when they are taken."""
+    """One question: a text and the images that go with it, which are opened when they are taken."""
 
     text: str
     images: Sequence[Image]
@@ -90,9 +90,9 @@ class ChatModel:
         with self._store.opened() as store:
             requests, estimate = [], 0.0
             for prompt in tqdm(prompts, desc="looking up", unit=" questions", leave=False, disable=None):
-                pictures = list(prompt.images)
-                requests.append(self._request(prompt.text, [self._digest(picture) for picture in pictures]))
-                estimate += self._tokens_in(prompt.text, pictures)
+                images = list(prompt.images)
+                requests.append(self._request(prompt.text, [self._digest(image) for image in images]))
+                estimate += self._tokens_in(prompt.text, images)
             keys = [request_key(request) for request in requests]
             known = store.get(keys)
             for answer in known.values():
@@ -125,8 +125,8 @@ class ChatModel:
                     self.account.start()
                     answer = None
                     try:
-                        async with opening:  # pictures are opened and encoded one after the other, beside the requests
-                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["pictures"])
+                        async with opening:  # images are opened and encoded one after the other, beside the requests
+                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["images"])
                         answer = await client.ask(body)
                         store.put(keys[index], requests[index], answer)
                         fresh[keys[index]] = answer
@@ -160,7 +160,7 @@ class ChatModel:
             "server": self.server.identity,
             "prompt": text,
             "pictures": digests,
-            "sent_as": self.settings.pictures.describe(),
+            "sent_as": self.settings.images.describe(),
             **self.settings.parameters,
         }
 
@@ -170,24 +170,24 @@ class ChatModel:
             if digest not in self._encoded:
                 while len(self._encoded) >= REMEMBERED:
                     self._encoded.pop(next(iter(self._encoded)))
-                self._encoded[digest] = self.settings.pictures.part(prompt.images[position])
+                self._encoded[digest] = self.settings.images.part(prompt.images[position])
             parts.append(self._encoded[digest])
         content = [*parts, {"type": "text", "text": prompt.text}]
         given = {name: value for name, value in self.settings.parameters.items() if value is not None}
         return {"model": self.settings.model, "messages": [{"role": "user", "content": content}], **given}
 
-    def _digest(self, picture: Image) -> str:
-        """Digest of a picture; those seen last are known again without a second look."""
+    def _digest(self, image: Image) -> str:
+        """Digest of an image; those seen last are known again without a second look."""
         for seen, digest in self._digests:
-            if seen is picture:
+            if seen is image:
                 return digest
-        digest = picture_digest(picture)
-        self._digests.append((picture, digest))
+        digest = image_digest(image)
+        self._digests.append((image, digest))
         return digest
 
-    def _tokens_in(self, text: str, pictures: Sequence[Image]) -> float:
-        style = self.settings.pictures
-        return len(text) / 4 + 8 + sum(picture_tokens(style.sent_size(one.size), style.detail) for one in pictures)
+    def _tokens_in(self, text: str, images: Sequence[Image]) -> float:
+        style = self.settings.images
+        return len(text) / 4 + 8 + sum(image_tokens(style.sent_size(one.size), style.detail) for one in images)
 
     def _announce(self, total: int, missing: int, each: float) -> None:
         if self._offline:

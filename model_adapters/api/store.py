@@ -26,7 +26,7 @@ _MANY = 500  # keys in one query
 
 
 def request_key(request: Mapping[str, Any]) -> str:
-    """sha256 of a request: model, server, prompt, parameters and digests of the pictures, in whatever order."""
+    """sha256 of a request: model, server, prompt, parameters and digests of the images, in whatever order."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Everything in README and documentation that comes from the reference runs in results/reference.
 
     python scripts/docs/reference.py write     # after a reference run was made again
-    python scripts/docs/reference.py check     # fails if a page, a table or a picture shows something else
+    python scripts/docs/reference.py check     # fails if a page, a table or a figure shows something else
 
 results/README.md says how the runs are made. What is written:
 
@@ -9,8 +9,8 @@ results/README.md says how the runs are made. What is written:
 - docs/builtin.md: the result table of both models, and the study over data seeds;
 - ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
-Screenshots are made by ``scripts/docs/page_pictures.py`` and checked here. A picture is checked by the data that it was
-drawn from and by its own sha256, both in docs/images/reference.json, so that another version of matplotlib or of a
+Screenshots are made by ``scripts/docs/page_screenshots.py`` and checked here. A figure is checked by the data that it
+was drawn from and by its own sha256, both in docs/images/reference.json, so that another version of matplotlib or of a
 browser changes nothing.
 """
 
@@ -29,7 +29,7 @@ from typing import Any
 import builtin_study
 import builtin_table
 import matplotlib as mpl
-import reference_pictures as pictures
+import reference_figures as figures
 
 from ttmbench.report.plots import STYLE
 from ttmbench.report.terminal import print_results
@@ -42,7 +42,7 @@ FIRST = FOLDER / "first.json"
 MAIN = FOLDER / "builtin.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
-HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in pictures.COLUMNS))
+HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in figures.COLUMNS))
 
 
 def runs() -> list[DocumentFile]:
@@ -67,7 +67,7 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
     for task in several[0].document["results"]:
         for run in several:
-            one = pictures.columns(run.document)[task]
+            one = figures.columns(run.document)[task]
             shape = "x".join(map(str, run.document["datasets"][task]["shape"]))
             groups = f"{run.document['n-samples'][task]['effective']}, {shape}"
             chance = ", ".join(_percent(value) for value in one["chance"])
@@ -96,10 +96,10 @@ def texts() -> dict[Path, str]:
 def charts() -> dict[str, tuple[str, Any]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
     document = read_document(MAIN)
-    columns, curves, model = pictures.columns(document), pictures.curves(document), document["model_name"]
+    columns, curves, model = figures.columns(document), figures.curves(document), document["model_name"]
     return {
-        "reference_columns.svg": (digest(columns), lambda: pictures.draw_columns(columns, model)),
-        "reference_curves.svg": (digest(curves), lambda: pictures.draw_curves(curves, model)),
+        "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
+        "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
     }
 
 
@@ -110,7 +110,7 @@ def digest(data: Any) -> str:
 
 def shown_numbers(document: Mapping[str, Any]) -> str:
     """Digest of the numbers of a run, the courses of TTM included: what a screenshot of its report shows."""
-    curves = pictures.curves(document) if document.get("ttm") else {}
+    curves = figures.curves(document) if document.get("ttm") else {}
     return digest({"model": document["model_name"], "results": document["results"], "curves": curves})
 
 
@@ -122,7 +122,7 @@ def shown_in(name: str) -> str:
 
 
 def record(name: str, data: str) -> None:
-    """Notes what a picture in docs/images was made from."""
+    """Notes what a figure in docs/images was made from."""
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     known[name] = {"data": data, "sha256": hashlib.sha256((IMAGES / name).read_bytes()).hexdigest()}
     RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -134,7 +134,7 @@ def write() -> None:
         path.write_text(text, encoding="utf-8")
     for name, (data, draw) in charts().items():
         with mpl.rc_context(STYLE):
-            pictures.save(draw(), IMAGES / name)
+            figures.save(draw(), IMAGES / name)
         record(name, data)
 
 
@@ -148,12 +148,12 @@ def problems() -> list[str]:
     expected = {name: data for name, (data, _) in charts().items()}
     known = json.loads(RECORD.read_text(encoding="utf-8"))
     for name in sorted({*expected, *known}):
-        again = "reference.py write" if name in expected else "page_pictures.py"
+        again = "reference.py write" if name in expected else "page_screenshots.py"
         about, path = known.get(name), IMAGES / name
         if about is None or about["data"] != (expected[name] if name in expected else shown_in(name)):
             found.append(f"docs/images/{name} shows other numbers; make it again by scripts/docs/{again}")
         elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
-            found.append(f"docs/images/{name} is not the picture that was made; make it again by scripts/docs/{again}")
+            found.append(f"docs/images/{name} is not the figure that was made; make it again by scripts/docs/{again}")
     return found
 
 

@@ -33,7 +33,7 @@ def open_page(
         page: an HTML file.
         width: of the window, in CSS pixels.
         height: of the window, in CSS pixels.
-        scale: pixels of a picture for each CSS pixel.
+        scale: pixels of a screenshot for each CSS pixel.
         dark: as in dark mode.
 
     Returns:
@@ -49,8 +49,8 @@ def open_page(
     return opened
 
 
-def load_pictures(page: Page) -> None:
-    """Waits for all pictures of a page, also for those that are loaded when they come into view."""
+def load_screenshots(page: Page) -> None:
+    """Waits for all screenshots of a page, also for those that are loaded when they come into view."""
     page.evaluate(_SHOW_EVERYTHING)
 
 
@@ -58,10 +58,10 @@ def main() -> None:
     """Writes one PNG; exits with the reason where there is no browser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, metavar="FILE.html")
-    parser.add_argument("picture", type=Path, metavar="OUT.png")
+    parser.add_argument("screenshot", type=Path, metavar="OUT.png")
     parser.add_argument("--width", type=int, default=1400, help="of the window, in CSS pixels")
     parser.add_argument("--height", type=int, default=900, help="of the window")
-    parser.add_argument("--scale", type=float, default=1.0, help="pixels of the picture for each CSS pixel")
+    parser.add_argument("--scale", type=float, default=1.0, help="pixels of the screenshot for each CSS pixel")
     parser.add_argument("--dark", action="store_true", help="as in dark mode")
     parser.add_argument("--scroll", metavar="SELECTOR", help="begin at this element")
     parser.add_argument("--selector", metavar="SELECTOR", help="this element alone")
@@ -71,14 +71,14 @@ def main() -> None:
         sys.exit(why_not())
     with open_browser() as browser:
         page = open_page(browser, options.page, options.width, options.height, options.scale, options.dark)
-        load_pictures(page)
+        load_screenshots(page)
         if options.scroll:
             page.locator(options.scroll).first.evaluate("element => element.scrollIntoView({block: 'start'})")
             page.wait_for_timeout(200)
         if options.selector:
-            page.locator(options.selector).first.screenshot(path=options.picture)
+            page.locator(options.selector).first.screenshot(path=options.screenshot)
         else:
-            page.screenshot(path=options.picture, full_page=options.full)
+            page.screenshot(path=options.screenshot, full_page=options.full)
 
 
 if __name__ == "__main__":

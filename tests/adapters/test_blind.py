@@ -1,4 +1,4 @@
-"""Scorers that never see the picture: likelihoods are the language model's own, and the numbers say what they mean."""
+"""Scorers that never see the image: likelihoods are the language model's own, and the numbers say what they mean."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_each_caption_is_scored_once(tiny_vlm):
     assert sorted(asked) == sorted({caption for group in groups_of("shapes_color", 6) for caption in group.captions})
 
 
-def test_a_generative_model_is_blind_with_noise_for_pictures(tiny_vlm):
+def test_a_generative_model_is_blind_with_noise_for_images(tiny_vlm):
     folder = str(tiny_vlm("blip", captioner=True))
     run = ttmbench.simple_evaluate(
         "blind", "shapes_spatial", model_args={"pretrained": folder, "noise_images": 2, "noise_seed": 3}, **QUICK

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from PIL import Image
 
-from ttmbench._util.images import LazyPictures
+from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
@@ -76,14 +76,14 @@ def run(folder, tmp_path, *options, model_args="max_tokens=4"):
 
 
 def own_text(folder, max_tokens):
-    """What the model itself says to a question and pictures, by its own template, processor and generation."""
+    """What the model itself says to a question and images, by its own template, processor and generation."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
-    def say(question, pictures):
-        content = [*({"type": "image", "image": picture} for picture in pictures), {"type": "text", "text": question}]
+    def say(question, images):
+        content = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": question}]
         inputs = processor.apply_chat_template(
             [{"role": "user", "content": content}],
             add_generation_prompt=True,
@@ -98,7 +98,7 @@ def own_text(folder, max_tokens):
 
 
 def beside(left, right):
-    """Two pictures of one height as one."""
+    """Two images of one height as one."""
     joined = Image.new("RGB", (left.width + right.width, left.height))
     joined.paste(left, (0, 0))
     joined.paste(right, (left.width, 0))
@@ -115,9 +115,9 @@ def own_answers(folder, samples, max_tokens, join=None):
         for one in line["answers"]:
             side, number = one["question"].split()
             shown = [int(number) - 1] if side == "image" else one["order"]
-            pictures = [group.images[index].open().convert("RGB") for index in shown]
-            pictures = [join(*pictures)] if join and len(pictures) == 2 else pictures
-            found.append((say(one["prompt"], pictures), one["answer"]))
+            images = [group.images[index].open().convert("RGB") for index in shown]
+            images = [join(*images)] if join and len(images) == 2 else images
+            found.append((say(one["prompt"], images), one["answer"]))
     return found
 
 
@@ -253,7 +253,7 @@ def test_the_contract(tiny_vlm):
     assert "the number of questions changes no answer" in check_adapter(adapter)
 
 
-def test_no_picture_is_kept(tiny_vlm):
+def test_no_image_is_kept(tiny_vlm):
     adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", max_tokens=1)
     seen, most = [], []
 
@@ -261,13 +261,13 @@ def test_no_picture_is_kept(tiny_vlm):
         gc.collect()
         return sum(reference() is not None for reference in seen)
 
-    def open_picture(name):
-        picture = Image.new("RGB", (40, 40), (int(name), 0, 0))
-        seen.append(weakref.ref(picture))
+    def open_image(name):
+        image = Image.new("RGB", (40, 40), (int(name), 0, 0))
+        seen.append(weakref.ref(image))
         most.append(alive())
-        return picture
+        return image
 
-    questions = [ChoiceQuestion("Which?", LazyPictures([str(n), str(n + 1)], open_picture)) for n in range(6)]
+    questions = [ChoiceQuestion("Which?", LazyImages([str(n), str(n + 1)], open_image)) for n in range(6)]
     assert len(adapter.answer(questions)) == 6
     assert len(most) == 12 and max(most) == 2, "those of one question at a time"
     assert alive() == 0

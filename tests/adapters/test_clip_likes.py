@@ -49,7 +49,7 @@ def siglip2_naflex():
     return transformers.Siglip2Model(config), transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16), 16
 
 
-def pictures():
+def random_images():
     rng = np.random.RandomState(3)
     return [Image.fromarray(rng.randint(0, 256, (40, 50, 3), dtype=np.uint8)) for _ in range(3)]
 
@@ -72,14 +72,14 @@ def own_forward(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     padding = "max_length" if getattr(model, "logit_bias", None) is not None else True
     texts = tokenizer(CAPTIONS, padding=padding, return_tensors="pt")
-    images = transformers.AutoImageProcessor.from_pretrained(folder)(images=pictures(), return_tensors="pt")
+    images = transformers.AutoImageProcessor.from_pretrained(folder)(images=random_images(), return_tensors="pt")
     return model, model(**texts, **images, return_loss=True)
 
 
 def test_scores_loss_and_gradient_equal_the_models_own(folder):
     adapter = hf.load(pretrained=str(folder), device="cpu")
     model, expected = own_forward(folder)
-    images, captions = adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS)
+    images, captions = adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS)
     with torch.no_grad():
         found = adapter.logits(adapter.encode_images(images), adapter.encode_captions(captions))
     assert torch.allclose(found, expected.logits_per_image, atol=1e-4, rtol=0)
@@ -104,11 +104,11 @@ def test_a_model_that_cuts_patches_by_itself_cannot_be_augmented(folder):
 
     adapter = hf.load(pretrained=str(folder), device="cpu")
     if "siglip2" not in folder.name:
-        enlarged = adapter.prepare_enlarged(pictures(), 1.25)
+        enlarged = adapter.prepare_enlarged(random_images(), 1.25)
         assert (
             min(min(one.shape[1:]) for one in (enlarged if isinstance(enlarged, list) else enlarged["pixel_values"]))
             == 40
         )
         return
-    with pytest.raises(UsageError, match="no pictures of one fixed size"):
-        adapter.prepare_enlarged(pictures(), 1.25)
+    with pytest.raises(UsageError, match="no images of one fixed size"):
+        adapter.prepare_enlarged(random_images(), 1.25)

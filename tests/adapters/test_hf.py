@@ -19,7 +19,7 @@ from ttmbench.testing import ContractError, check_adapter
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
 
 
-def pictures(count=3, size=(50, 40)):
+def random_images(count=3, size=(50, 40)):
     rng = np.random.RandomState(3)
     return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
@@ -37,7 +37,7 @@ def own_forward(folder, **options):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     padding = "max_length" if hasattr(model, "logit_bias") else True
     texts = tokenizer(CAPTIONS, padding=padding, return_tensors="pt")
-    images = AutoImageProcessor.from_pretrained(folder)(images=pictures(), return_tensors="pt")
+    images = AutoImageProcessor.from_pretrained(folder)(images=random_images(), return_tensors="pt")
     return model, model(**texts, **images, **options)
 
 
@@ -46,7 +46,7 @@ def test_logits_equal_the_models_own(folder):
     with torch.no_grad():
         _, expected = own_forward(folder)
         found = adapter.logits(
-            adapter.encode_images(adapter.prepare_images(pictures())),
+            adapter.encode_images(adapter.prepare_images(random_images())),
             adapter.encode_captions(adapter.prepare_captions(CAPTIONS)),
         )
     assert found.dtype == torch.float32
@@ -55,7 +55,7 @@ def test_logits_equal_the_models_own(folder):
 
 def test_loss_and_gradient_equal_the_models_own(folder):
     adapter = hf.load(pretrained=str(folder), device="cpu")
-    loss = adapter.matching_loss(adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS))
+    loss = adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS))
     loss.backward()
     model, output = own_forward(folder, return_loss=True)
     output.loss.backward()
@@ -88,7 +88,7 @@ def test_caption_padding_changes_no_clip_score(tiny_hf_clip):
 
 
 def test_bf16_scores_are_fp32_and_near(folder):
-    images, captions = pictures(), CAPTIONS
+    images, captions = random_images(), CAPTIONS
     scores = {}
     for dtype in ("fp32", "bf16"):
         adapter = hf.load(pretrained=str(folder), device="cpu", dtype=dtype)
@@ -247,7 +247,7 @@ def test_a_compiled_model_scores_and_trains_the_same(folder):
     plain, fast = (hf.load(pretrained=str(folder), device="cpu", compile=compile) for compile in (False, True))
     scores, losses = [], []
     for adapter in (plain, fast):
-        images, captions = adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS)
+        images, captions = adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS)
         with torch.no_grad():
             scores.append(adapter.logits(adapter.encode_images(images), adapter.encode_captions(captions)))
         losses.append(adapter.matching_loss(images, captions))
@@ -280,9 +280,9 @@ def test_no_compiler_is_one_clear_error(tiny_hf_clip, tmp_path):
 def test_half_precision_does_not_train(folder):
     adapter = hf.load(pretrained=str(folder), device="cpu", dtype="fp16")
     with pytest.raises(UsageError, match="use --dtype bf16 or fp32"):
-        adapter.matching_loss(adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS))
+        adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS))
 
 
-def test_pictures_are_kept_as_bytes(folder):
-    prepared = hf.load(pretrained=str(folder), device="cpu").prepare_images(pictures())
+def test_images_are_kept_as_bytes(folder):
+    prepared = hf.load(pretrained=str(folder), device="cpu").prepare_images(random_images())
     assert prepared["pixel_values"].dtype == torch.uint8

@@ -37,7 +37,7 @@ def groups_of(task, limit):
 
 
 def own_pipeline(family, folder):
-    """The model of transformers, and a function that scores one picture with one caption both ways."""
+    """The model of transformers, and a function that scores one image with one caption both ways."""
     import transformers
 
     kinds = {
@@ -47,11 +47,11 @@ def own_pipeline(family, folder):
     }
     model = getattr(transformers, kinds[family]).from_pretrained(folder).eval()
     words = transformers.AutoTokenizer.from_pretrained(folder)
-    pictures = transformers.AutoImageProcessor.from_pretrained(folder)
+    images = transformers.AutoImageProcessor.from_pretrained(folder)
 
-    def score(picture, caption):
+    def score(image, caption):
         tokens = {k: v for k, v in words(caption, return_tensors="pt").items() if k != "token_type_ids"}
-        pixels = pictures(images=picture, return_tensors="pt")["pixel_values"]
+        pixels = images(images=image, return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             if family == "blip":
                 head = model(**tokens, pixel_values=pixels, use_itm_head=True).itm_score[0]
@@ -88,7 +88,7 @@ def test_scores_of_a_run_equal_the_models_own(family, folder, task):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0, err_msg=way)
         assert np.ptp(expected, axis=2).max() > 1e-2, "captions matter"
-        assert task != "shapes_color" or np.ptp(expected, axis=1).max() > 1e-2, "pictures matter"
+        assert task != "shapes_color" or np.ptp(expected, axis=1).max() > 1e-2, "images matter"
 
 
 def test_the_command_line_runs_them(family, folder, tmp_path, capsys):
@@ -120,7 +120,7 @@ def test_batch_size_changes_no_score(family, folder, batch_size):
     np.testing.assert_allclose(one, other, atol=1e-4, rtol=0)
 
 
-def test_each_picture_is_prepared_and_encoded_once(tiny_vlm):
+def test_each_image_is_prepared_and_encoded_once(tiny_vlm):
     adapter = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
     seen = {"prepared": 0, "encoded": 0}
     prepare, encode = adapter.prepare_images, adapter.encode_images
@@ -143,16 +143,16 @@ def test_loss_and_gradient_are_those_of_the_contrastive_loss(tiny_vlm):
 
     folder = tiny_vlm("flava")
     groups = groups_of("shapes_color", 3)
-    pictures = [image.open() for group in groups for image in group.images]
+    images = [image.open() for group in groups for image in group.images]
     captions = [caption for group in groups for caption in group.captions]
     adapter = itc.load(pretrained=str(folder), device="cpu")
-    loss = adapter.matching_loss(adapter.prepare_images(pictures), adapter.prepare_captions(captions))
+    loss = adapter.matching_loss(adapter.prepare_images(images), adapter.prepare_captions(captions))
     model = FlavaForPreTraining.from_pretrained(folder).train()
     tokens = AutoTokenizer.from_pretrained(folder)(captions, padding=True, return_tensors="pt")
     out = model(
         input_ids=tokens["input_ids"],
         attention_mask=tokens["attention_mask"],
-        pixel_values=AutoImageProcessor.from_pretrained(folder)(images=pictures, return_tensors="pt")["pixel_values"],
+        pixel_values=AutoImageProcessor.from_pretrained(folder)(images=images, return_tensors="pt")["pixel_values"],
         input_ids_masked=tokens["input_ids"],
         return_loss=False,
     )
@@ -174,13 +174,13 @@ def test_loss_and_gradient_are_those_of_the_contrastive_loss(tiny_vlm):
 def test_the_matching_loss_is_cross_entropy_of_the_head(family, folder):
     groups = groups_of("shapes_color", 2)
     adapter = itm.load(pretrained=str(folder), device="cpu")
-    pictures = [image.open() for group in groups for image in group.images]
+    images = [image.open() for group in groups for image in group.images]
     captions = [caption for group in groups for caption in group.captions]
     matched = np.array([True, False, False, True])
     with torch.no_grad():
-        loss = adapter.pair_loss(adapter.prepare_images(pictures), adapter.prepare_captions(captions), matched)
+        loss = adapter.pair_loss(adapter.prepare_images(images), adapter.prepare_captions(captions), matched)
     score = own_pipeline(family, folder)
-    odds = np.array([score(p, c)[0] for p, c in zip(pictures, captions, strict=True)])
+    odds = np.array([score(p, c)[0] for p, c in zip(images, captions, strict=True)])
     expected = np.logaddexp(0, np.where(matched, -odds, odds)).mean()
     assert float(loss) == pytest.approx(expected, abs=1e-4)
 

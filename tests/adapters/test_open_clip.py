@@ -56,7 +56,7 @@ COCA = {
 HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "resize_mode": "squash"}
 
 
-def pictures(count=3, size=(50, 40)):
+def random_images(count=3, size=(50, 40)):
     rng = np.random.RandomState(3)
     return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
@@ -138,7 +138,7 @@ def own_pipeline(name, *, pretrained=None, **options):
     """open_clip's: transform, tokenizer and forward."""
     model, _, transform = open_clip.create_model_and_transforms(name, pretrained, **options)
     tokens = open_clip.get_tokenizer(name)(CAPTIONS)
-    return model, torch.stack([transform(picture) for picture in pictures()]), tokens
+    return model, torch.stack([transform(image) for image in random_images()]), tokens
 
 
 def own_logits(name, **options):
@@ -150,14 +150,14 @@ def own_logits(name, **options):
 def scores(adapter, images=None, captions=CAPTIONS):
     with torch.no_grad():
         return adapter.logits(
-            adapter.encode_images(adapter.prepare_images(images or pictures())),
+            adapter.encode_images(adapter.prepare_images(images or random_images())),
             adapter.encode_captions(adapter.prepare_captions(captions)),
         )
 
 
 def one_step(adapter):
     optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
-    adapter.matching_loss(adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS)).backward()
+    adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS)).backward()
     optimizer.step()
 
 
@@ -187,7 +187,7 @@ def test_loss_and_gradient_equal_open_clips_own(folder):
     from open_clip.loss import ClipLoss, SigLipLoss
 
     adapter = load(folder)
-    loss = adapter.matching_loss(adapter.prepare_images(pictures()), adapter.prepare_captions(CAPTIONS))
+    loss = adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS))
     loss.backward()
     model, images, tokens = own_pipeline(f"local-dir:{folder}")
     output = model.train()(images, tokens)
@@ -214,7 +214,7 @@ def test_bf16_scores_are_fp32_and_near(folder):
     assert found.dtype == torch.float32 and not torch.equal(found, scores(exact))
     assert all(parameter.dtype == torch.float32 for parameter in fast.parameters())
     assert near(found, scores(exact), atol=0.3)
-    loss = fast.matching_loss(fast.prepare_images(pictures()), fast.prepare_captions(CAPTIONS))
+    loss = fast.matching_loss(fast.prepare_images(random_images()), fast.prepare_captions(CAPTIONS))
     assert bool(torch.isfinite(loss))
 
 
@@ -282,16 +282,16 @@ def test_a_long_caption_is_cut_as_open_clip_cuts_it(folders):
     assert torch.equal(adapter.prepare_captions([caption]), own) and own.shape == (1, 20)
 
 
-# --- pictures ------------------------------------------------------------------------------------------------
+# --- images ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
 @pytest.mark.parametrize("size", [(50, 40), (40, 50), (20, 70)])
-def test_a_crop_of_the_enlarged_picture_is_a_window_of_open_clips_transform(tmp_path, mode, size):
+def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(tmp_path, mode, size):
     preprocess = {"resize_mode": mode, "interpolation": "bilinear", "fill_color": 9, "mean": [0.1, 0.2, 0.3]}
     adapter = load(write_model(tmp_path / "model", CLIP, preprocess))
     model = adapter.model
-    images = pictures(size=size)
+    images = random_images(size=size)
     options = {**model.visual.preprocess_cfg, "is_train": False}
     for name in ("mode", "size"):
         del options[name]
@@ -326,12 +326,12 @@ def test_a_crop_of_the_enlarged_picture_is_a_window_of_open_clips_transform(tmp_
             assert near(adapter.encode_images(given), expected, atol=1e-5)
 
 
-def test_a_picture_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders):
+def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders):
     adapter = load(folders["clip"])
-    gray = [picture.convert("L") for picture in pictures()]
+    gray = [image.convert("L") for image in random_images()]
     _, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folders['clip']}")
     with torch.no_grad():
-        expected = adapter.model.encode_image(torch.stack([transform(picture) for picture in gray]), normalize=True)
+        expected = adapter.model.encode_image(torch.stack([transform(image) for image in gray]), normalize=True)
         assert near(adapter.encode_images(adapter.prepare_images(gray)), expected, atol=1e-5)
 
 
@@ -345,9 +345,9 @@ def test_a_transform_with_another_end_is_run_completely(folders, monkeypatch):
 
     monkeypatch.setattr(open_clip_models, "image_transform_v2", transform)
     adapter = load(folders["clip"])
-    assert adapter.prepare_images(pictures()).dtype == torch.float32
+    assert adapter.prepare_images(random_images()).dtype == torch.float32
     assert near(scores(adapter), expected, atol=1e-5)
-    enlarged = adapter.prepare_enlarged(pictures(), 1.5)
+    enlarged = adapter.prepare_enlarged(random_images(), 1.5)
     assert len(enlarged) == 3 and all(min(one.shape[1:]) == 48 for one in enlarged)
     assert adapter.crop(enlarged, np.zeros((3, 2))).shape == (3, 3, 32, 32)
 

@@ -22,7 +22,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import read_yes_no
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices
-from ttmbench.model_adapters.api.pictures import PictureStyle
+from ttmbench.model_adapters.api.images import ImageStyle
 from ttmbench.model_adapters.openai import load
 from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
@@ -353,7 +353,7 @@ def test_offline_uses_stored_answers_alone(chat_server, evaluate, monkeypatch):
     assert code == 0 and not chat_server.requests and document["model_info"]["usage"]["stored_answers"] == N_PAIRS
 
 
-def test_pictures_are_sent_as_stated(chat_server, evaluate):
+def test_images_are_sent_as_stated(chat_server, evaluate):
     import base64
     import io
 
@@ -362,9 +362,9 @@ def test_pictures_are_sent_as_stated(chat_server, evaluate):
         evaluate(image_size=size, image_format=form)
         url = chat_server.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
         assert url.startswith(f"data:image/{form};base64,")
-        picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
-        assert max(picture.size) == size and picture.format == form.upper()
-    assert PictureStyle(size=None).sent_size((4000, 10)) == (4000, 10)
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+        assert max(image.size) == size and image.format == form.upper()
+    assert ImageStyle(size=None).sent_size((4000, 10)) == (4000, 10)
 
 
 def test_answers_are_kept_in_the_users_cache_folder_unless_another_is_named(chat_server, monkeypatch, tmp_path):
@@ -374,7 +374,7 @@ def test_answers_are_kept_in_the_users_cache_folder_unless_another_is_named(chat
     assert (tmp_path / "cache" / "answers.sqlite").is_file()
 
 
-def test_the_store_holds_no_picture_and_no_key(chat_server, evaluate, tmp_path):
+def test_the_store_holds_no_image_and_no_key(chat_server, evaluate, tmp_path):
     evaluate()
     rows = sqlite3.connect(tmp_path / "answers.sqlite")
     try:

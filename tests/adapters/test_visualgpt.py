@@ -54,7 +54,7 @@ def groups_of(task, limit):
 
 
 def own_likelihood(name, folder, *, end=False):
-    """Mean log-likelihood of a caption for one picture (or its pixels), straight from the model's logits."""
+    """Mean log-likelihood of a caption for one image (or its pixels), straight from the model's logits."""
     import transformers as tf
 
     model = tf.AutoModelForImageTextToText.from_pretrained(folder).eval()
@@ -66,10 +66,10 @@ def own_likelihood(name, folder, *, end=False):
         logs = logits.double().log_softmax(dim=-1)
         return float(sum(logs[place, token] for place, token in enumerate(ids)) / len(ids))
 
-    def score(picture, caption, pixels=None):
+    def score(image, caption, pixels=None):
         own = words(caption, add_special_tokens=False)["input_ids"]
         if processor is None and pixels is None:
-            pixels = shaper(images=picture, return_tensors="pt")["pixel_values"]
+            pixels = shaper(images=image, return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             if name == "blip":
                 last = [words.sep_token_id]
@@ -92,12 +92,12 @@ def own_likelihood(name, folder, *, end=False):
                 ).logits[0]
                 return mean(logits, wanted) if end else mean(logits[:-1], own)
             if name == "paligemma":
-                inputs = processor(text="<image>caption en", images=picture, return_tensors="pt")
+                inputs = processor(text="<image>caption en", images=image, return_tensors="pt")
                 inputs.pop("labels", None)
             else:
                 turn = [{"role": "user", "content": [{"type": "image"}]}]
                 prompt = processor.apply_chat_template(turn, add_generation_prompt=True)
-                inputs = processor(text=prompt, images=picture, return_tensors="pt")
+                inputs = processor(text=prompt, images=image, return_tensors="pt")
             if pixels is not None:
                 inputs["pixel_values"] = pixels
             wanted = [*own, words.eos_token_id] if end else own
@@ -121,7 +121,7 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, end):
     arguments = {"pretrained": str(folder), "end_token": end}
     run = ttmbench.simple_evaluate("visualgpt", "shapes_color", model_args=arguments, batch_size=5, **QUICK)
     found = run.scores["shapes_color"]["none"][0].groups
-    assert found.dtype == np.float32 and np.ptp(found, axis=1).max() > 1e-3, "the picture matters"
+    assert found.dtype == np.float32 and np.ptp(found, axis=1).max() > 1e-3, "the image matters"
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
@@ -132,10 +132,10 @@ def test_adapters_keep_the_contract(folder):
 
 def test_captions_of_several_lengths_in_one_batch(name, folder):
     captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
-    picture = groups_of("shapes_color", 1)[0].images[0].open()
-    found = visualgpt.load(pretrained=str(folder), device="cpu").score_pairs([picture] * 3, captions)
+    image = groups_of("shapes_color", 1)[0].images[0].open()
+    found = visualgpt.load(pretrained=str(folder), device="cpu").score_pairs([image] * 3, captions)
     score = own_likelihood(name, folder)
-    np.testing.assert_allclose(found, [score(picture, caption) for caption in captions], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(found, [score(image, caption) for caption in captions], atol=1e-4, rtol=0)
 
 
 def noise(shape, count, mean=0.0, std=0.25, seed=0):
@@ -182,8 +182,8 @@ def test_alpha_takes_that_much_of_log_p_t_off(blip):
 def test_test_images_as_the_sample_of_p_t(blip):
     groups = groups_of("shapes_spatial", 4)
     score = own_likelihood("blip", blip)
-    pictures = [group.images[0].open() for group in groups]
-    likelihood = np.array([[[score(p, text) for text in g.captions] for p in pictures] for g in groups])
+    images = [group.images[0].open() for group in groups]
+    likelihood = np.array([[[score(p, text) for text in g.captions] for p in images] for g in groups])
     prior = np.log(np.exp(likelihood).mean(axis=1))
     expected = likelihood[np.arange(4), np.arange(4)] - prior
     arguments = {"pretrained": blip, "alpha": 1.0, "prior": "test_images"}
@@ -347,9 +347,9 @@ def test_a_template_without_open_turns_still_scores_captions(tiny_vlm, tmp_path)
     refuses = "{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}"
     open_folder = tiny_vlm("chat", kind="llava")
     template.write_text(refuses + template.read_text())
-    picture = groups_of("shapes_color", 1)[0].images[0].open()
+    image = groups_of("shapes_color", 1)[0].images[0].open()
     found = [
-        visualgpt.load(pretrained=str(place), device="cpu").score_pairs([picture], ["a red circle"])
+        visualgpt.load(pretrained=str(place), device="cpu").score_pairs([image], ["a red circle"])
         for place in (folder, open_folder)
     ]
     np.testing.assert_allclose(*found, atol=1e-5)

@@ -60,10 +60,10 @@ def own_answers(folder, pairs):
     processor = AutoProcessor.from_pretrained(folder)
     words = processor.tokenizer
     found = []
-    for picture, caption in pairs:
+    for image, caption in pairs:
         question = f'Does this figure show "{caption}"? Please answer yes or no.'
         if processor.chat_template:
-            content = [{"type": "image", "image": picture}, {"type": "text", "text": question}]
+            content = [{"type": "image", "image": image}, {"type": "text", "text": question}]
             inputs = processor.apply_chat_template(
                 [{"role": "user", "content": content}],
                 add_generation_prompt=True,
@@ -72,7 +72,7 @@ def own_answers(folder, pairs):
                 return_tensors="pt",
             )
         else:
-            inputs = processor(text=f"<image>answer en {question}", images=picture, return_tensors="pt")
+            inputs = processor(text=f"<image>answer en {question}", images=image, return_tensors="pt")
             inputs.pop("labels", None)
         with torch.no_grad():
             after = model(**inputs).logits[0, -1].double().softmax(dim=-1)
@@ -97,16 +97,16 @@ def test_scores_of_a_run_equal_the_models_own(folder, score):
         assert np.ptp(found, axis=1).max() > 2e-3 and np.ptp(found, axis=2).max() > 2e-3, "both sides matter"
 
 
-def test_pictures_of_several_sizes_and_captions_of_several_lengths_in_one_batch(folder):
+def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(folder):
     """Different numbers of tiles and tokens: padding, order and batches change nothing."""
     rng = np.random.RandomState(1)
     sizes = [(64, 40), (30, 66), (48, 48), (90, 33)]
-    pictures = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+    pil_images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
     captions = ("a red circle", "two dogs on the left of a blue square and a green star", "cat", "a yellow star")
-    images = tuple(ImageRef(str(index), lambda p=p: p) for index, p in enumerate(pictures))
+    images = tuple(ImageRef(str(index), lambda p=p: p) for index, p in enumerate(pil_images))
     adapter = vqascore.load(pretrained=str(folder), device="cpu")
     prepared, _ = prepare(adapter, [Group("0", images, captions)], 2)
-    expected = own_answers(folder, [(p, c) for p in pictures for c in captions])
+    expected = own_answers(folder, [(p, c) for p in pil_images for c in captions])
     expected = np.log(expected[:, 0] / expected[:, 1]).reshape(4, 4)
     for batch_size in (1, 3, 16):
         found = score_in_memory(adapter, prepared, batch_size, all_pairs=True).values
@@ -120,12 +120,12 @@ def test_adapters_keep_the_contract(folder):
 
 def test_the_loss_is_the_cross_entropy_of_the_right_answer(folder):
     groups = groups_of("shapes_color", 2)
-    pictures = [image.open() for group in groups for image in group.images]
+    images = [image.open() for group in groups for image in group.images]
     captions = [group.captions[0] for group in groups for _ in group.images]
     matched = np.array([True, False, True, False])
-    own = own_answers(folder, list(zip(pictures, captions, strict=True)))
+    own = own_answers(folder, list(zip(images, captions, strict=True)))
     adapter = vqascore.load(pretrained=str(folder), device="cpu")
-    loss = adapter.pair_loss(adapter.prepare_images(pictures), adapter.prepare_captions(captions), matched)
+    loss = adapter.pair_loss(adapter.prepare_images(images), adapter.prepare_captions(captions), matched)
     assert float(loss.detach()) == pytest.approx(-np.log(np.where(matched, own[:, 0], own[:, 1])).mean(), abs=1e-4)
 
 
@@ -148,7 +148,7 @@ def llava(tiny_vlm):
     return str(tiny_vlm("chat", kind="llava"))
 
 
-def test_preprocessing_and_vision_encoding_run_once_per_picture(llava):
+def test_preprocessing_and_vision_encoding_run_once_per_image(llava):
     adapter = vqascore.load(pretrained=llava, device="cpu")
     own, tower = adapter.chat.processor.image_processor, adapter.model.model.vision_tower
     seen = {"processed": 0, "encoded": 0}
@@ -161,7 +161,7 @@ def test_preprocessing_and_vision_encoding_run_once_per_picture(llava):
     own.__class__ = Counting
     tower.register_forward_pre_hook(lambda *inputs: seen.__setitem__("encoded", seen["encoded"] + 1))
     ttmbench.simple_evaluate(adapter, "shapes_spatial", limit=5, batch_size=3, bootstrap_iters=0)
-    assert seen == {"processed": 5, "encoded": 5}, "5 pictures, 4 captions each"
+    assert seen == {"processed": 5, "encoded": 5}, "5 images, 4 captions each"
     assert type(adapter.chat.processor.image_processor) is Counting, "the processor is left as it was"
 
 
@@ -186,7 +186,7 @@ def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
         vqascore.load(pretrained=llava, score="odds")
     with pytest.raises(UsageError, match=r"has no \{caption\}"):
         vqascore.load(pretrained=llava, template="Is it so?")
-    with pytest.raises(UsageError, match="does not split pictures"):
+    with pytest.raises(UsageError, match="does not split images"):
         vqascore.load(pretrained=llava, split_images=True)
     with pytest.raises(DataError, match="neither a folder here"):
         vqascore.load(pretrained="nobody/no-such-model", offline=True)
@@ -204,11 +204,11 @@ def test_a_model_without_a_chat_template_is_refused(llava, tmp_path):
 
 def test_splitting_can_be_switched_off(tiny_vlm):
     folder = str(tiny_vlm("chat", kind="idefics3"))
-    picture = Image.new("RGB", (64, 64), (200, 30, 30))
+    image = Image.new("RGB", (64, 64), (200, 30, 30))
     lengths = []
     for split in (True, False):
         adapter = vqascore.load(pretrained=folder, device="cpu", split_images=split)
-        (prepared,), (prompt,) = adapter.prepare_images([picture]), adapter.prepare_captions(["a red circle"])
+        (prepared,), (prompt,) = adapter.prepare_images([image]), adapter.prepare_captions(["a red circle"])
         lengths.append(len(adapter.chat.row(prepared, prompt)["input_ids"]))
     assert lengths[0] > lengths[1]
 

@@ -1,4 +1,4 @@
-"""``ttmbench cache``, and the parts of the store beside scores: digests of pictures, prepared pictures, blocks."""
+"""``ttmbench cache``, and the parts of the store beside scores: digests of images, prepared images, blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def listed(capsys, store: Path) -> list[dict]:
 
 @pytest.fixture
 def filled(tmp_path, folder_task) -> Path:
-    """A store with scores of three tasks and two models, digests and prepared pictures."""
+    """A store with scores of three tasks and two models, digests and prepared images."""
     store = tmp_path / "store"
     run(store, f"shapes_color,shapes_place,{folder_task()}/mine.yaml")
     run(store, model_args={"training_seed": 1})
@@ -59,14 +59,14 @@ def filled(tmp_path, folder_task) -> Path:
 
 def test_ls_lists_and_an_empty_store_has_nothing(filled, capsys, tmp_path):
     items = listed(capsys, filled)
-    assert [item["kind"] for item in items] == ["scores"] * 4 + ["pixels", "pictures"]
+    assert [item["kind"] for item in items] == ["scores"] * 4 + ["pixels", "prepared"]
     by_task = {item["task"]: item for item in items if item["kind"] == "scores"}
     assert by_task["mine"]["n_groups"] == 4 and by_task["mine"]["task_version"] == 1
     assert by_task["shapes_color"]["model"] == "tiny-clip" and items[-1]["files"] == 8
     size = sum(path.stat().st_size for path in filled.rglob("*.safetensors"))
     assert sum(item["bytes"] for item in items) == size
     code, out, err = cache(capsys, filled, "ls")
-    assert code == 0 and not err and "shapes_place" in out and "pictures" in out and "damaged" not in out
+    assert code == 0 and not err and "shapes_place" in out and "prepared" in out and "damaged" not in out
     code, out, err = cache(capsys, tmp_path / "nowhere", "ls")
     assert code == 0 and "nothing kept" in out and not (tmp_path / "nowhere").exists()
     assert json.loads(cache(capsys, tmp_path / "nowhere", "ls", "--json")[1]) == []
@@ -116,18 +116,18 @@ def test_prune_removes_what_it_is_told(filled, capsys):
     assert sorted(filled.rglob("*.safetensors")) == before
     assert "0 files" in cache(capsys, filled, "prune", "--kind", "blocks,temporary")[1]
     code, _, err = cache(capsys, filled, "prune", "--kind", "bloks")
-    assert code == 2 and "known: scores, blocks, pixels, pictures, temporary" in err
+    assert code == 2 and "known: scores, blocks, pixels, prepared, temporary" in err
     told = json.loads(cache(capsys, filled, "prune", "--task", "shapes_place", "--json")[1])
     assert [item["task"] for item in told["removed"]] == ["shapes_place"] and told["bytes"] > 0
     left = listed(capsys, filled)
     assert "shapes_place" not in {item["task"] for item in left} and len(left) == 5
     old = time.time() - 40 * 24 * 3600
-    for path in (filled / "pictures").rglob("*.safetensors"):
+    for path in (filled / "prepared").rglob("*.safetensors"):
         os.utime(path, (old, old))
     assert "0 files" in cache(capsys, filled, "prune", "--older_than", "30", "--kind", "scores")[1]
     assert cache(capsys, filled, "prune", "--older_than", "30")[0] == 0
-    assert "pictures" not in {item["kind"] for item in listed(capsys, filled)}
-    assert not (filled / "pictures").exists(), "no empty folder is left"
+    assert "prepared" not in {item["kind"] for item in listed(capsys, filled)}
+    assert not (filled / "prepared").exists(), "no empty folder is left"
     assert cache(capsys, filled, "prune", "--all")[0] == 0 and listed(capsys, filled) == []
 
 
@@ -148,7 +148,7 @@ def test_nothing_but_the_stores_own_files_is_touched(filled, capsys, tmp_path):
         filled / "scores" / "mine" / "scores.safetensors",
         filled / "scores" / "notes.txt",
         filled / "model.safetensors",
-        filled / "pictures" / "cat.safetensors",
+        filled / "prepared" / "cat.safetensors",
     ]
     for path in mine:
         path.parent.mkdir(exist_ok=True)
@@ -186,7 +186,7 @@ def test_temporary_files_of_killed_runs_go(filled, capsys):
     assert cache(capsys, filled, "prune", "--damaged")[0] == 0 and new.exists() and not old.exists()
 
 
-# --- digests of pictures -------------------------------------------------------------------------------------
+# --- digests of images -------------------------------------------------------------------------------------
 
 
 def opened(monkeypatch) -> list[str]:
@@ -203,7 +203,7 @@ def opened(monkeypatch) -> list[str]:
     return names
 
 
-def test_a_hit_opens_no_picture_and_still_sees_a_change(tmp_path, folder_task, monkeypatch):
+def test_a_hit_opens_no_image_and_still_sees_a_change(tmp_path, folder_task, monkeypatch):
     store, folder = tmp_path / "store", folder_task()
     task = f"{folder}/mine.yaml"
     names = opened(monkeypatch)
@@ -217,12 +217,12 @@ def test_a_hit_opens_no_picture_and_still_sees_a_change(tmp_path, folder_task, m
         ttmbench.simple_evaluate("tiny-clip", task, **{**QUICK, "limit": None})["task_hashes"] == first["task_hashes"]
     )
     names.clear()
-    Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "pictures" / "0_0.png")
+    Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "images" / "0_0.png")
     changed = run(store, task, limit=None)
     assert changed["task_hashes"] != first["task_hashes"] and "from_store" not in changed["datasets"]["mine"]
-    assert set(names) == {"0_0.png"}, "only the picture that changed"
-    same_pixels = Image.open(folder / "pictures" / "1_0.png")
-    same_pixels.save(folder / "pictures" / "1_0.png", compress_level=1, pnginfo=None)
+    assert set(names) == {"0_0.png"}, "only the image that changed"
+    same_pixels = Image.open(folder / "images" / "1_0.png")
+    same_pixels.save(folder / "images" / "1_0.png", compress_level=1, pnginfo=None)
     third = run(store, task, limit=None)
     assert third["task_hashes"] == changed["task_hashes"] and "from_store" in third["datasets"]["mine"]
 
@@ -247,10 +247,10 @@ def test_a_damaged_table_of_digests_is_made_again(tmp_path, folder_task, capsys)
     capsys.readouterr()
     again = run(store, task)
     assert again["task_hashes"] == first["task_hashes"]
-    assert str(path) in capsys.readouterr().err and read_entry(path).arrays["pictures"].shape == (8, 64)
+    assert str(path) in capsys.readouterr().err and read_entry(path).arrays["images"].shape == (8, 64)
 
 
-def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
+def test_a_missing_image_is_named_as_without_the_store(tmp_path, folder_task):
     from ttmbench.data.catalog import find_task
     from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
@@ -259,7 +259,7 @@ def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
     run(store, f"{folder}/mine.yaml")
     registry = build_registry([])
     groups = load_task_data(registry, find_task(registry, f"{folder}/mine.yaml"), 4, offline=True).groups
-    (folder / "pictures" / "2_1.png").unlink()
+    (folder / "images" / "2_1.png").unlink()
     pixels = ScoreStore(store).pixels("mine")
     from ttmbench.scoring.fingerprint import Fingerprint
 
@@ -267,7 +267,7 @@ def test_a_missing_picture_is_named_as_without_the_store(tmp_path, folder_task):
         Fingerprint(groups, pixels).take_in_the_rest()
 
 
-# --- prepared pictures ---------------------------------------------------------------------------------------
+# --- prepared images ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -278,62 +278,62 @@ def groups(folder_task) -> list[Group]:
     return load_task_data(registry, find_task(registry, f"{folder_task()}/mine.yaml"), None, True, None).groups
 
 
-def test_prepared_pictures_are_the_same_and_shared_by_checkpoints(tmp_path, groups, tiny_siglip, monkeypatch):
+def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups, tiny_siglip, monkeypatch):
     model, store = hf.load(pretrained=str(tiny_siglip), device="cpu"), ScoreStore(tmp_path / "store")
     plain, fingerprint = prepare(model, groups, 5)
-    prepare(model, groups[:2], 5, kept=store.pictures(model))
+    prepare(model, groups[:2], 5, kept=store.prepared(model))
     names = opened(monkeypatch)
-    some, digest = prepare(model, groups, 5, kept=store.pictures(model))
+    some, digest = prepare(model, groups, 5, kept=store.prepared(model))
     assert len(names) == 8, "four of twelve were there"
     other = hf.load(pretrained=str(tiny_siglip), device="cpu", dtype="bf16")
     names.clear()
-    kept, again = prepare(other, groups, 3, kept=store.pictures(other))
+    kept, again = prepare(other, groups, 3, kept=store.prepared(other))
     assert not names and fingerprint == digest == again
     for one in (some, kept):
         assert set(one.images) == set(plain.images)
         assert all(torch.equal(one.images[name], plain.images[name]) for name in plain.images)
         assert one.images["pixel_values"].dtype == torch.uint8
     other.image_processor.size = {"height": 16, "width": 16}
-    assert store.pictures(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.pictures(model)._key
+    assert store.prepared(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.prepared(model)._key
     changed = hf.TransformersModel(
         model.model, model.tokenizer, other.image_processor, name="x", device="cpu", dtype="fp32"
     )
-    assert store.pictures(changed)._key != store.pictures(model)._key
+    assert store.prepared(changed)._key != store.prepared(model)._key
 
 
-def test_a_damaged_prepared_picture_is_made_again(tmp_path, groups, tiny_siglip, capsys):
+def test_a_damaged_prepared_image_is_made_again(tmp_path, groups, tiny_siglip, capsys):
     model, store = hf.load(pretrained=str(tiny_siglip), device="cpu"), tmp_path / "store"
-    plain, _ = prepare(model, groups, 5, kept=ScoreStore(store).pictures(model))
-    files = sorted((store / "pictures").rglob("*.safetensors"))
+    plain, _ = prepare(model, groups, 5, kept=ScoreStore(store).prepared(model))
+    files = sorted((store / "prepared").rglob("*.safetensors"))
     assert len(files) == 12
     files[0].write_bytes(files[1].read_bytes())
     files[2].write_bytes(files[2].read_bytes()[:50])
-    again, _ = prepare(model, groups, 5, kept=ScoreStore(store).pictures(model))
+    again, _ = prepare(model, groups, 5, kept=ScoreStore(store).prepared(model))
     assert torch.equal(plain.images["pixel_values"], again.images["pixel_values"])
     said = capsys.readouterr().err
     assert str(files[0]) in said and str(files[2]) in said and said.count("\n") == 2
 
 
-def test_prepared_pictures_stay_under_their_limit(tmp_path, folder_task, monkeypatch, capsys):
+def test_prepared_images_stay_under_their_limit(tmp_path, folder_task, monkeypatch, capsys):
     store, task = tmp_path / "store", f"{folder_task()}/mine.yaml"
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", "0")
     run(store, task, limit=None)
-    assert not (store / "pictures").exists()
+    assert not (store / "prepared").exists()
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", "1GB")
     run(store, task, limit=None, model_args={"training_seed": 1})
-    files = sorted((store / "pictures").rglob("*.safetensors"))
+    files = sorted((store / "prepared").rglob("*.safetensors"))
     assert len(files) == 12
     for age, path in enumerate(files):
         os.utime(path, (1e9 - age, 1e9 - age))
     each = files[0].stat().st_size
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", str(5 * each))
     run(store, task, limit=1, ttm=True, ttm_args={"iterations": 1, "epochs": 1})  # uses two, writes none
-    assert len(sorted((store / "pictures").rglob("*.safetensors"))) == 12
+    assert len(sorted((store / "prepared").rglob("*.safetensors"))) == 12
     from ttmbench.cache.images import make_room
 
     used = [path for path in files if path.stat().st_mtime > 2e9 or path.stat().st_mtime > 1e9 + 1]
     make_room(store, 5 * each)
-    left = sorted((store / "pictures").rglob("*.safetensors"))
+    left = sorted((store / "prepared").rglob("*.safetensors"))
     assert len(used) == 2 and set(used) <= set(left) and sum(path.stat().st_size for path in left) <= 0.9 * 5 * each
     assert set(left) - set(used) == set([path for path in files if path not in used][: len(left) - 2])
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", "lots")
@@ -341,16 +341,16 @@ def test_prepared_pictures_stay_under_their_limit(tmp_path, folder_task, monkeyp
         run(store, task)
 
 
-def test_rendered_pictures_and_unstated_preprocessing_are_not_kept(tmp_path, tiny_siglip):
+def test_rendered_images_and_unstated_preprocessing_are_not_kept(tmp_path, tiny_siglip):
     store = tmp_path / "store"
     run(store, model_args={"pretrained": str(tiny_siglip)}, model="hf")
-    assert not (store / "pictures").exists() and not (store / "pixels").exists()
+    assert not (store / "prepared").exists() and not (store / "pixels").exists()
 
     class Plain:
         def fingerprint(self):
             return {"weights": "x"}
 
-    assert ScoreStore(store).pictures(Plain()) is None and ScoreStore(store).pictures(object()) is None
+    assert ScoreStore(store).prepared(Plain()) is None and ScoreStore(store).prepared(object()) is None
 
 
 def test_undecoded_bytes_are_those_of_the_file(groups):

@@ -188,10 +188,10 @@ def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task
     (folder / "groups.jsonl").write_text(rows.replace("a red circle 0", "a red square 0"))
     assert calls("caption") == 24
     (folder / "groups.jsonl").write_text(rows)
-    picture = folder / "pictures" / "0_0.png"
-    pixels = np.asarray(Image.open(picture)).copy()
+    image = folder / "images" / "0_0.png"
+    pixels = np.asarray(Image.open(image)).copy()
     pixels[3, 4, 1] ^= 1
-    Image.fromarray(pixels).save(picture)
+    Image.fromarray(pixels).save(image)
     assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
     monkeypatch.setattr(identity, "SCORING_VERSION", identity.SCORING_VERSION + 1)
     assert calls("our own code") == 24
@@ -526,7 +526,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
 
 @pytest.mark.parametrize("batch_size", [64, 100, 600])
 def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch_size):
-    """shapes_color has 400 pictures: two blocks of features of images; what is stopped in between encodes the rest."""
+    """shapes_color has 400 images: two blocks of features of images; what is stopped in between encodes the rest."""
 
     class Stopping(CountingClip):
         limit = 256 if batch_size < 256 else 0
@@ -556,7 +556,7 @@ def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch
 
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
-    """A picture whose captions lie on both sides of a border is encoded on both."""
+    """An image whose captions lie on both sides of a border is encoded on both."""
     from ttmbench.model_adapters import itm
 
     class Stopping:
@@ -589,7 +589,7 @@ def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
 
     folder, store = str(tiny_vlm("blip", captioner=False)), str(tmp_path / "store")
     settings = {"limit": 8, "batch_size": 50}
-    task = "shapes_color_global"  # 16 pictures, 16 captions: 256 pairs, two blocks
+    task = "shapes_color_global"  # 16 images, 16 captions: 256 pairs, two blocks
     plain = run(itm.load(pretrained=folder, device="cpu"), task, **settings)
     model = Stopping(itm.load(pretrained=folder, device="cpu"))
     with pytest.raises(KeyboardInterrupt):

@@ -57,7 +57,7 @@ def test_validate(capsys, folder_task):
     folder = folder_task()
     code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"), "shapes_place")
     assert code == 0 and "6 groups, all images decode" in out and "group_match 50.00" in out
-    (folder / "pictures" / "0_0.png").write_bytes(b"")
+    (folder / "images" / "0_0.png").write_bytes(b"")
     code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"))
     assert code == 4 and "image 0_0.png of group g0" in out
     assert run(capsys, "validate", "--schema_only")[0] == 0

@@ -33,50 +33,50 @@ def test_a_good_task_tells_size_chance_source_and_its_first_group(folder_task, c
     assert code == 0 and out.count("\n") == 1
     for word in (
         "ok, version 1, 2x2, chance in percent: text_score 25.00",
-        "6 groups, all images decode; 12 pictures from folder groups.jsonl",
+        "6 groups, all images decode; 12 images from folder groups.jsonl",
         "first: g0 (30x24, 30x24 px) a red circle 0 | a blue circle 0",
     ):
         assert word in out
 
 
-def test_a_picture_twice_in_a_group_by_content(folder_task, capsys):
+def test_an_image_twice_in_a_group_by_content(folder_task, capsys):
     folder = folder_task()
-    shutil.copy(folder / "pictures" / "2_0.png", folder / "pictures" / "2_1.png")
+    shutil.copy(folder / "images" / "2_0.png", folder / "images" / "2_1.png")
     code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "group g2 has the same picture twice, so it can only tie" in out
+    assert code == 4 and "group g2 has the same image twice, so it can only tie" in out
 
 
 def test_content_counts_and_not_the_bytes_of_the_file(folder_task, capsys):
     folder = folder_task()
-    turned = Image.open(folder / "pictures" / "2_0.png").rotate(90, expand=True)
+    turned = Image.open(folder / "images" / "2_0.png").rotate(90, expand=True)
     exif = turned.getexif()
     exif[0x0112] = 6
-    turned.save(folder / "pictures" / "2_1.png", exif=exif)
+    turned.save(folder / "images" / "2_1.png", exif=exif)
     code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "group g2 has the same picture twice" in out, "upright they are the same"
+    assert code == 4 and "group g2 has the same image twice" in out, "upright they are the same"
 
 
 def test_the_same_group_under_other_names_of_files(folder_task, capsys):
     folder = folder_task()
     for side in (0, 1):
-        shutil.copy(folder / "pictures" / f"0_{side}.png", folder / "pictures" / f"5_{side}.png")
+        shutil.copy(folder / "images" / f"0_{side}.png", folder / "images" / f"5_{side}.png")
     first = json.loads((folder / "groups.jsonl").read_text(encoding="utf-8").splitlines()[0])
     edit(folder, 5, caption_0=first["caption_0"], caption_1=first["caption_1"])
     code, out = run(capsys, folder / "mine.yaml")
     assert code == 4 and "groups g0 and g5 are the same" in out
 
 
-def test_a_picture_in_several_groups_is_told_and_is_no_error(folder_task, capsys):
+def test_an_image_in_several_groups_is_told_and_is_no_error(folder_task, capsys):
     folder = folder_task()
-    shutil.copy(folder / "pictures" / "0_0.png", folder / "pictures" / "5_1.png")
+    shutil.copy(folder / "images" / "0_0.png", folder / "images" / "5_1.png")
     code, out = run(capsys, folder / "mine.yaml")
-    assert code == 0 and "1 pictures have the content of another one" in out
+    assert code == 0 and "1 images have the content of another one" in out
 
 
 def test_every_problem_is_found_and_the_first_are_told(folder_task, capsys):
     folder = folder_task()
     for number in (1, 3, 4, 5):
-        (folder / "pictures" / f"{number}_0.png").write_bytes(b"no picture")
+        (folder / "images" / f"{number}_0.png").write_bytes(b"no image")
     edit(folder, 0, caption_1="a red circle 0")
     code, out = run(capsys, folder / "mine.yaml")
     assert code == 4 and "5 problems: group g0 has the same caption twice, so it can only tie;" in out
@@ -101,7 +101,7 @@ def test_what_is_wrong_names_the_group(folder_task, capsys, cells, message):
 
 def test_the_first_groups_alone(folder_task, capsys):
     folder = folder_task()
-    (folder / "pictures" / "4_0.png").write_bytes(b"no picture")
+    (folder / "images" / "4_0.png").write_bytes(b"no image")
     assert run(capsys, folder / "mine.yaml")[0] == 4
     code, out = run(capsys, folder / "mine.yaml", "--limit", "3")
     assert code == 0 and "3 groups, all images decode" in out
@@ -132,7 +132,7 @@ def test_which_place_was_used_and_which_was_not_there(tmp_path, capsys):
 
 def test_the_exit_code_is_that_of_the_worst(folder_task, capsys):
     folder = folder_task()
-    (folder / "pictures" / "0_0.png").write_bytes(b"")
+    (folder / "images" / "0_0.png").write_bytes(b"")
     code, out = run(capsys, "shapes_place", folder / "mine.yaml", "--limit", "5")
     assert code == 4 and out.startswith("shapes_place: ok") and "problems" not in out
 
@@ -147,6 +147,6 @@ def test_schema_only_finds_a_wrong_origin(tmp_path, capsys):
 
 def test_schema_only_reads_no_data(folder_task, capsys):
     folder = folder_task()
-    shutil.rmtree(folder / "pictures")
+    shutil.rmtree(folder / "images")
     code, out = run(capsys, folder / "mine.yaml", "--schema_only")
     assert code == 0 and "data not read" in out

@@ -31,7 +31,7 @@ SUGARCREPE = {  # rows, distinct images
 }
 
 
-def picture(path: Path, size=(8, 6), color=(200, 10, 10), mode="RGB") -> Path:
+def save_image(path: Path, size=(8, 6), color=(200, 10, 10), mode="RGB") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, color if mode == "RGB" else (*color, 90)).save(path)
     return path
@@ -59,9 +59,9 @@ ROWS = [{"image": f"{i}.png", "good": f"good {i}", "bad": f"bad {i}"} for i in r
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """A data folder with three pictures."""
+    """A data folder with three images."""
     for index in range(3):
-        picture(tmp_path / "data" / "pictures" / f"{index}.png")
+        save_image(tmp_path / "data" / "images" / f"{index}.png")
     return tmp_path / "data"
 
 
@@ -81,7 +81,7 @@ def data(tmp_path) -> Path:
 )
 def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, content, ids):
     write(data / name, content)
-    source = {"kind": "annotations", "file": name, "images": "pictures", "fields": ["image", "good", "bad"]}
+    source = {"kind": "annotations", "file": name, "images": "images", "fields": ["image", "good", "bad"]}
     loaded = load(task_file(tmp_path, source, PAIR), data)
     assert [group.group_id for group in loaded.groups] == ids
     assert loaded.groups[0].captions == ("good 0", "bad 0") and loaded.groups[0].images[0].name == "0.png"
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, nam
         (data / name).write_bytes(content)
     else:
         write(data / name, content)
-    source = {"kind": "annotations", "file": name, "images": "pictures", "fields": ["image", "good", "bad"]}
+    source = {"kind": "annotations", "file": name, "images": "images", "fields": ["image", "good", "bad"]}
     with pytest.raises(DataError) as caught:
         load(task_file(tmp_path, source, PAIR), data)
     assert message in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, nam
 
 def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, data):
     write(data / "rows.json", [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)])
-    source = {"kind": "annotations", "file": "rows.json", "images": "pictures"}
+    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
     group = {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}
     groups = load(task_file(tmp_path, source, group), data).groups
     assert groups[2].captions == ("good 2", "b", "c") and groups[2].images[0].name == "2.png"
@@ -149,7 +149,7 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, 
 )
 def test_wrong_columns_are_told(tmp_path, data, cells, group, error, message):
     write(data / "rows.json", [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}])
-    source = {"kind": "annotations", "file": "rows.json", "images": "pictures"}
+    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
     with pytest.raises(error) as caught:
         load(task_file(tmp_path, source, {"shape": [1, 3], "images": ["image"], **group}), data)
     assert message in str(caught.value)
@@ -158,7 +158,7 @@ def test_wrong_columns_are_told(tmp_path, data, cells, group, error, message):
 def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data):
     rows = [{"image": f"{i % 3}.png", "text": f"text {i}", "kind": "ab"[i // 2]} for i in range(4)]
     write(data / "rows.json", rows)
-    source = {"kind": "annotations", "file": "rows.json", "images": "pictures", "rows_per_group": 2}
+    source = {"kind": "annotations", "file": "rows.json", "images": "images", "rows_per_group": 2}
     group = {"shape": [2, 2], "images": ["image"], "captions": ["text"], "tags": ["kind"]}
     task = task_file(tmp_path, source, group)
     groups = load(task, data).groups
@@ -179,39 +179,39 @@ def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data):
 
 
 def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
-    picture(data / "pictures" / "0.png", (30, 20), mode="RGBA")
+    save_image(data / "images" / "0.png", (30, 20), mode="RGBA")
     turned = Image.new("RGB", (30, 20))
     exif = turned.getexif()
     exif[0x0112] = 6
-    turned.save(data / "pictures" / "1.jpg", exif=exif)
+    turned.save(data / "images" / "1.jpg", exif=exif)
     write(data / "rows.json", [ROWS[0], {**ROWS[1], "image": "1.jpg"}])
     opened: list[str] = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda file, **how: (opened.append(str(file)), real(file, **how))[1])
-    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR), data)
-    assert opened == [], "reading a task decodes no picture"
+    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR), data)
+    assert opened == [], "reading a task decodes no image"
     first, second = (open_upright(group.images[0], group.group_id) for group in groups.groups)
     assert (first.mode, first.size) == ("RGB", (30, 20)) and (second.mode, second.size) == ("RGB", (20, 30))
     assert len(opened) == 2
 
 
 def test_a_broken_image_names_file_and_group(tmp_path, data):
-    (data / "pictures" / "1.png").write_bytes(b"no picture")
+    (data / "images" / "1.png").write_bytes(b"no image")
     write(data / "rows.json", ROWS)
-    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR), data)
+    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR), data)
     with pytest.raises(DataError, match=r"image 1\.png of group 1 cannot be read"):
         open_upright(groups.groups[1].images[0], "1")
 
 
 def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp_path, data):
     elsewhere = tmp_path / "elsewhere"
-    shutil.move(data / "pictures", elsewhere)
-    (data / "pictures").symlink_to(elsewhere)
+    shutil.move(data / "images", elsewhere)
+    (data / "images").symlink_to(elsewhere)
     write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR)
+    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR)
     assert len(load(task, data).groups) == 3
     (elsewhere / "2.png").unlink()
-    (elsewhere / "2.png").symlink_to(picture(tmp_path / "private.png"))
+    (elsewhere / "2.png").symlink_to(save_image(tmp_path / "private.png"))
     with pytest.raises(DataError, match=r"'image' of group 2: '2\.png' leaves the folder"):
         load(task, data)
 
@@ -230,19 +230,19 @@ def test_the_data_folder(monkeypatch, tmp_path):
 
 def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch):
     write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, PAIR)
+    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR)
     monkeypatch.setenv("TTMBENCH_DATA", str(data))
     assert len(load_groups(build_registry(), task)) == 3
 
 
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
-    get = {"rows.json": "https://example.org/rows.json", "pictures/extra": "https://example.org/extra.zip"}
-    source = {"kind": "annotations", "file": "rows.json", "images": "pictures", "get": get}
+    get = {"rows.json": "https://example.org/rows.json", "images/extra": "https://example.org/extra.zip"}
+    source = {"kind": "annotations", "file": "rows.json", "images": "images", "get": get}
     with pytest.raises(OutOfReachError) as caught:
         load(task_file(tmp_path, source, PAIR), data)
     assert str(caught.value) == (
-        f"rows.json and pictures/extra are not in the data folder {data} (--data_dir or TTMBENCH_DATA names another "
-        "one); get rows.json from https://example.org/rows.json, and pictures/extra from https://example.org/extra.zip"
+        f"rows.json and images/extra are not in the data folder {data} (--data_dir or TTMBENCH_DATA names another "
+        "one); get rows.json from https://example.org/rows.json, and images/extra from https://example.org/extra.zip"
         "; `ttmbench download mine` fetches what it can"
     )
     assert caught.value.exit_code == 4
@@ -255,14 +255,14 @@ def test_a_task_file_may_not_lead_out_of_the_data_folder(tmp_path, data, path):
 
 
 def both(**more):
-    first = {"kind": "annotations", "file": "first.json", "images": "pictures"}
-    second = {"kind": "annotations", "file": "second.json", "images": "pictures"}
-    second["columns"] = {"images": ["picture"], "captions": "texts"}
+    first = {"kind": "annotations", "file": "first.json", "images": "images"}
+    second = {"kind": "annotations", "file": "second.json", "images": "images"}
+    second["columns"] = {"images": ["image"], "captions": "texts"}
     return {"kind": "first_of", "of": [first, second], **more}
 
 
 def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
-    write(data / "second.json", [{"picture": "0.png", "texts": ["good", "bad"]}])
+    write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     task = task_file(tmp_path, both(), PAIR)
     loaded = load(task, data)
     assert loaded.groups[0].captions == ("good", "bad")
@@ -274,7 +274,7 @@ def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
 
 
 def test_a_source_at_hand_that_is_wrong_is_not_passed_over(tmp_path, data):
-    write(data / "second.json", [{"picture": "0.png", "texts": ["good", "bad"]}])
+    write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     write(data / "first.json", "{")
     with pytest.raises(DataError, match=r"first\.json: is not JSON"):
         load(task_file(tmp_path, both(), PAIR), data)
@@ -313,7 +313,7 @@ def test_a_wrong_source_is_a_usage_error(tmp_path, data, source, message):
 def tagged(tmp_path, data):
     write(data / "rows.json", ROWS)
     group = {**PAIR, "constant_tags": {"subset": "mine"}, "tag_files": {"more": "tags/more.json"}}
-    return task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "pictures"}, group)
+    return task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, group)
 
 
 def test_tags_from_a_file_are_added_and_recorded(tmp_path, data):
@@ -342,13 +342,13 @@ def test_a_wrong_tag_file_is_named(tmp_path, data, content, message):
 
 @pytest.fixture
 def real_sugarcrepe(tmp_path) -> Path:
-    """The real annotation files in a data folder, where they are at hand, with a small picture for every name."""
+    """The real annotation files in a data folder, where they are at hand, with a small image for every name."""
     origin = SHARED / "annotations" / "sugarcrepe"
     if not origin.is_dir():
         pytest.skip("real annotation files are not at hand")
     data = tmp_path / "real"
     shutil.copytree(origin, data / "sugarcrepe")
-    small = picture(tmp_path / "small.jpg").read_bytes()
+    small = save_image(tmp_path / "small.jpg").read_bytes()
     (data / "coco" / "val2017").mkdir(parents=True)
     for name in SUGARCREPE:
         rows = json.loads((data / "sugarcrepe" / f"{name}.json").read_text(encoding="utf-8"))
@@ -451,7 +451,7 @@ def test_the_real_tags_of_winoground(tmp_path):
     ],
 )
 def test_spatial_rows_of_coco_and_visual_genome(tmp_path, task, file, count, image):
-    picture(tmp_path / image)
+    save_image(tmp_path / image)
     rows = [[139, f"A photo of a cup on the left {i}", f"A photo of a cup on the right {i}"] for i in range(count)]
     write(tmp_path / "whatsup" / file, rows)
     registry = build_registry()

@@ -15,7 +15,7 @@ from ttmbench.data.download import archive as module
 from ttmbench.data.download.archive import Limits, unpack
 from ttmbench.errors import DataError
 
-FILES = {"pictures/a.jpg": b"a" * 100, "pictures/deep/b.jpg": b"b" * 50}
+FILES = {"images/a.jpg": b"a" * 100, "images/deep/b.jpg": b"b" * 50}
 
 
 def zipped(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None, packed: int = 0) -> Path:
@@ -71,18 +71,18 @@ def test_an_archive_without_a_folder(tmp_path):
 
 
 def test_litter_of_a_desktop_is_left_out(tmp_path):
-    litter = {"__MACOSX/pictures/._a.jpg": b"x", "pictures/._a.jpg": b"x", "pictures/.DS_Store": b"x"}
+    litter = {"__MACOSX/images/._a.jpg": b"x", "images/._a.jpg": b"x", "images/.DS_Store": b"x"}
     done = unpack(tarred(tmp_path / "x.tgz", {**FILES, **litter}), tmp_path / "out")
     assert set(files_of(tmp_path / "out")) == {"a.jpg", "deep/b.jpg"} and done.files == 2
 
 
 def test_a_folder_or_a_file_of_an_archive(tmp_path):
     archive = zipped(tmp_path / "x.zip", {**FILES, "data/rows.json": b"[]"})
-    unpack(archive, tmp_path / "images", "pictures")
+    unpack(archive, tmp_path / "images", "images")
     unpack(archive, tmp_path / "rows.json", "data/rows.json")
     assert set(files_of(tmp_path / "images")) == {"a.jpg", "deep/b.jpg"}
     assert (tmp_path / "rows.json").read_bytes() == b"[]"
-    with pytest.raises(DataError, match=r"has no 'missing'; it has data, pictures"):
+    with pytest.raises(DataError, match=r"has no 'missing'; it has data, images"):
         unpack(archive, tmp_path / "more", "missing")
 
 
@@ -107,7 +107,7 @@ OUTSIDE = ["../evil", "a/../../evil", "/evil", "a\\..\\evil", "C:evil", "C:/evil
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_path_that_leads_out_refuses_the_archive(tmp_path, kind, name):
     make = zipped if kind == "zip" else tarred
-    archive = make(tmp_path / "x.archive", {"pictures/a.jpg": b"a", name: b"evil"})
+    archive = make(tmp_path / "x.archive", {"images/a.jpg": b"a", name: b"evil"})
     with pytest.raises(DataError, match="leads out of its folder"):
         unpack(archive, tmp_path / "sub" / "out")
     assert not (tmp_path / "evil").exists() and not (tmp_path / "sub").exists()
@@ -122,9 +122,9 @@ def test_a_folder_that_leads_out_refuses_the_archive(tmp_path):
 
 def test_links_inside_become_copies(tmp_path):
     links = [
-        special("pictures/deep/same.jpg", tarfile.SYMTYPE, "../a.jpg"),
-        special("pictures/hard.jpg", tarfile.LNKTYPE, "pictures/a.jpg"),
-        special("pictures/chain.jpg", tarfile.SYMTYPE, "deep/same.jpg"),
+        special("images/deep/same.jpg", tarfile.SYMTYPE, "../a.jpg"),
+        special("images/hard.jpg", tarfile.LNKTYPE, "images/a.jpg"),
+        special("images/chain.jpg", tarfile.SYMTYPE, "deep/same.jpg"),
     ]
     unpack(tarred(tmp_path / "x.tgz", FILES, *links), tmp_path / "out")
     assert {name for name, content in files_of(tmp_path / "out").items() if content == b"a" * 100} == {
@@ -134,7 +134,7 @@ def test_links_inside_become_copies(tmp_path):
         "chain.jpg",
     }
     assert not any(path.is_symlink() or path.stat().st_nlink > 1 for path in (tmp_path / "out").rglob("*.jpg"))
-    unpack(zipped(tmp_path / "x.zip", FILES, {"pictures/link.jpg": "deep/b.jpg"}), tmp_path / "zip")
+    unpack(zipped(tmp_path / "x.zip", FILES, {"images/link.jpg": "deep/b.jpg"}), tmp_path / "zip")
     assert files_of(tmp_path / "zip")["link.jpg"] == b"b" * 50
 
 
@@ -142,10 +142,10 @@ def test_links_inside_become_copies(tmp_path):
 def test_a_link_that_leads_out_refuses_the_archive(tmp_path, target):
     (tmp_path / "secret").write_text("secret", encoding="utf-8")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-        archive = tarred(tmp_path / "x.tgz", FILES, special("pictures/link", kind, target))
+        archive = tarred(tmp_path / "x.tgz", FILES, special("images/link", kind, target))
         with pytest.raises(DataError, match=r"link to .*(leads out of its folder|no file of the archive)"):
             unpack(archive, tmp_path / "out")
-    archive = zipped(tmp_path / "x.zip", FILES, {"pictures/link": target})
+    archive = zipped(tmp_path / "x.zip", FILES, {"images/link": target})
     with pytest.raises(DataError, match=r"link to .*(leads out of its folder|no file of the archive)"):
         unpack(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -153,8 +153,8 @@ def test_a_link_that_leads_out_refuses_the_archive(tmp_path, target):
 
 def test_a_folder_made_of_a_link_does_not_lead_out(tmp_path):
     (tmp_path / "target").mkdir()
-    entries = {"pictures/a.jpg": b"a"}
-    archive = tarred(tmp_path / "x.tgz", entries, special("pictures/d", tarfile.SYMTYPE, str(tmp_path / "target")))
+    entries = {"images/a.jpg": b"a"}
+    archive = tarred(tmp_path / "x.tgz", entries, special("images/d", tarfile.SYMTYPE, str(tmp_path / "target")))
     with pytest.raises(DataError, match="leads out"):
         unpack(archive, tmp_path / "out")
     with tarfile.open(tmp_path / "y.tgz", "w:gz") as file:
@@ -177,8 +177,8 @@ def test_links_in_a_circle_and_to_nothing(tmp_path):
 
 @pytest.mark.parametrize("kind", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
 def test_devices_and_pipes_refuse_the_archive(tmp_path, kind):
-    archive = tarred(tmp_path / "x.tgz", FILES, special("pictures/device", kind))
-    with pytest.raises(DataError, match="pictures/device is neither a file nor a folder"):
+    archive = tarred(tmp_path / "x.tgz", FILES, special("images/device", kind))
+    with pytest.raises(DataError, match="images/device is neither a file nor a folder"):
         unpack(archive, tmp_path / "out")
     assert left(tmp_path, archive) == []
 
@@ -197,14 +197,14 @@ def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wante
     raw = bytearray(archive.read_bytes())
     raw[raw.index(b"PK\1\2") + 8] |= 1
     archive.write_bytes(raw)
-    for member in (None, "pictures/deep"):
-        with pytest.raises(DataError, match=r"'pictures/a\.jpg' is encrypted"):
+    for member in (None, "images/deep"):
+        with pytest.raises(DataError, match=r"'images/a\.jpg' is encrypted"):
             unpack(archive, tmp_path / "out", member)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, kind):
-    bomb = {f"pictures/{index}": bytes(1 << 20) for index in range(8)}
+    bomb = {f"images/{index}": bytes(1 << 20) for index in range(8)}
     make = (
         (lambda path: zipped(path, bomb, packed=zipfile.ZIP_DEFLATED)) if kind == "zip" else lambda p: tarred(p, bomb)
     )
@@ -217,7 +217,7 @@ def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, kind):
 
 
 def test_the_true_size_counts_and_not_what_the_archive_says(tmp_path):
-    archive = zipped(tmp_path / "x.zip", {"pictures/a": bytes(1 << 20)}, packed=zipfile.ZIP_DEFLATED)
+    archive = zipped(tmp_path / "x.zip", {"images/a": bytes(1 << 20)}, packed=zipfile.ZIP_DEFLATED)
     raw = bytearray(archive.read_bytes())
     central = raw.index(b"PK\1\2")
     raw[central + 24 : central + 28] = (10).to_bytes(4, "little")
@@ -249,7 +249,7 @@ def test_a_header_of_many_bytes_is_refused_before_it_is_read(tmp_path, monkeypat
 
 @pytest.mark.parametrize("keep", [0, 10, 200, -30])
 def test_a_broken_archive_is_named(tmp_path, keep):
-    content = {f"pictures/{index}": os.urandom(300) for index in range(5)}
+    content = {f"images/{index}": os.urandom(300) for index in range(5)}
     for make in (zipped, tarred):
         whole = make(tmp_path / "x.archive", content).read_bytes()
         (tmp_path / "x.archive").write_bytes(whole[:keep])

@@ -36,7 +36,7 @@ ROWS = [
 GROUP = {"shape": [1, 2], "n_groups": 4, "images": ["image"], "captions": ["good", "bad"]}
 
 
-def picture(color: str) -> bytes:
+def image(color: str) -> bytes:
     content = io.BytesIO()
     Image.new("RGB", (48, 48), color).save(content, "PNG")
     return content.getvalue()
@@ -60,8 +60,8 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-PICTURES = {f"val/{color}.png": picture(color) for color in COLORS}
-IMAGES = zip_of(PICTURES)
+IMAGES = {f"val/{color}.png": image(color) for color in COLORS}
+IMAGES = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
 
 
@@ -132,7 +132,7 @@ def test_from_the_server_to_a_run_offline(site, tmp_path, data, capsys):
     assert sorted(file.name for file in (data / "mine").iterdir()) == ["images", "rows.json"], "no part is left"
     site.pages.clear()
     code, out, _ = run(capsys, "validate", path, "--data_dir", data, "--offline")
-    assert code == 0 and "4 groups, all images decode; 4 pictures from annotations mine/rows.json;" in out
+    assert code == 0 and "4 groups, all images decode; 4 images from annotations mine/rows.json;" in out
     offline = ["--model", "tiny-clip", "--tasks", path, "--data_dir", data, "--offline", "--device", "cpu"]
     code, out, _ = run(capsys, *offline, "--bootstrap_iters", "10", "-o", tmp_path / "x.json")
     assert code == 0
@@ -148,7 +148,7 @@ def test_what_was_done_is_written_beside_the_data(site, tmp_path, data, capsys):
     assert known["mine/rows.json"]["bytes"] == len(ANNOTATIONS)
     assert known["mine/rows.json"]["sha256"] == hashlib.sha256(ANNOTATIONS).hexdigest()
     assert known["mine/rows.json"]["url"] == f"{site.url}/rows.json" and known["mine/rows.json"]["time"][:2] == "20"
-    sizes = sum(map(len, PICTURES.values()))
+    sizes = sum(map(len, IMAGES.values()))
     assert known["mine/images"]["unpacked"] == {"files": 4, "bytes": sizes}
     assert known["mine/images"]["sha256"] == hashlib.sha256(IMAGES).hexdigest()
 
@@ -169,7 +169,7 @@ def test_what_is_here_and_whole_is_not_fetched_again(site, tmp_path, data, capsy
 def test_a_users_own_files_are_taken_as_they_are(site, tmp_path, data, capsys):
     (data / "elsewhere").mkdir(parents=True)
     (data / "mine").mkdir()
-    for name, body in PICTURES.items():
+    for name, body in IMAGES.items():
         (data / "elsewhere" / Path(name).name).write_bytes(body)
     (data / "mine" / "images").symlink_to(data / "elsewhere")
     (data / "mine" / "rows.json").write_text(json.dumps(ROWS, indent=2), encoding="utf-8")
@@ -251,7 +251,7 @@ def test_a_digest_that_fits_is_kept(site, tmp_path, data, capsys):
 @pytest.mark.parametrize("make", [zip_of, tar_of])
 def test_an_unsafe_archive_is_refused_and_not_kept(site, tmp_path, data, capsys, make):
     path = task_file(tmp_path, annotations(site))
-    site.put("/images.zip", make({**PICTURES, "../../evil.png": b"x"}))
+    site.put("/images.zip", make({**IMAGES, "../../evil.png": b"x"}))
     code, out, _ = run(capsys, "download", path, "--data_dir", data)
     assert code == 4 and "'../../evil.png' leads out of its folder" in lines(out)["mine/images"]
     assert not (tmp_path / "evil.png").exists() and [one.name for one in (data / "mine").iterdir()] == ["rows.json"]
@@ -362,7 +362,7 @@ def test_the_data_folder_itself_may_not_be_writable(site, tmp_path, data, capsys
 
 def test_images_in_a_part_of_a_fetched_folder_come_with_it(site, tmp_path, data, capsys):
     source = annotations(site) | {"images": "mine/images/deep"}
-    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": picture(color) for color in COLORS}, "all/x": b""}))
+    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": image(color) for color in COLORS}, "all/x": b""}))
     code, out, _ = run(capsys, "download", task_file(tmp_path, source), "--data_dir", data)
     assert code == 0 and lines(out)["mine"] == "ready 4 groups"
 

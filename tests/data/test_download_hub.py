@@ -222,17 +222,17 @@ def test_a_run_with_the_network_gone_reads_the_cache(hub, tmp_path):
 
 
 def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):
-    picture = tmp_path / "x.png"
-    Image.new("RGB", (48, 48), "red").save(picture)
+    image = tmp_path / "x.png"
+    Image.new("RGB", (48, 48), "red").save(image)
     rows = [{"image": f"{color}.png", "good": f"a {color} circle", "bad": "none"} for color in COLORS]
-    files = {f"all images/{color}.png": picture.read_bytes() for color in COLORS}
+    files = {f"all images/{color}.png": image.read_bytes() for color in COLORS}
     repository(hub, "me/loose", {**files, "rows.json": json.dumps(rows).encode(), "weights.bin": b"x"})
     source = {"kind": "hub_files", "path": "me/loose", "revision": SHA, "allow": ["rows.json", "all images/*"]}
     path = task_file(tmp_path, source | {"file": "rows.json", "images": "all images"})
     registry = build_registry()
     places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
     (need,) = places[0].needs
-    total = len(picture.read_bytes()) * 3 + len(json.dumps(rows))
+    total = len(image.read_bytes()) * 3 + len(json.dumps(rows))
     assert need.missing() == "it is not in the cache, or not all of it" and need.size(Web()) == total
     done, said = fetched(path, tmp_path / "data")
     assert done and said[0].detail.startswith("4 files, "), said

@@ -24,12 +24,12 @@ from ttmbench.types import Group, ImageRef
 
 def turned(path: Path | None = None) -> bytes:
     """A photograph of 30x20 pixels, red on its left, which its EXIF data say to turn by a quarter."""
-    picture = Image.new("RGB", (30, 20), "blue")
-    picture.paste("red", (0, 0, 15, 20))
+    image = Image.new("RGB", (30, 20), "blue")
+    image.paste("red", (0, 0, 15, 20))
     exif = Image.Exif()
     exif[274] = 6
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", exif=exif, quality=95)
+    image.save(stream, "JPEG", exif=exif, quality=95)
     if path is not None:
         path.write_bytes(stream.getvalue())
     return stream.getvalue()
@@ -45,7 +45,7 @@ def read_in_folder(folder: Path, **source: object) -> Group:
 
 def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_task):
     folder = folder_task()
-    turned(folder / "pictures" / "0_0.png")
+    turned(folder / "images" / "0_0.png")
     upright = open_upright(read_in_folder(folder).images[0], "g0")
     ignored = open_upright(read_in_folder(folder, exif="ignore").images[0], "g0")
     assert upright.size == (20, 30) and upright.getpixel((10, 2))[0] > 200 > 50 > upright.getpixel((10, 27))[0]
@@ -55,7 +55,7 @@ def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_tas
 
 
 def test_both_readings_of_a_file_are_kept_apart(tmp_path):
-    """One store, one file, one model: digests of pixels and prepared pictures are those of the reading."""
+    """One store, one file, one model: digests of pixels and prepared images are those of the reading."""
     from ttmbench.model_adapters import tiny_clip
     from ttmbench.scoring.prepare import prepare
 
@@ -67,7 +67,7 @@ def test_both_readings_of_a_file_are_kept_apart(tmp_path):
         for exif in ("apply", "ignore"):
             image = ImageRef("x", lambda: Image.open(file), file, file.read_bytes, exif)
             groups = [Group("g", (image,), ("a", "b"))]
-            kept, pixels = store.pictures(adapter), store.pixels("task")
+            kept, pixels = store.prepared(adapter), store.pixels("task")
             prepared, digest = prepare(adapter, groups, 4, None, Fingerprint(groups, pixels), kept)
             pixels.flush()
             assert digests.setdefault(exif, digest) == digest
@@ -77,7 +77,7 @@ def test_both_readings_of_a_file_are_kept_apart(tmp_path):
 
 def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):
     folder = folder_task()
-    turned(folder / "pictures" / "0_0.png")
+    turned(folder / "images" / "0_0.png")
     found = []
     for exif in ("apply", "ignore", "apply"):
         read_in_folder(folder, exif=exif)

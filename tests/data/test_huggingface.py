@@ -47,7 +47,7 @@ def parquet(folder: Path, split: str, columns: dict, features: dict) -> str:
     return str(folder)
 
 
-def pictures(count: int, mode: str = "RGB") -> list:
+def images(count: int, mode: str = "RGB") -> list:
     return [
         Image.new(mode, (20, 10 + index % 7), (index % 256, 0, 0) + (9,) * (mode == "RGBA")) for index in range(count)
     ]
@@ -75,8 +75,8 @@ def winoground(folder: Path, n: int = 4) -> str:
         "test",
         {
             "id": list(range(n)),
-            "image_0": pictures(n, "RGBA"),
-            "image_1": pictures(n),
+            "image_0": images(n, "RGBA"),
+            "image_1": images(n),
             "caption_0": [f"caption {index}" for index in range(n)],
             "caption_1": [f"other {index}" for index in range(n)],
             "tag": ["Adjective-Noun"] * n,
@@ -123,7 +123,7 @@ def test_colorswap_and_its_splits(tmp_path):
     text, image = datasets.Value("string"), datasets.Image()
     for split, ids in (("train", [0, 1, 2]), ("test", [9, 11])):
         n = len(ids)
-        columns = {"id": ids, "image_1": pictures(n), "image_2": pictures(n)}
+        columns = {"id": ids, "image_1": images(n), "image_2": images(n)}
         columns |= {name: [f"{name} {i}" for i in ids] for name in ("caption_1", "caption_2")}
         columns |= {"image_source": ["midjourney"] * n, "caption_source": ["human"] * n}
         features = {"id": datasets.Value("int64"), "image_1": image, "image_2": image}
@@ -144,7 +144,7 @@ def sugarcrepe(folder: Path, rows: list[tuple[str, str]]) -> str:
     return parquet(
         folder,
         "test",
-        {"image": pictures(len(rows)), "tested_labels": [list(row) for row in rows], "true_label": [0] * len(rows)},
+        {"image": images(len(rows)), "tested_labels": [list(row) for row in rows], "true_label": [0] * len(rows)},
         {
             "image": datasets.Image(),
             "tested_labels": datasets.List(datasets.Value("string")),
@@ -188,7 +188,7 @@ def test_spatial_rows_of_the_mirror(tmp_path):
     path = parquet(
         tmp_path / "copy",
         "VG_QA_two_obj",
-        {"image_options": pictures(rows), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(rows)]},
+        {"image_options": images(rows), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(rows)]},
         {"image_options": datasets.Image(), "caption_options": datasets.List(datasets.Value("string"))},
     )
     (tmp_path / "copy" / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"nobody asked for this split")
@@ -202,7 +202,7 @@ def test_a_column_of_several_images(tmp_path):
     path = parquet(
         tmp_path / "copy",
         "test",
-        {"both": [pictures(2), pictures(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]},
+        {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]},
         {"both": datasets.List(datasets.Image()), "texts": datasets.List(datasets.Value("string"))},
     )
     registry = build_registry()
@@ -219,7 +219,7 @@ def test_a_column_of_several_images(tmp_path):
         load_task_data(registry, TaskFile(wrong, None))
 
 
-def test_reading_a_table_decodes_no_picture_and_a_broken_one_names_its_group(tmp_path):
+def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_path):
     import datasets
     import pyarrow
     from pyarrow import parquet as files
@@ -229,7 +229,7 @@ def test_reading_a_table_decodes_no_picture_and_a_broken_one_names_its_group(tmp
     schema = datasets.Features({**features, **dict.fromkeys(names, datasets.Value("string"))}).arrow_schema
     columns = {
         "id": [7, 8],
-        "image_1": [{"bytes": b"no picture", "path": None}, {"bytes": None, "path": "/etc/hostname"}],
+        "image_1": [{"bytes": b"no image", "path": None}, {"bytes": None, "path": "/etc/hostname"}],
         "image_2": [None, {"bytes": None, "path": None}],
         **{name: ["a", "b"] for name in names},
     }

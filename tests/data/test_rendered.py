@@ -24,8 +24,8 @@ from ttmbench.data.rendered.scenes import (
 
 GROUP_SHAPES = {"color": (2, 2), "spatial": (1, 4), "replace": (1, 2), "place": (2, 2)}
 
-# sha256 of the bytes of the pictures of the first five groups of seed 1000, in order. A change here is a new version of
-# the tasks: published numbers and the shipped weights belong to these pictures.
+# sha256 of the bytes of the images of the first five groups of seed 1000, in order. A change here is a new version of
+# the tasks: published numbers and the shipped weights belong to these images.
 DIGESTS: dict[tuple[str, str], str] = {
     ("color", "clean"): "b7d64bc895bb567c6c33f8b8432ab2e917f2f67df6f46824fe865fb9e1c8d1aa",
     ("color", "light"): "1eb48010a1cb9092ab3dd79a221cdf0334a76f3a266f0c0007182bdc1d2da8e4",
@@ -90,7 +90,7 @@ def holds(relation: str, first: Thing, second: Thing) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "style"), sorted(DIGESTS))
-def test_pictures_have_pinned_bytes(kind: str, style: str) -> None:
+def test_images_have_pinned_bytes(kind: str, style: str) -> None:
     scenes = [scene for group in make_groups(kind, 5, 1000, style) for scene in group.scenes]
     digest = hashlib.sha256(b"".join(pixels(scene) for scene in scenes)).hexdigest()
     assert digest == DIGESTS[kind, style]
@@ -203,17 +203,17 @@ def test_styles_share_their_layouts() -> None:
             assert pixels(one) != pixels(other)
 
 
-def test_a_picture_depends_on_its_scene_only() -> None:
+def test_an_image_depends_on_its_scene_only() -> None:
     scenes = [scene for group in make_groups("color", 5, 1000) for scene in group.scenes]
     forward = [pixels(scene) for scene in scenes]
     np.random.seed(1)
     assert [pixels(scene) for scene in reversed(scenes)] == forward[::-1]
-    picture = render(scenes[0])
-    assert (picture.mode, picture.size) == ("RGB", (SIZE, SIZE))
+    image = render(scenes[0])
+    assert (image.mode, image.size) == ("RGB", (SIZE, SIZE))
 
 
 @pytest.mark.parametrize("kind", ["color", "spatial", "replace"])
-def test_objects_neither_touch_nor_leave_the_picture(kind: str) -> None:
+def test_objects_neither_touch_nor_leave_the_image(kind: str) -> None:
     for group in make_groups(kind, 200, 1000):
         for scene in group.scenes:
             first, second = scene.things

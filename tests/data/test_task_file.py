@@ -245,7 +245,7 @@ def test_folder_source_reads_a_users_own_task(folder_task):
         ('"0_0.png"', '"../../secret.png"', "leaves the folder"),
         ('"0_0.png"', '"/etc/hostname"', "leaves the folder"),
         ('"0_0.png"', "7", "should name an image file, got 7"),
-        ('"image_0"', '"picture"', "has no column 'image_0'"),
+        ('"image_0"', '"image"', "has no column 'image_0'"),
         ('"g1"', '"g0"', "group id g0 is given to several groups"),
         ('"id": "g5"', '"nr": "g5"', "row 5 has no column 'id'"),
     ],
@@ -264,7 +264,7 @@ def test_a_broken_image_names_file_and_group(folder_task):
     from ttmbench.scoring.fingerprint import open_upright
 
     folder = folder_task()
-    (folder / "pictures" / "2_1.png").write_bytes(b"no picture")
+    (folder / "images" / "2_1.png").write_bytes(b"no image")
     registry = build_registry([folder])
     group = load_groups(registry, find_task(registry, "mine"))[2]
     with pytest.raises(DataError, match=r"image 2_1\.png of group g2 cannot be read"):
@@ -292,7 +292,7 @@ def test_loading_tells_where_the_groups_come_from(folder_task):
     registry = build_registry([folder_task()])
     loaded = load_task_data(registry, find_task(registry, "mine"))
     assert loaded.groups == load_groups(registry, find_task(registry, "mine"))
-    assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "pictures"}
+    assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "images"}
 
 
 def test_a_source_may_tell_more_of_what_it_did(tmp_path):

@@ -146,11 +146,11 @@ def mirror(root: Path, which: str, in_a_list: bool) -> Path:
 
     relations = SETS[which][3]
     rows = [(index, relation, pair) for index, pair in enumerate(scenes_of(which)) for relation in relations]
-    pictures = [Image.new("RGB", (6, 4), (index, 60 * relations.index(relation), 0)) for index, relation, _ in rows]
+    images = [Image.new("RGB", (6, 4), (index, 60 * relations.index(relation), 0)) for index, relation, _ in rows]
     feature = datasets.List(datasets.Image()) if in_a_list else datasets.Image()
     table = datasets.Dataset.from_dict(
         {
-            "image_options": [[one] for one in pictures] if in_a_list else pictures,
+            "image_options": [[one] for one in images] if in_a_list else images,
             "caption_options": [options(*pair, relation, relations) for _, relation, pair in rows],
         },
         features=datasets.Features(

@@ -231,12 +231,12 @@ def run_tasks(monkeypatch) -> list[str]:
     return names
 
 
-def change_a_picture(folder):
+def change_an_image(folder):
     from PIL import Image
 
-    path = folder / "pictures" / "2_1.png"
-    with Image.open(path) as picture:
-        changed = picture.copy()
+    path = folder / "images" / "2_1.png"
+    with Image.open(path) as image:
+        changed = image.copy()
     changed.putpixel((3, 4), (1, 2, 3))
     changed.save(path)
 
@@ -247,7 +247,7 @@ def change_a_caption(folder):
 
 
 @pytest.mark.parametrize("kept", ["off", "store"])
-@pytest.mark.parametrize("change", [change_a_picture, change_a_caption])
+@pytest.mark.parametrize("change", [change_an_image, change_a_caption])
 def test_a_task_whose_data_changed_is_run_again(tmp_path, capsys, monkeypatch, folder_task, change, kept):
     folder, path = folder_task(), tmp_path / "x.json"
     store = kept if kept == "off" else str(tmp_path / kept)
@@ -274,7 +274,7 @@ def test_a_task_whose_data_changed_is_run_again(tmp_path, capsys, monkeypatch, f
 def test_numbers_stay_where_the_data_are_out_of_reach(tmp_path, capsys, monkeypatch, folder_task):
     folder, path = folder_task(), tmp_path / "x.json"
     first = evaluate_folder(folder, path)
-    (folder / "pictures").rename(tmp_path / "elsewhere")
+    (folder / "images").rename(tmp_path / "elsewhere")
     names = run_tasks(monkeypatch)
     capsys.readouterr()
     again = evaluate_folder(folder, path)
@@ -289,9 +289,9 @@ def test_a_file_that_was_saved_anew_with_the_same_pixels_is_the_same_data(tmp_pa
 
     folder, path = folder_task(), tmp_path / "x.json"
     evaluate_folder(folder, path)
-    file = folder / "pictures" / "0_0.png"
-    with Image.open(file) as picture:
-        content = picture.copy()
+    file = folder / "images" / "0_0.png"
+    with Image.open(file) as image:
+        content = image.copy()
     before = file.read_bytes()
     content.save(file, compress_level=1)
     assert file.read_bytes() != before

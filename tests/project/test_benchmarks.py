@@ -40,7 +40,7 @@ def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
     report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "5")
     for dtype in ("fp32", "bf16"):
         one = report["runs"][dtype]
-        # 3 and then all 12 groups are selected, of 2 pictures, in 2 epochs each.
+        # 3 and then all 12 groups are selected, of 2 images, in 2 epochs each.
         assert one["trained_images"] == 2 * 2 * (3 + 12)
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e9
     first = [report["runs"][dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]

@@ -1,4 +1,4 @@
-"""The reference results: whole, made by the commands that are stated, and what pages and pictures show of them."""
+"""The reference results: whole, made by the commands that are stated, and what pages and figures show of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scripts(monkeypatch):
     import reference
 
     yield reference
-    for name in {"reference", "reference_pictures", "builtin_study", "builtin_table"} - before:
+    for name in {"reference", "reference_figures", "builtin_study", "builtin_table"} - before:
         sys.modules.pop(name, None)
 
 
@@ -115,7 +115,7 @@ def test_two_commands_give_the_same_numbers():
 # What is shown of them
 
 
-def test_pages_tables_and_pictures_show_the_reference(scripts):
+def test_pages_tables_and_figures_show_the_reference(scripts):
     assert scripts.problems() == []
 
 
@@ -129,11 +129,11 @@ def test_a_number_typed_into_a_page_is_found(copied):
     assert copied.problems() == []
 
 
-def test_another_picture_or_one_that_nobody_noted_is_found(copied):
-    picture = copied.IMAGES / "reference_curves.svg"
-    picture.write_text(picture.read_text(encoding="utf-8") + "<!-- -->", encoding="utf-8")
+def test_another_figure_or_one_that_nobody_noted_is_found(copied):
+    figure = copied.IMAGES / "reference_curves.svg"
+    figure.write_text(figure.read_text(encoding="utf-8") + "<!-- -->", encoding="utf-8")
     assert copied.problems() == [
-        "docs/images/reference_curves.svg is not the picture that was made; "
+        "docs/images/reference_curves.svg is not the figure that was made; "
         "make it again by scripts/docs/reference.py write"
     ]
     known = read(copied.RECORD)
@@ -157,7 +157,7 @@ def test_other_reference_numbers_make_everything_stale_until_it_is_written_again
         copied.ROOT / "README.md"
     ).read_text(encoding="utf-8")
     left = copied.problems()
-    assert len(left) == len(screenshots) and all("page_pictures.py" in one for one in left)
+    assert len(left) == len(screenshots) and all("page_screenshots.py" in one for one in left)
 
 
 def test_a_page_without_its_marks_is_named(copied):

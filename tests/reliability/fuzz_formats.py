@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from ttmbench._util.images import open_picture
+from ttmbench._util.images import open_image
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.archive import unpack
@@ -154,7 +154,7 @@ def task_text(**changes: Any) -> str:
         "version": 1,
         "description": "words",
         "tag": ["one", "two"],
-        "source": {"kind": "folder", "path": "groups.jsonl", "images": "pictures"},
+        "source": {"kind": "folder", "path": "groups.jsonl", "images": "images"},
         "group": {
             "shape": [2, 2],
             "id": "id",
@@ -192,8 +192,8 @@ def jsonl(lines: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
-def picture(rng: random.Random, kind: str = "PNG") -> bytes:
-    """A small picture, of several modes and at times with several frames."""
+def image(rng: random.Random, kind: str = "PNG") -> bytes:
+    """A small image, of several modes and at times with several frames."""
     size = (rng.randrange(1, 24), rng.randrange(1, 24))
     noise = Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1]))
     modes = {"PNG": ("RGB", "L", "P", "RGBA", "1", "I;16"), "JPEG": ("RGB", "L", "CMYK"), "GIF": ("P", "L")}
@@ -214,9 +214,9 @@ def picture(rng: random.Random, kind: str = "PNG") -> bytes:
 def folder_task(folder: Path, **files: bytes) -> Path:
     """A folder task with good parts; ``files`` replaces some of them."""
     rng = random.Random(0)
-    (folder / "pictures").mkdir()
+    (folder / "images").mkdir()
     for index in "01":
-        (folder / "pictures" / f"{index}.png").write_bytes(files.get("picture", picture(random.Random(index))))
+        (folder / "images" / f"{index}.png").write_bytes(files.get("image", image(random.Random(index))))
     (folder / "groups.jsonl").write_bytes(files.get("rows", jsonl(rows(rng))))
     task = folder / "mine.yaml"
     task.write_bytes(files.get("task", task_text().encode()))
@@ -553,7 +553,7 @@ def rows_in(ending: str) -> Callable[[Path, bytes], Outcome]:
     """`ttmbench validate` on a task whose rows lie in such a file."""
 
     def put(folder: Path, content: bytes) -> Outcome:
-        source = {"kind": "folder", "path": f"groups.{ending}", "images": "pictures"}
+        source = {"kind": "folder", "path": f"groups.{ending}", "images": "images"}
         task = folder_task(folder, task=task_text(source=source).encode())
         (folder / f"groups.{ending}").write_bytes(content)
         outcome, text = command("validate", str(task))
@@ -586,21 +586,21 @@ def requoted(content: bytes, rng: random.Random) -> bytes:
     return text.getvalue().encode()
 
 
-# ---- pictures and archives
+# ---- images and archives
 
 
-def put_picture(folder: Path, content: bytes) -> Outcome:
-    """A picture of a folder task: `ttmbench validate`, and the pixels against Pillow's own conversion."""
-    task = folder_task(folder, picture=content)
+def put_image(folder: Path, content: bytes) -> Outcome:
+    """An image of a folder task: `ttmbench validate`, and the pixels against Pillow's own conversion."""
+    task = folder_task(folder, image=content)
     outcome, _ = command("validate", str(task))
-    file = folder / "pictures" / "0.png"
-    seen, image = function(lambda: fingerprint.open_upright(ImageRef("0.png", lambda: open_picture(file)), "g0"))
+    file = folder / "images" / "0.png"
+    seen, image = function(lambda: fingerprint.open_upright(ImageRef("0.png", lambda: open_image(file)), "g0"))
     outcome.tracebacks += seen.tracebacks
     outcome.accepted = seen.accepted
     if image is not None:
         outcome.numbers = (image.size, image.tobytes())
         if image.mode != "RGB" or min(image.size) < 1 or image.width * image.height > 89_000_000:
-            outcome.wrong.append(f"a picture of mode {image.mode} and {image.size} pixels")
+            outcome.wrong.append(f"an image of mode {image.mode} and {image.size} pixels")
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             plain = Image.open(io.BytesIO(content))
@@ -634,7 +634,7 @@ def png_of(width: int, height: int, content: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def picture_changed(content: bytes, rng: random.Random) -> bytes:
+def image_changed(content: bytes, rng: random.Random) -> bytes:
     """Another kind of file, a header that promises too many pixels, a strip, an end that lacks."""
     kind = rng.randrange(5)
     if kind == 0:
@@ -662,7 +662,7 @@ def make_zip(rng: random.Random) -> bytes:
     """A few files in folders."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
-        for name in ("data/rows.json", "data/pictures/a.jpg", "data/pictures/b.jpg"):
+        for name in ("data/rows.json", "data/images/a.jpg", "data/images/b.jpg"):
             file.writestr(name, rng.randbytes(rng.randrange(1, 200)))
     return stream.getvalue()
 
@@ -675,7 +675,7 @@ def make_tar(rng: random.Random) -> bytes:
 def _tar(rng: random.Random, more: list[tarfile.TarInfo]) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=rng.choice(("w", "w:gz", "w:bz2", "w:xz"))) as file:
-        for name in ("data/rows.json", "data/pictures/a.jpg"):
+        for name in ("data/rows.json", "data/images/a.jpg"):
             content = rng.randbytes(rng.randrange(1, 200))
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -910,8 +910,8 @@ def make_parquet(rng: random.Random) -> bytes:
     table = datasets.Dataset.from_dict(
         {
             "id": ["g0", "g1"],
-            "image_0": [{"bytes": picture(random.Random(one)), "path": None} for one in (1, 2)],
-            "image_1": [{"bytes": picture(random.Random(one)), "path": None} for one in (3, 4)],
+            "image_0": [{"bytes": image(random.Random(one)), "path": None} for one in (1, 2)],
+            "image_1": [{"bytes": image(random.Random(one)), "path": None} for one in (3, 4)],
             "caption_0": [f"a red {rng.random()}", "a left dog"],
             "caption_1": [f"a blue {rng.random()}", "a right dog"],
             "kind": ["x", "y"],
@@ -995,10 +995,10 @@ FORMATS = (
     Format("rows JSONL", "validate", lambda rng: jsonl(rows(rng)), rows_in("jsonl"), **_LINES),
     Format("rows JSON", "validate", lambda rng: json.dumps(rows(rng)).encode(), rows_in("json"), **_MEANT),
     Format("rows CSV", "validate", rows_csv, rows_in("csv"), **_CSV),
-    Format("PNG", "validate, open_upright", picture, put_picture, picture_changed, png_repacked),
-    Format("JPEG", "validate, open_upright", lambda rng: picture(rng, "JPEG"), put_picture, picture_changed),
-    Format("WebP", "validate, open_upright", lambda rng: picture(rng, "WEBP"), put_picture, picture_changed),
-    Format("GIF", "validate, open_upright", lambda rng: picture(rng, "GIF"), put_picture, picture_changed),
+    Format("PNG", "validate, open_upright", image, put_image, image_changed, png_repacked),
+    Format("JPEG", "validate, open_upright", lambda rng: image(rng, "JPEG"), put_image, image_changed),
+    Format("WebP", "validate, open_upright", lambda rng: image(rng, "WEBP"), put_image, image_changed),
+    Format("GIF", "validate, open_upright", lambda rng: image(rng, "GIF"), put_image, image_changed),
     Format("zip", "unpack", make_zip, put_archive, zip_changed, repacked),
     Format("tar", "unpack", make_tar, put_archive, tar_changed),
     Format("parquet", "validate", make_parquet, put_parquet, share=0.3),

@@ -43,7 +43,7 @@ Model = Callable[[str, "Order"], Any]
 
 
 class Light:
-    """A plain pair scorer without torch: how bright the picture is, times a number of the caption."""
+    """A plain pair scorer without torch: how bright the image is, times a number of the caption."""
 
     def fingerprint(self) -> Mapping[str, Any]:
         """States that it has no weights, so that its scores are kept."""
@@ -84,7 +84,7 @@ def orders(count: int) -> dict[str, Order]:
 
 
 class Tasks:
-    """Task files of every layout and order over one set of pictures.
+    """Task files of every layout and order over one set of images.
 
     Args:
         folder: where they go.
@@ -94,12 +94,12 @@ class Tasks:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
         self.orders = orders(count)
-        (folder / "pictures").mkdir(parents=True)
+        (folder / "images").mkdir(parents=True)
         for layout, (kind, shape) in LAYOUTS.items():
             groups = make_groups(kind, count, 1)
             for number, group in enumerate(groups):
                 for index, scene in enumerate(group.scenes):
-                    render(scene).save(folder / "pictures" / f"{layout}_{number}_{index}.png")
+                    render(scene).save(folder / "images" / f"{layout}_{number}_{index}.png")
             for order in self.orders.values():
                 self._write(layout, shape, [group.captions for group in groups], order)
 
@@ -116,7 +116,7 @@ class Tasks:
         spec = {
             "task": name,
             "version": 1,
-            "source": {"kind": "folder", "path": f"{name}.jsonl", "images": "pictures"},
+            "source": {"kind": "folder", "path": f"{name}.jsonl", "images": "images"},
             "group": {
                 "shape": list(shape),
                 "n_groups": self.count,
@@ -352,7 +352,7 @@ def same_model(adapter: Any) -> Model:
 
 
 class FeaturesOf:
-    """Stored features of every layout and order: random ones, a picture and a caption each."""
+    """Stored features of every layout and order: random ones, an image and a caption each."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count

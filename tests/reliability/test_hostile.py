@@ -26,7 +26,7 @@ from ttmbench._util.arrays import read_arrays
 from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
 from ttmbench._util.foreign import error_line, foreign_errors
-from ttmbench._util.images import BadPicture, as_rgb, open_picture
+from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.redact import redact, redact_values, scrub
 from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
 from ttmbench.cli import main
@@ -97,9 +97,9 @@ def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
     file.write_text("a: " + "x" * 1_100_000)
     with pytest.raises(Unreadable, match="too large"):
         read_yaml(file)
-    monkeypatch.setenv("TTMBENCH_LIMITS", "picture_pixels=1e6, yaml_bytes=2e6")
-    assert len(read_yaml(file)["a"]) == 1_100_000 and limits.limit("picture_pixels") == 1_000_000
-    for wrong in ("yaml_bytes", "yaml_bytes=x", "nothing=3", "yaml_bytes=0", "picture_pixels=1e12", "yaml_bytes=inf"):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "image_pixels=1e6, yaml_bytes=2e6")
+    assert len(read_yaml(file)["a"]) == 1_100_000 and limits.limit("image_pixels") == 1_000_000
+    for wrong in ("yaml_bytes", "yaml_bytes=x", "nothing=3", "yaml_bytes=0", "image_pixels=1e12", "yaml_bytes=inf"):
         monkeypatch.setenv("TTMBENCH_LIMITS", wrong)
         with pytest.raises(UsageError, match="TTMBENCH_LIMITS"):
             limits.limit("yaml_bytes")
@@ -302,7 +302,7 @@ def test_safetensors_that_are_refused(tmp_path, header, length):
         read_scores(path, SQUARE)
 
 
-# ---- pictures
+# ---- images
 
 
 def png(width: int, height: int, rows: bytes = b"") -> bytes:
@@ -316,8 +316,8 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
 
 def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), **more: object) -> bytes:
     stream = io.BytesIO()
-    picture = Image.frombytes("RGB", size, bytes(range(3 * size[0] * size[1]))).convert(mode)
-    picture.save(stream, kind, **more)
+    image = Image.frombytes("RGB", size, bytes(range(3 * size[0] * size[1]))).convert(mode)
+    image.save(stream, kind, **more)
     return stream.getvalue()
 
 
@@ -337,9 +337,9 @@ def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), **more
         (encoded("JPEG")[:-20], "Truncated|truncated"),
     ],
 )
-def test_pictures_that_are_refused(folder_task, capsys, recwarn, content, message):
+def test_images_that_are_refused(folder_task, capsys, recwarn, content, message):
     folder = folder_task()
-    (folder / "pictures" / "0_0.png").write_bytes(content)
+    (folder / "images" / "0_0.png").write_bytes(content)
     assert main(["validate", str(folder / "mine.yaml")]) == 4
     out = capsys.readouterr().out
     assert re.search(rf"image 0_0\.png of group g0 cannot be read: .*({message})", out), out
@@ -354,23 +354,23 @@ def test_nothing_but_raster_readers_is_ever_asked(monkeypatch):
             Image.OPEN, name, (lambda *_, name=name: asked.append(name), accept if name == "PNG" else None)
         )
     with pytest.raises(Exception, match=r"."):
-        open_picture(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n"))
+        open_image(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n"))
     assert set(asked) <= {"JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"}
 
 
-def test_an_animated_picture_gives_its_first_frame_and_validate_says_so(folder_task, capsys):
+def test_an_animated_image_gives_its_first_frame_and_validate_says_so(folder_task, capsys):
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     for kind in ("GIF", "WEBP", "PNG"):
         stream = io.BytesIO()
         frames[0].save(
             stream, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {})
         )
-        picture = open_picture(io.BytesIO(stream.getvalue()))
-        assert picture.info["animated"] and as_rgb(picture).getpixel((0, 0)) == (255, 0, 0), kind
+        image = open_image(io.BytesIO(stream.getvalue()))
+        assert image.info["animated"] and as_rgb(image).getpixel((0, 0)) == (255, 0, 0), kind
     folder = folder_task()
-    (folder / "pictures" / "0_0.png").write_bytes(stream.getvalue())
+    (folder / "images" / "0_0.png").write_bytes(stream.getvalue())
     assert main(["validate", str(folder / "mine.yaml")]) == 0
-    assert "1 picture is animated: its first frame is taken" in capsys.readouterr().out
+    assert "1 image is animated: its first frame is taken" in capsys.readouterr().out
 
 
 def test_modes_become_the_rgb_that_is_meant():
@@ -381,22 +381,22 @@ def test_modes_become_the_rgb_that_is_meant():
     palette.putpixel((1, 0), 1)
     stream = io.BytesIO()
     palette.save(stream, "PNG", transparency=b"\x00\x80")
-    assert as_rgb(open_picture(io.BytesIO(stream.getvalue()))).tobytes() == bytes([10, 20, 30, 200, 100, 50])
-    assert as_rgb(open_picture(io.BytesIO(encoded("JPEG", "CMYK")))).mode == "RGB"
-    with pytest.raises(BadPicture, match="32-bit numbers"):
+    assert as_rgb(open_image(io.BytesIO(stream.getvalue()))).tobytes() == bytes([10, 20, 30, 200, 100, 50])
+    assert as_rgb(open_image(io.BytesIO(encoded("JPEG", "CMYK")))).mode == "RGB"
+    with pytest.raises(BadImage, match="32-bit numbers"):
         as_rgb(Image.new("F", (2, 2)))
     for orientation, size in ((6, (4, 6)), (0, (6, 4)), (200, (6, 4))):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        assert as_rgb(open_picture(io.BytesIO(encoded("JPEG", exif=exif)))).size == size, orientation
+        assert as_rgb(open_image(io.BytesIO(encoded("JPEG", exif=exif)))).size == size, orientation
 
 
 def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_task, tmp_path, capsys):
     folder = folder_task()
-    (folder / "pictures" / "0_0.png").write_bytes(encoded("JPEG", size=(8, 8)))
+    (folder / "images" / "0_0.png").write_bytes(encoded("JPEG", size=(8, 8)))
     assert main(["validate", str(folder / "mine.yaml")]) == 0
     Image.new("RGB", (9, 9)).save(tmp_path / "outside.png")
-    (folder / "pictures" / "link.png").symlink_to(tmp_path / "outside.png")
+    (folder / "images" / "link.png").symlink_to(tmp_path / "outside.png")
     rows = (folder / "groups.jsonl").read_text()
     for path in (
         "../outside.png",
@@ -426,7 +426,7 @@ def test_captions_and_ids_are_shown_as_they_are_and_do_nothing(folder_task, caps
     rows = [json.loads(line) for line in (folder / "groups.jsonl").read_text().splitlines()]
     rows[0].update(id=f"id {evil}", caption_0=f"a caption {evil}")
     (folder / "groups.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "pictures" / "0_0.png").write_bytes(b"broken")
+    (folder / "images" / "0_0.png").write_bytes(b"broken")
     code = main(["validate", str(folder / "mine.yaml")])
     out, err = capsys.readouterr()
     assert code == 4 and "Traceback" not in err
@@ -752,11 +752,11 @@ def test_a_factory_or_a_target_that_fails(monkeypatch, capsys, error):
     assert "model 'evil' of plugin 'evil' failed: " in message and type(error).__name__ in message
 
 
-def no_picture():
+def no_image():
     raise OSError("gone")
 
 
-GROUP = Group("g0", (ImageRef("a", no_picture), ImageRef("b", no_picture)), ("one", "two"))
+GROUP = Group("g0", (ImageRef("a", no_image), ImageRef("b", no_image)), ("one", "two"))
 
 
 @pytest.mark.parametrize(

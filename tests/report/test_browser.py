@@ -13,7 +13,7 @@ from ttmbench.cli import main
 from ttmbench.report.gather import gather
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.page import Content, to_html
-from ttmbench.report.thumbnails import Pictures
+from ttmbench.report.thumbnails import Thumbnails
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
     ]
     data = {"metrics": ["group_match"], "filters": filters, "tags": ["kind"], "groups": groups}
     one = GroupSet(run, "shapes_color", data)
-    content = Content("Large", gather(reported_runs), [one], {one.pictures_of: Pictures("shapes_color")}, "none", "now")
+    content = Content("Large", gather(reported_runs), [one], {one.images_of: Thumbnails("shapes_color")}, "none", "now")
     path = tmp_path / "large.html"
     path.write_text(to_html(content), encoding="utf-8")
     with opened(path) as page:
@@ -267,7 +267,7 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
         assert took < 1500, f"{took:.0f} ms"
 
 
-def test_linked_pictures_are_shown(chromium, reported_runs, tmp_path):
+def test_linked_images_are_shown(chromium, reported_runs, tmp_path):
     (document,) = (reported_runs / "tiny-clip-seed1").glob("results_*.json")
     target = tmp_path / "links.html"
     assert main(["report", str(document), "-o", str(target), "--images", "links"]) == 0
@@ -293,9 +293,9 @@ def test_answers_in_words_are_shown(opened, reported_runs, tmp_path):
     groups = [["g", ["a cat", "a dog"], ["x.png", "y.png"], [], [rows]]]
     data = {"metrics": ["text_score"], "filters": filters, "tags": [], "groups": groups}
     one = GroupSet(gathered.runs[0], "shapes_color", data)
-    pictures = {one.pictures_of: Pictures("shapes_color", why="names only")}
+    thumbnails = {one.images_of: Thumbnails("shapes_color", why="names only")}
     path = tmp_path / "choice.html"
-    path.write_text(to_html(Content("Choices", gathered, [one], pictures, "none", "now")), encoding="utf-8")
+    path.write_text(to_html(Content("Choices", gathered, [one], thumbnails, "none", "now")), encoding="utf-8")
     with opened(path) as page:
         assert page.locator("#cards .answers li").count() == 2
         assert "(A) <b>it</b>" in page.locator("#cards .answers").inner_text()

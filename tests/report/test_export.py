@@ -229,7 +229,7 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
     assert len({one.task_id for one in entries}) == len(entries) == 10, "no two numbers share a task id"
     (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
     assert (one.dataset_id, one.dataset_revision, one.value) == ("owner/colours", "abc123", 85.375)
-    assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the pictures")
+    assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the images")
     assert "4 seeds, standard deviation 2.46" in one.notes and one.date == began(reference)
     assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
     assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10

@@ -1,4 +1,4 @@
-"""The report page: every number is on it, what is damaged is named, pictures are copied only where that is allowed."""
+"""The report page: every number is on it, what is damaged is named, images are copied only where that is allowed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.making import make_report
 from ttmbench.report.svg import limits, line_chart, ticks
-from ttmbench.report.thumbnails import PictureOptions, copies_allowed, pictures_for
+from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.labels import name_of
 from ttmbench.results.numbers import means_of, numbers_of
 
-NAMES = PictureOptions(images="none")
+NAMES = ThumbnailOptions(images="none")
 
 
 class Page(HTMLParser):
@@ -332,19 +332,19 @@ def test_copies_follow_the_licence(task, allowed):
     assert copies_allowed(spec.license, spec.gated) is allowed
 
 
-def test_pictures_by_licence_and_by_what_is_asked(copied, capsys):
+def test_images_by_licence_and_by_what_is_asked(copied, capsys):
     path, document = document_of(copied, "tiny-clip")
     document["configs"]["shapes_color"]["license"] = "no redistribution"
     document["configs"]["shapes_replace"]["gated"] = True
     path.write_text(json.dumps(document))
     assert main(["report", str(copied)]) == 0
     out = capsys.readouterr().out
-    assert "pictures of shapes_color: names only: its licence is stated as “no redistribution”" in out
-    assert "pictures of shapes_replace: names only: its data are gated" in out
-    assert "pictures of evil_captions: 4 small copies\n" in out
+    assert "images of shapes_color: names only: its licence is stated as “no redistribution”" in out
+    assert "images of shapes_replace: names only: its data are gated" in out
+    assert "images of evil_captions: 4 small copies\n" in out
     assert main(["report", str(copied), "--allow_images", "shapes_color", "--max_images", "10"]) == 0
     out = capsys.readouterr().out
-    assert "pictures of shapes_color: 10 small copies; no more than 10" in out
+    assert "images of shapes_color: 10 small copies; no more than 10" in out
 
 
 def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_task, tmp_path):
@@ -356,11 +356,11 @@ def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_tas
     config = {**run.document["config"], "tasks": [str(file)]}
     other = replace(one, run=replace(run, document={**run.document, "config": config}))
     assert run.document["configs"]["evil_captions"]["license"] == "CC0-1.0"
-    assert "stated as “no copies please”" in pictures_for([other], PictureOptions()).why
-    assert len(pictures_for([other], PictureOptions(allowed=frozenset({"evil_captions"}))).images) == 4
+    assert "stated as “no copies please”" in thumbnails_for([other], ThumbnailOptions()).why
+    assert len(thumbnails_for([other], ThumbnailOptions(allowed=frozenset({"evil_captions"}))).images) == 4
 
 
-def test_groups_that_changed_get_their_pictures_first(reported_runs):
+def test_groups_that_changed_get_their_images_first(reported_runs):
     run = gather(reported_runs).runs[0]
     one = read_groups(run, "shapes_color", run.files["samples"]["shapes_color"])
     at = one.data["metrics"].index("group_match")
@@ -377,24 +377,24 @@ def test_links_lead_to_files(reported_runs, tmp_path, capsys):
     target = tmp_path / "pages" / "page.html"
     assert main(["report", str(path), "-o", str(target), "--images", "links"]) == 0
     page = Page(target.read_text(encoding="utf-8"))
-    images = json.loads(page.blocks["pictures-0"])
+    images = json.loads(page.blocks["thumbnails-0"])
     assert len(images) == 4
     for name, address in images.items():
         assert (target.parent / address).resolve().name == name and (target.parent / address).is_file()
     assert main(["report", str(reported_runs), "-o", str(target), "--images", "links"]) == 0
-    assert "80 pictures could not be linked: they are no files" in capsys.readouterr().out, "they are drawn, not stored"
+    assert "80 images could not be linked: they are no files" in capsys.readouterr().out, "they are drawn, not stored"
 
 
 def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
     elsewhere = replace(run, document={**run.document, "config": {**run.document["config"], "tasks": ["gone.yaml"]}})
-    pictures = pictures_for([replace(one, run=elsewhere)], PictureOptions())
-    assert not pictures.images and "the data are not at hand (unknown task 'evil_captions'" in pictures.why
+    thumbnails = thumbnails_for([replace(one, run=elsewhere)], ThumbnailOptions())
+    assert not thumbnails.images and "the data are not at hand (unknown task 'evil_captions'" in thumbnails.why
     other = json.loads(json.dumps(one.data))
     other["groups"][0][1][0] = "another caption"
-    pictures = pictures_for([replace(one, data=other)], PictureOptions())
-    assert len(pictures.images) == 2 and "1 groups differ from the data at hand" in pictures.why
+    thumbnails = thumbnails_for([replace(one, data=other)], ThumbnailOptions())
+    assert len(thumbnails.images) == 2 and "1 groups differ from the data at hand" in thumbnails.why
 
 
 def test_means_over_datasets_are_numbers_too():
@@ -505,5 +505,5 @@ def test_a_report_loads_nothing_heavy(reported_runs, tmp_path):
 
 
 def test_the_same_folder_gives_the_same_page(reported_runs):
-    pages = [make_report(reported_runs, PictureOptions())[0] for _ in range(2)]
+    pages = [make_report(reported_runs, ThumbnailOptions())[0] for _ in range(2)]
     assert re.sub("Made [^<]*", "", pages[0]) == re.sub("Made [^<]*", "", pages[1])

@@ -194,7 +194,7 @@ def test_a_difference_is_one(reference, registry):
         ({"n-samples": {"shapes_color": {"original": 200, "effective": 8}}}, "8 groups, not 200"),
         ({"n-samples": {"shapes_color": {"original": 300, "effective": 300}}}, "300 groups, not 200"),
         ({"versions": {"shapes_color": 2}}, "task version 2, not 1"),
-        ({"task_hashes": {"shapes_color": "other"}}, "other pictures or captions"),
+        ({"task_hashes": {"shapes_color": "other"}}, "other images or captions"),
         ({"config": {"model": "tiny-clip", "task_args": {"seed": 3}}}, "another source (seed=3)"),
     ],
 )

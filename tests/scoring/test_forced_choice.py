@@ -31,7 +31,7 @@ QUICK = {"limit": 12, "bootstrap_iters": 20}
 
 
 class Chooser:
-    """Answers by a function of prompt and pictures."""
+    """Answers by a function of prompt and images."""
 
     def __init__(self, words, **style):
         self.choice_style, self._words, self.seen = ChoiceStyle(**style), words, []
@@ -45,7 +45,7 @@ class Chooser:
 
 
 def truth_of(task: str, limit: int = 12) -> dict[bytes, str]:
-    """Pixels of each picture -> its caption."""
+    """Pixels of each image -> its caption."""
     registry = build_registry()
     groups = load_groups(registry, find_task(registry, task), limit)
     return {
@@ -59,14 +59,14 @@ def oracle(task: str):
     """Answers every question right, in the words of the options."""
     captions = truth_of(task)
 
-    def words(prompt: str, pictures: list[Image.Image]) -> str:
-        if len(pictures) == 1:
+    def words(prompt: str, images: list[Image.Image]) -> str:
+        if len(images) == 1:
             options = dict(re.findall(r"\(([A-Z])\) (.*?)(?:, or|, (?=\()|\?)", prompt))
             return next(
-                f"({letter})" for letter, caption in options.items() if caption == captions[pictures[0].tobytes()]
+                f"({letter})" for letter, caption in options.items() if caption == captions[images[0].tobytes()]
             )
         wanted = re.search(r"the description (.*?)\? The", prompt).group(1)
-        place = [captions[picture.tobytes()] for picture in pictures].index(wanted)
+        place = [captions[image.tobytes()] for image in images].index(wanted)
         return f"The {('first', 'second')[place]} image better aligns with the description."
 
     return words
@@ -178,7 +178,7 @@ def test_no_number_of_a_forced_choice_stands_among_those_of_scores():
 
 
 def test_one_image_a_group_is_asked_about_captions_only():
-    results = ttmbench.simple_evaluate(Chooser(lambda prompt, pictures: "A"), "shapes_spatial", **QUICK)
+    results = ttmbench.simple_evaluate(Chooser(lambda prompt, images: "A"), "shapes_spatial", **QUICK)
     numbers = results.results["shapes_spatial"]
     assert set(numbers) == {"text_score,choice", "text_score_stderr,choice"}
     assert results["chance"]["shapes_spatial"] == {"text_score": 0.25}
@@ -186,8 +186,8 @@ def test_one_image_a_group_is_asked_about_captions_only():
 
 
 def test_an_answer_that_depends_on_the_place_alone_gains_nothing():
-    def always_first(prompt, pictures):
-        return "(A)" if len(pictures) == 1 else "The first image."
+    def always_first(prompt, images):
+        return "(A)" if len(images) == 1 else "The first image."
 
     settings = {"limit": 150, "bootstrap_iters": 0}
     random_order = ttmbench.simple_evaluate(Chooser(always_first), "shapes_color", **settings).results["shapes_color"]
@@ -215,9 +215,9 @@ def test_an_answer_that_cannot_be_read_is_wrong_and_listed(tmp_path):
     right = oracle("shapes_color")
     count = iter(range(1000))
 
-    def words(prompt, pictures):
+    def words(prompt, images):
         number = next(count)
-        return None if number == 3 else "Neither." if number == 9 else right(prompt, pictures)
+        return None if number == 3 else "Neither." if number == 9 else right(prompt, images)
 
     results = ttmbench.simple_evaluate(
         Chooser(words), "shapes_color", output_path=str(tmp_path / "x.json"), log_samples=True, **QUICK
@@ -240,7 +240,7 @@ def test_two_images_may_be_joined():
     assert (
         joined.size == (90, 40) and joined.getpixel((5, 5)) == (255, 0, 0) and joined.getpixel((60, 39)) == (0, 0, 255)
     )
-    model = Chooser(lambda prompt, pictures: "left" if "Which image" in prompt else "A", side_by_side=True)
+    model = Chooser(lambda prompt, images: "left" if "Which image" in prompt else "A", side_by_side=True)
     results = ttmbench.simple_evaluate(model, "shapes_color", **QUICK)
     assert {count for _, count in model.seen} == {1}
     assert not results["choice"]["shapes_color"]["unread"] and results["choice"]["shapes_color"]["side_by_side"] is True
@@ -311,15 +311,15 @@ def test_scores_are_not_asked_of_a_model_that_chooses():
 # --- the same through a server -------------------------------------------------------------------------------
 
 
-def words_by_digest(prompt: str, pictures: list[bytes]) -> str:
+def words_by_digest(prompt: str, images: list[bytes]) -> str:
     """The option with the larger digest: the same one for the same question, whatever the order."""
     import hashlib
 
     if prompt.startswith("Does"):
         options = dict(re.findall(r"\(([A-Z])\) (.*?)(?:, or|, (?=\()|\?)", prompt))
-        letter = max(options, key=lambda name: hashlib.sha256(options[name].encode() + pictures[0]).digest())
+        letter = max(options, key=lambda name: hashlib.sha256(options[name].encode() + images[0]).digest())
         return f"({letter}) {options[letter]}"
-    place = max(range(len(pictures)), key=lambda index: hashlib.sha256(prompt.encode() + pictures[index]).digest())
+    place = max(range(len(images)), key=lambda index: hashlib.sha256(prompt.encode() + images[index]).digest())
     return f"The {('first', 'second')[place]} image better aligns with the description."
 
 
@@ -351,7 +351,7 @@ def test_forced_choices_through_a_server(chat_server, evaluate):
     assert "logprobs" not in body and body["max_tokens"] == 100
     assert not document["choice"]["shapes_color"]["unread"]
     parts = [len(body["messages"][0]["content"]) for body in chat_server.requests]
-    assert parts.count(3) == 10, "two pictures and a text"
+    assert parts.count(3) == 10, "two images and a text"
     assert document["model_info"]["fingerprint"]["order"] == "random"
 
 

@@ -1,4 +1,4 @@
-"""A task's pictures need not fit in memory: they are open one batch at a time, and kept small and as bytes."""
+"""A task's images need not fit in memory: they are open one batch at a time, and kept small and as bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BATCH = 8
 SIDE = 1024
 
 
-class Pictures:
-    """Pictures of 1024 pixels, counted while they are in memory."""
+class OpenedImages:
+    """OpenedImages of 1024 pixels, counted while they are in memory."""
 
     def __init__(self, monkeypatch) -> None:
         self.alive = self.most = self.opened = 0
@@ -38,11 +38,11 @@ class Pictures:
         self.opened += 1
         return Image.new("RGB", (SIDE, SIDE), (index % 256, index // 256, 7))
 
-    def _count(self, picture: Image.Image) -> Image.Image:
+    def _count(self, image: Image.Image) -> Image.Image:
         self.alive += 1
         self.most = max(self.most, self.alive)
-        weakref.finalize(picture, self._gone)
-        return picture
+        weakref.finalize(image, self._gone)
+        return image
 
     def _gone(self) -> None:
         self.alive -= 1
@@ -59,40 +59,40 @@ class Pictures:
 
 
 @pytest.fixture
-def pictures(monkeypatch) -> Pictures:
-    return Pictures(monkeypatch)
+def opened_images(monkeypatch) -> OpenedImages:
+    return OpenedImages(monkeypatch)
 
 
-def test_preparing_never_holds_more_than_a_batch_of_decoded_pictures(pictures, tiny_siglip):
+def test_preparing_never_holds_more_than_a_batch_of_decoded_images(images, tiny_siglip):
     from ttmbench.model_adapters.hf import load
 
     adapter = load(pretrained=str(tiny_siglip), device="cpu")
-    groups = pictures.groups(10 * BATCH)
+    groups = opened_images.groups(10 * BATCH)
     prepared, fingerprint = prepare(adapter, groups, BATCH)
-    assert pictures.opened == 10 * BATCH and len(fingerprint) == 64
-    assert pictures.most == BATCH and pictures.alive == 0
+    assert opened_images.opened == 10 * BATCH and len(fingerprint) == 64
+    assert opened_images.most == BATCH and opened_images.alive == 0
     pixels = prepared.images["pixel_values"]
     assert str(pixels.dtype) == "torch.uint8" and pixels.shape == (10 * BATCH, 3, 32, 32), (
         "the model's own size, as bytes"
     )
 
 
-def test_preparing_for_augmentation_holds_no_more(pictures, tiny_siglip):
+def test_preparing_for_augmentation_holds_no_more(images, tiny_siglip):
     from ttmbench.model_adapters.hf import load
 
-    prepare(load(pretrained=str(tiny_siglip), device="cpu"), pictures.groups(3 * BATCH), BATCH, enlarge=1.2)
-    assert pictures.most == BATCH and pictures.alive == 0
+    prepare(load(pretrained=str(tiny_siglip), device="cpu"), opened_images.groups(3 * BATCH), BATCH, enlarge=1.2)
+    assert opened_images.most == BATCH and opened_images.alive == 0
 
 
-def test_scoring_pair_by_pair_holds_a_batch_or_two(pictures):
+def test_scoring_pair_by_pair_holds_a_batch_or_two(opened_images):
     class Brightness:
         def score_pairs(self, images, captions):
             return np.array(
                 [image.getpixel((0, 0))[0] + len(text) for image, text in zip(images, captions, strict=True)]
             )
 
-    score_with_pairs(Brightness(), pictures.groups(5 * BATCH), BATCH, all_pairs=False)
-    assert pictures.opened == 5 * BATCH and pictures.most <= 2 * BATCH and pictures.alive <= 1
+    score_with_pairs(Brightness(), opened_images.groups(5 * BATCH), BATCH, all_pairs=False)
+    assert opened_images.opened == 5 * BATCH and opened_images.most <= 2 * BATCH and opened_images.alive <= 1
 
 
 def fingerprint_of(folder: Path) -> str:
@@ -114,14 +114,14 @@ def test_a_changed_dataset_has_another_fingerprint(folder_task):
     folder = folder_task()
     before = fingerprint_of(folder)
     assert fingerprint_of(folder) == before
-    file = folder / "pictures" / "3_1.png"
+    file = folder / "images" / "3_1.png"
     original = file.read_bytes()
-    picture = Image.open(file).convert("RGB")
+    image = Image.open(file).convert("RGB")
     file.write_bytes(b"")
-    picture.save(file, compress_level=0)
+    image.save(file, compress_level=0)
     assert file.read_bytes() != original and fingerprint_of(folder) == before, "pixels count, not bytes"
-    picture.putpixel((0, 0), tuple(value ^ 1 for value in picture.getpixel((0, 0))))
-    picture.save(file)
+    image.putpixel((0, 0), tuple(value ^ 1 for value in image.getpixel((0, 0))))
+    image.save(file)
     assert fingerprint_of(folder) != before
     file.write_bytes(original)
     rows = (folder / "groups.jsonl").read_text(encoding="utf-8").splitlines()

@@ -59,13 +59,13 @@ def test_our_own_reading_differs_from_the_releases_by_one_group(model, right):
         chosen = read_caption_choice(entry[f"response_image_{number}"], [log["caption_1"], log["caption_2"]])
         return chosen == ["A", "B"].index(log["correct_answer"])
 
-    def picture(entry, number):
+    def chosen_image(entry, number):
         chosen = read_image_choice(entry[f"response_caption_{number}"], 2)
         return chosen == ["first", "second"].index(entry[f"log_{number}"]["correct_answer"])
 
     found = [
         sum(is_right(entry, 1) and is_right(entry, 2) for entry in entries)
-        for is_right, entries in ((caption, text), (picture, image))
+        for is_right, entries in ((caption, text), (chosen_image, image))
     ]
     assert tuple(found) == right
 

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class ChatServer:
-    """Answers by a digest of prompt and pictures, so that the same question always has the same answer.
+    """Answers by a digest of prompt and images, so that the same question always has the same answer.
 
     ``fault`` maps the number of a request (from 0) to what goes wrong with it, None for nothing; ``delay`` is how long
     an answer takes; ``before`` is called with the number of the request before it is answered.
@@ -28,7 +28,7 @@ class ChatServer:
         self.delay = 0.0
         self.usage: dict[str, int] | None = {"prompt_tokens": 300, "completion_tokens": 1}
         self.retry_after = "0.3"
-        self.words: Callable[[str, list[bytes]], str] = lambda prompt, pictures: "A"
+        self.words: Callable[[str, list[bytes]], str] = lambda prompt, images: "A"
         self.listed: Callable[[float], list[tuple[str, float]]] = yes_and_no
         self.forget()
         self._start()
@@ -126,8 +126,8 @@ class ChatServer:
         self._send(handler, 200, answer)
 
     def _answer(self, body: dict[str, Any], fault: str | None) -> dict[str, Any]:
-        prompt, pictures = parts_of(body)
-        message: dict[str, Any] = {"role": "assistant", "content": self.words(prompt, pictures), "refusal": None}
+        prompt, images = parts_of(body)
+        message: dict[str, Any] = {"role": "assistant", "content": self.words(prompt, images), "refusal": None}
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
         if fault == "refusal":
             message.update(content=None, refusal="I cannot help with that.")
@@ -158,7 +158,7 @@ def yes_and_no(share: float) -> list[tuple[str, float]]:
 
 
 def parts_of(body: dict[str, Any]) -> tuple[str, list[bytes]]:
-    """The text of a request and the bytes of its pictures."""
+    """The text of a request and the bytes of its images."""
     content = body["messages"][0]["content"]
     text = "".join(part["text"] for part in content if part["type"] == "text")
     urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
@@ -167,5 +167,5 @@ def parts_of(body: dict[str, Any]) -> tuple[str, list[bytes]]:
 
 def question_of(body: dict[str, Any]) -> str:
     """What tells questions apart."""
-    text, pictures = parts_of(body)
-    return text + "".join(hashlib.sha256(picture).hexdigest() for picture in pictures)
+    text, images = parts_of(body)
+    return text + "".join(hashlib.sha256(image).hexdigest() for image in images)

@@ -1,4 +1,4 @@
-"""Small copies of the datasets' repositories: real columns, splits and counts, tiny pictures."""
+"""Small copies of the datasets' repositories: real columns, splits and counts, tiny images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def made_up_commit(repo: str) -> str:
     return hashlib.sha1(f"commit of {repo}".encode()).hexdigest()
 
 
-def picture(seed: int, mode: str = "RGB", side: int = 16) -> bytes:
-    """A picture of two colours: PNG, or JPEG where PNG has no such mode."""
+def draw_image(seed: int, mode: str = "RGB", side: int = 16) -> bytes:
+    """An image of two colours: PNG, or JPEG where PNG has no such mode."""
     from PIL import Image
 
     depth = {"RGB": 3, "RGBA": 4, "CMYK": 4, "L": 1}[mode]
@@ -96,8 +96,8 @@ def colorswap(root: Path) -> None:
         modes = ["RGBA" if index % 50 == 0 else "RGB" for index in range(len(ids))]
         columns = {
             "id": ids,
-            "image_1": [cell(picture(2 * one, mode)) for one, mode in zip(ids, modes, strict=True)],
-            "image_2": [cell(picture(2 * one + 1)) for one in ids],
+            "image_1": [cell(draw_image(2 * one, mode)) for one, mode in zip(ids, modes, strict=True)],
+            "image_2": [cell(draw_image(2 * one + 1)) for one in ids],
             "caption_1": [words(one)[0] for one in ids],
             "caption_2": [words(one)[1] for one in ids],
             "image_source": [("midjourney", "stable_diffusion")[one % 2] for one in ids],
@@ -108,7 +108,7 @@ def colorswap(root: Path) -> None:
 
 
 def winoground(root: Path) -> None:
-    """facebook/winoground: gated, transparent pictures among the others, the old archive and list beside the table."""
+    """facebook/winoground: gated, transparent images among the others, the old archive and list beside the table."""
     import datasets
 
     commit = "b400e173549071916ad1b3d449293bc8d8b4b763"
@@ -119,8 +119,8 @@ def winoground(root: Path) -> None:
     ids = range(400)
     columns = {
         "id": ids,
-        "image_0": [cell(picture(2 * one, "RGBA" if one % 7 == 0 else "RGB"), f"ex_{one}_img_0.png") for one in ids],
-        "image_1": [cell(picture(2 * one + 1), f"ex_{one}_img_1.png") for one in ids],
+        "image_0": [cell(draw_image(2 * one, "RGBA" if one % 7 == 0 else "RGB"), f"ex_{one}_img_0.png") for one in ids],
+        "image_1": [cell(draw_image(2 * one + 1), f"ex_{one}_img_1.png") for one in ids],
         "caption_0": [words(one)[0] for one in ids],
         "caption_1": [words(one)[1] for one in ids],
         "tag": [("Adjective-Noun", "Verb-Intransitive", "Scope, Preposition")[one % 3] for one in ids],
@@ -148,7 +148,7 @@ SPATIAL = {"COCO_QA_one_obj": 2247, "COCO_QA_two_obj": 440, "VG_QA_one_obj": 116
 
 
 def whatsup(root: Path) -> None:
-    """ServiceNow/whatsup_all: nine splits, three of them large and read by no task; grey and CMYK pictures."""
+    """ServiceNow/whatsup_all: nine splits, three of them large and read by no task; grey and CMYK images."""
     import datasets
 
     _, folder = repository(root, "ServiceNow/whatsup_all")
@@ -158,18 +158,18 @@ def whatsup(root: Path) -> None:
         objects = [(f"{THINGS[index % 10]} {index}", "chair") for index in range(103 if split.endswith("A") else 102)]
         if split.endswith("A"):
             objects[7] = ("pillow", "chair")
-        captions, pictures = [], []
+        captions, images = [], []
         for index, (first, second) in enumerate(objects):
             for at, relation in enumerate(relations):
                 order = [relation, *(other for other in relations if other != relation)]
                 captions.append([f"A {first} {one} a {second}" for one in order])
-                pictures.append(cell(picture(1000 * at + index), f"{index}_{at}.jpeg"))
-        columns = {"image_options": pictures, "caption_options": captions}
+                images.append(cell(draw_image(1000 * at + index), f"{index}_{at}.jpeg"))
+        columns = {"image_options": images, "caption_options": captions}
         splits.append(write_table(folder, split, columns, features))
     for split, count in SPATIAL.items():
         modes = ["CMYK" if index % 100 == 3 else "L" if index % 50 == 2 else "RGB" for index in range(count)]
         columns = {
-            "image_options": [cell(picture(index, mode)) for index, mode in enumerate(modes)],
+            "image_options": [cell(draw_image(index, mode)) for index, mode in enumerate(modes)],
             "caption_options": [
                 [f"A photo of a {THINGS[i % 10]} on the {side}" for side in _sides(i)] for i in range(count)
             ],
@@ -213,7 +213,7 @@ def sugarcrepe(root: Path, subset: str) -> None:
     }
     names = features["true_label"]
     columns = {
-        "image": [cell(picture(index), f"{index:012d}.jpg") for index in range(count)],
+        "image": [cell(draw_image(index), f"{index:012d}.jpg") for index in range(count)],
         "tested_labels": labels,
         "true_label": [names.str2int(pair[0]) for pair in labels],
     }
@@ -227,7 +227,7 @@ PATTERNS = [
 
 
 def mmvp(root: Path) -> None:
-    """MMVP/MMVP_VLM: a list of statements and nine folders of thirty pictures, with blanks in names."""
+    """MMVP/MMVP_VLM: a list of statements and nine folders of thirty images, with blanks in names."""
     import csv
 
     _, folder = repository(root, "MMVP/MMVP_VLM", "211372d5357398f914d806d07dc305aea1f257d2")
@@ -239,5 +239,5 @@ def mmvp(root: Path) -> None:
     for number, pattern, _ in rows:
         path = folder / "MLLM_VLM Images" / pattern / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(number, "CMYK" if number == 150 else "RGB"))
+        path.write_bytes(draw_image(number, "CMYK" if number == 150 else "RGB"))
     (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# MMVP-VLM\n", encoding="utf-8")

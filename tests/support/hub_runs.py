@@ -103,7 +103,7 @@ def check_same(online: list[Run], offline: list[Run]) -> None:
 
 
 def check_validated(done: Done, tasks: Sequence[str]) -> None:
-    """Every group and every picture of these tasks is there: counts are real, some pictures CMYK, grey, transparent."""
+    """Every group and every image of these tasks is there: counts are real, some images CMYK, grey, transparent."""
     assert done.code == 0, done.out
     for task in tasks:
         (line,) = [line for line in done.out.splitlines() if line.startswith(f"{task}: ")]

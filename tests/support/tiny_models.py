@@ -292,7 +292,7 @@ TURNS = (
 
 
 def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
-    """A model that is asked about a picture in a chat: llava, llava_onevision, qwen2_vl, ..."""
+    """A model that is asked about an image in a chat: llava, llava_onevision, qwen2_vl, ..."""
     torch.manual_seed(4)
     model, processor, image_token = CHATS[kind]()
     processor.chat_template = None if kind == "paligemma" else TURNS.replace("IMAGE", image_token)
@@ -323,9 +323,9 @@ def _llava():
         image_token_index=words.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-2,
     )
-    pictures = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
     processor = tf.LlavaProcessor(
-        pictures, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
+        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
     )
     return tf.LlavaForConditionalGeneration(config), processor, "<image>\n"
 
@@ -387,13 +387,13 @@ def _qwen(kind: str):
     config = getattr(tf, f"{kind}Config")(
         text_config=text, vision_config={**shared, **vision}, **dict(zip(names, ids, strict=True))
     )
-    pictures = tf.Qwen2VLImageProcessor(
+    images = tf.Qwen2VLImageProcessor(
         patch_size=8, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
     )
     films = getattr(tf, "Qwen3VLVideoProcessor" if kind == "Qwen3VL" else "Qwen2VLVideoProcessor")(
         patch_size=8, merge_size=2
     )
-    processor = getattr(tf, f"{kind}Processor")(pictures, words, films)
+    processor = getattr(tf, f"{kind}Processor")(images, words, films)
     image = "<|vision_start|><|image_pad|><|vision_end|>"
     return getattr(tf, f"{kind}ForConditionalGeneration")(config), processor, image
 
@@ -411,7 +411,7 @@ def _tiled(kind: str):
         image_token_id=words.convert_tokens_to_ids("<image>"),
         scale_factor=2,
     )
-    pictures = getattr(tf, f"{kind}ImageProcessor")(
+    images = getattr(tf, f"{kind}ImageProcessor")(
         size={"longest_edge": 2 * SIDE}, max_image_size={"longest_edge": SIDE}
     )
     if kind == "SmolVLM":
@@ -420,9 +420,9 @@ def _tiled(kind: str):
             max_image_size={"longest_edge": SIDE},
             video_sampling={"fps": 1, "max_frames": 4},
         )
-        processor = tf.SmolVLMProcessor(pictures, words, films, image_seq_len=4)
+        processor = tf.SmolVLMProcessor(images, words, films, image_seq_len=4)
     else:
-        processor = tf.Idefics3Processor(pictures, words, image_seq_len=4)
+        processor = tf.Idefics3Processor(images, words, image_seq_len=4)
     return getattr(tf, f"{kind}ForConditionalGeneration")(config), processor, "<image>"
 
 
@@ -457,9 +457,9 @@ def _paligemma():
     import transformers as tf
 
     words = tokenizer(ends=None, special=("<image>",))
-    pictures = tf.SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
-    pictures.image_seq_length = 16
-    processor = tf.PaliGemmaProcessor(pictures, words)
+    images = tf.SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
+    images.image_seq_length = 16
+    processor = tf.PaliGemmaProcessor(images, words)
     count = len(words)
     config = tf.PaliGemmaConfig(
         vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 32},

@@ -1,4 +1,4 @@
-"""The paper's figures for a model and a task: numbers checked by hand, files written, pictures drawn."""
+"""The paper's figures for a model and a task: numbers checked by hand, files written, figures drawn."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_taus_keep_15_to_30_percent():
 
 
 @pytest.mark.parametrize("name", ["thresholds", "schedules", "supervision", "oracle", "tau", "lr"])
-def test_every_analysis_writes_numbers_and_pictures(name, tmp_path, capsys):
+def test_every_analysis_writes_numbers_and_figures(name, tmp_path, capsys):
     options = SHORT if name in analysis.TRAINS else []
     assert main(["analyze", name, *QUICK, *options, "--seeds", "0,1", "-o", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -96,8 +96,8 @@ def test_every_analysis_writes_numbers_and_pictures(name, tmp_path, capsys):
     assert set(files) == {".json", ".png", ".svg"} and all(str(path) in printed for path in files.values())
     document = json.loads(files[".json"].read_text())
     assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 24)
-    with Image.open(files[".png"]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
+    with Image.open(files[".png"]) as figure:
+        pixels = np.asarray(figure.convert("RGB"))
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
 
@@ -158,7 +158,7 @@ def test_wrong_options_say_so(capsys, tmp_path):
         assert message in capsys.readouterr().err
 
 
-def test_names_from_data_cannot_break_a_picture(tmp_path):
+def test_names_from_data_cannot_break_a_figure(tmp_path):
     document = {
         "analysis": "thresholds",
         "model_name": r"<b>&$\frac$",
@@ -250,6 +250,6 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
     assert "lr = 0.0005 (would be used)" in printed and "diverged with 2 of 2 seeds" in printed
 
 
-def test_a_picture_of_learning_rates_that_all_diverge_is_drawn(tmp_path):
+def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path):
     assert main(["analyze", "lr", *QUICK, *SHORT, "--lrs", "1e6", "-o", str(tmp_path)]) == 0
     assert len(list(tmp_path.rglob("*.png"))) == 1

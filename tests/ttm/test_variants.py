@@ -272,7 +272,7 @@ def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task
     from PIL import Image
 
     folder = folder_task()
-    for index, file in enumerate(sorted((folder / "pictures").glob("*.png"))):
+    for index, file in enumerate(sorted((folder / "images").glob("*.png"))):
         Image.open(file).resize((30 + 20 * (index % 3), 40 - 5 * (index % 2))).save(file)
     run = ttmbench.simple_evaluate(
         "hf",

@@ -1,4 +1,4 @@
-"""Pictures: opened safely and brought to one form; opened when they are taken; and two pictures as one."""
+"""Images: opened safely and brought to one form; opened when they are taken; and two images as one."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class BadPicture(DataError):
-    """A picture that is not read; the message says why and names no file."""
+class BadImage(DataError):
+    """An image that is not read; the message says why and names no file."""
 
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
-KEPT = 4  # decoded pictures that an opener may keep: those of one group, say
+KEPT = 4  # decoded images that an opener may keep: those of one group, say
 
 
-def open_picture(file: Path | io.BytesIO) -> Image:
-    """Opens and decodes a picture and closes its file.
+def open_image(file: Path | io.BytesIO) -> Image:
+    """Opens and decodes an image and closes its file.
 
-    Raster formats alone are tried, none of which starts another program. Of an animated picture the first frame is
+    Raster formats alone are tried, none of which starts another program. Of an animated image the first frame is
     read, and ``info["animated"]`` is set.
 
     Args:
         file: path or bytes.
 
     Returns:
-        The picture as stored, neither turned nor converted.
+        The image as stored, neither turned nor converted.
 
     Raises:
-        BadPicture: it is too large, of another format, or cannot be decoded.
+        BadImage: it is too large, of another format, or cannot be decoded.
     """
     from PIL import Image, UnidentifiedImageError
 
     size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
-    if size > limit("picture_bytes"):
-        raise BadPicture(f"it has {size} bytes, more than {limit('picture_bytes')}; {raised_by('picture_bytes')}")
+    if size > limit("image_bytes"):
+        raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
     with warnings.catch_warnings():
-        # Sizes are checked below; what else Pillow has to say of a damaged picture is no news to who only has it.
+        # Sizes are checked below; what else Pillow has to say of a damaged image is no news to who only has it.
         warnings.simplefilter("ignore")
         try:
-            with Image.open(file, formats=FORMATS) as picture:
-                check_size(picture.size)
-                picture.seek(0)
-                animated = bool(getattr(picture, "is_animated", False))
-                picture.seek(0)
-                picture.load()
+            with Image.open(file, formats=FORMATS) as image:
+                check_size(image.size)
+                image.seek(0)
+                animated = bool(getattr(image, "is_animated", False))
+                image.seek(0)
+                image.load()
         except UnidentifiedImageError:
-            raise BadPicture(f"it is no picture of a known format ({', '.join(FORMATS)})") from None
+            raise BadImage(f"it is no image of a known format ({', '.join(FORMATS)})") from None
         except Image.DecompressionBombError as error:
-            raise BadPicture(f"it is too large: {error}") from None
-    if animated and picture.format != "MPO":  # a photograph with its preview beside it
-        picture.info["animated"] = True
-    return picture
+            raise BadImage(f"it is too large: {error}") from None
+    if animated and image.format != "MPO":  # a photograph with its preview beside it
+        image.info["animated"] = True
+    return image
 
 
 def check_size(size: tuple[int, int]) -> None:
@@ -71,63 +71,63 @@ def check_size(size: tuple[int, int]) -> None:
         size: width and height in pixels.
 
     Raises:
-        BadPicture: no pixels, too many, or a strip.
+        BadImage: no pixels, too many, or a strip.
     """
     width, height = size
     if width < 1 or height < 1:
-        raise BadPicture(f"it has no pixels ({width}x{height})")
-    if width * height > limit("picture_pixels"):
-        raise BadPicture(
-            f"it has {width}x{height} pixels, more than {limit('picture_pixels')}; {raised_by('picture_pixels')}"
+        raise BadImage(f"it has no pixels ({width}x{height})")
+    if width * height > limit("image_pixels"):
+        raise BadImage(
+            f"it has {width}x{height} pixels, more than {limit('image_pixels')}; {raised_by('image_pixels')}"
         )
-    if max(size) > limit("picture_aspect") * min(size):
-        raise BadPicture(
-            f"it is a strip of {width}x{height} pixels: one side is more than {limit('picture_aspect')} times the "
-            f"other; {raised_by('picture_aspect')}"
+    if max(size) > limit("image_aspect") * min(size):
+        raise BadImage(
+            f"it is a strip of {width}x{height} pixels: one side is more than {limit('image_aspect')} times the "
+            f"other; {raised_by('image_aspect')}"
         )
 
 
-def as_rgb(picture: Image, turn: bool = True) -> Image:
-    """A picture turned upright, if that is wanted, and to RGB as models take it.
+def as_rgb(image: Image, turn: bool = True) -> Image:
+    """An image turned upright, if that is wanted, and to RGB as models take it.
 
     Transparency is dropped: the colours below it show. 16-bit grey is divided by 256; CMYK becomes RGB.
 
     Args:
-        picture: as stored.
+        image: as stored.
         turn: whether the orientation that its EXIF data state is followed.
 
     Returns:
-        An RGB picture.
+        An RGB image.
 
     Raises:
-        BadPicture: its pixels are no colours (32-bit numbers).
+        BadImage: its pixels are no colours (32-bit numbers).
     """
     import numpy as np
     from PIL import Image as Pillow
     from PIL import ImageOps
 
-    check_size(picture.size)
-    upright = ImageOps.exif_transpose(picture) if turn else picture
+    check_size(image.size)
+    upright = ImageOps.exif_transpose(image) if turn else image
     if upright.mode.startswith("I;16"):
         values = np.asarray(upright)
         return Pillow.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if upright.mode in ("I", "F"):
-        raise BadPicture(f"its pixels are 32-bit numbers (mode {upright.mode}), which are no colours")
+        raise BadImage(f"its pixels are 32-bit numbers (mode {upright.mode}), which are no colours")
     if upright.mode == "P" and "transparency" in upright.info:
         upright = upright.convert("RGBA")
     return upright.convert("RGB")
 
 
-class LazyPictures(Sequence["Image"]):
-    """A sequence of pictures that are opened when they are taken and not kept here.
+class LazyImages(Sequence["Image"]):
+    """A sequence of images that are opened when they are taken and not kept here.
 
     Args:
-        names: of the pictures, in order.
-        open_picture: name -> picture.
+        names: of the images, in order.
+        open_image: name -> image.
     """
 
-    def __init__(self, names: Sequence[str], open_picture: Callable[[str], Image]) -> None:
-        self._names, self._open = names, open_picture
+    def __init__(self, names: Sequence[str], open_image: Callable[[str], Image]) -> None:
+        self._names, self._open = names, open_image
 
     def __len__(self) -> int:
         return len(self._names)
@@ -135,27 +135,27 @@ class LazyPictures(Sequence["Image"]):
     @overload
     def __getitem__(self, index: int) -> Image: ...
     @overload
-    def __getitem__(self, index: slice) -> LazyPictures: ...
-    def __getitem__(self, index: int | slice) -> Image | LazyPictures:
+    def __getitem__(self, index: slice) -> LazyImages: ...
+    def __getitem__(self, index: int | slice) -> Image | LazyImages:
         if isinstance(index, slice):
-            return LazyPictures(self._names[index], self._open)
+            return LazyImages(self._names[index], self._open)
         return self._open(self._names[index])
 
 
-def side_by_side(pictures: Sequence[Image]) -> Image:
-    """Joins RGB pictures from left to right, scaled to the height of the highest; their proportions stay."""
+def side_by_side(images: Sequence[Image]) -> Image:
+    """Joins RGB images from left to right, scaled to the height of the highest; their proportions stay."""
     from PIL import Image as Pillow
 
-    height = max(picture.height for picture in pictures)
+    height = max(image.height for image in images)
     scaled = [
-        picture
-        if picture.height == height
-        else picture.resize((max(1, round(picture.width * height / picture.height)), height), Pillow.Resampling.BICUBIC)
-        for picture in pictures
+        image
+        if image.height == height
+        else image.resize((max(1, round(image.width * height / image.height)), height), Pillow.Resampling.BICUBIC)
+        for image in images
     ]
-    joined = Pillow.new("RGB", (sum(picture.width for picture in scaled), height))
+    joined = Pillow.new("RGB", (sum(image.width for image in scaled), height))
     left = 0
-    for picture in scaled:
-        joined.paste(picture, (left, 0))
-        left += picture.width
+    for image in scaled:
+        joined.paste(image, (left, 0))
+        left += image.width
     return joined

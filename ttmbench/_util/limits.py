@@ -1,6 +1,6 @@
 """How large, deep or many something from outside may be before it is refused: every such number stands here.
 
-``TTMBENCH_LIMITS`` raises or lowers them for a process, such as ``TTMBENCH_LIMITS=text_bytes=5e9,picture_pixels=1e8``.
+``TTMBENCH_LIMITS`` raises or lowers them for a process, such as ``TTMBENCH_LIMITS=text_bytes=5e9,image_pixels=1e8``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ DEFAULTS: dict[str, int] = {
     "archive_bytes": 256 << 30,  # of all files of an archive together
     "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free
     "archive_free": 64 << 20,
-    "picture_pixels": 89_000_000,  # width times height
-    "picture_bytes": 500_000_000,  # of one encoded picture
-    "picture_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "image_pixels": 89_000_000,  # width times height
+    "image_bytes": 500_000_000,  # of one encoded image
+    "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
     "caption_characters": 100_000,
     "message_characters": 2_000,  # of one line on the terminal or in results
 }
-PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger pictures itself
+PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself
 
 
 def limit(name: str) -> int:
@@ -56,8 +56,8 @@ def limit(name: str) -> int:
             raise UsageError(f"{VARIABLE}: '{part}' is not limit=number") from None
         if key not in DEFAULTS or number < 1:
             raise UsageError(f"{VARIABLE}: '{part}' names no limit above 0; known: {', '.join(DEFAULTS)}")
-        if key == "picture_pixels" and number > PIXELS_AT_MOST:
-            raise UsageError(f"{VARIABLE}: picture_pixels can be at most {PIXELS_AT_MOST}")
+        if key == "image_pixels" and number > PIXELS_AT_MOST:
+            raise UsageError(f"{VARIABLE}: image_pixels can be at most {PIXELS_AT_MOST}")
         if key == name:
             found = number
     return found

@@ -1,4 +1,4 @@
-"""Prepared pictures by the digests of file and preprocessing, up to a size; those not used for longest go first."""
+"""Prepared images by the digests of file and preprocessing, up to a size; those not used for longest go first."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import torch
 from filelock import FileLock, Timeout
 
 from ttmbench.cache.entry import ENDING, Entry
-from ttmbench.cache.location import PICTURES
+from ttmbench.cache.location import PREPARED
 from ttmbench.cache.pixels import reading_digest
 from ttmbench.types import ImageRef
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
 
-_ALONE, _NAMED = "tensor", "tensors."  # a prepared picture is one tensor, or several by name
+_ALONE, _NAMED = "tensor", "tensors."  # a prepared image is one tensor, or several by name
 _DTYPES = {torch.uint8, torch.int32, torch.int64, torch.float32, torch.bool}
 _ROOM = 0.9  # of the limit, after making room
 
 
 class PreparedImageCache:
-    """Prepared pictures of one way of preprocessing; a `ttmbench.scoring.prepare.PreparedPictures`.
+    """Prepared images of one way of preprocessing; a `ttmbench.scoring.prepare.PreparedImages`.
 
     Args:
         folder: of the store.
-        key: sha256 of everything that changes a prepared picture, the decoders included.
-        limit: bytes that all prepared pictures may take.
+        key: sha256 of everything that changes a prepared image, the decoders included.
+        limit: bytes that all prepared images may take.
         read: reads a file of the store.
         write: writes one.
     """
@@ -49,7 +49,7 @@ class PreparedImageCache:
         self._written = 0
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared picture as one row, and the digest of its pixels; None if it is not there."""
+        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
         file = _file(image)
         if file is None:
             return None
@@ -64,10 +64,10 @@ class PreparedImageCache:
         return row, entry.about["pixels"]
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared picture, if it has a file and is made of tensors.
+        """Keeps a prepared image, if it has a file and is made of tensors.
 
         Args:
-            image: the picture.
+            image: the image.
             row: what it was prepared to.
             pixels: digest of its decoded pixels.
         """
@@ -75,37 +75,37 @@ class PreparedImageCache:
         file = _file(image) if arrays else None
         if file is None or arrays is None:
             return
-        about = {"kind": "picture", "key": self._key, "file": file, "pixels": pixels}
+        about = {"kind": "image", "key": self._key, "file": file, "pixels": pixels}
         if self._write(self._path(file), Entry(about, arrays)):
             self._written += 1
 
     def make_room(self) -> None:
-        """Removes the pictures that were used least recently, if all together are over the limit."""
+        """Removes the images that were used least recently, if all together are over the limit."""
         if self._written:
             self._written = 0
             make_room(self._folder, self._limit)
 
     def _path(self, file: str) -> Path:
-        return self._folder / PICTURES / self._key[:32] / file[:2] / f"{file}{ENDING}"
+        return self._folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
 
     def _wrong(self, entry: Entry, file: str) -> str | None:
         about = entry.about
-        if (about.get("kind"), about.get("key"), about.get("file")) != ("picture", self._key, file):
-            return "it is another picture"
+        if (about.get("kind"), about.get("key"), about.get("file")) != ("image", self._key, file):
+            return "it is another image"
         if not entry.arrays or any(values.shape[:1] != (1,) for values in entry.arrays.values()):
             return "it is no single row"
         return None
 
 
 def make_room(folder: Path, limit: int) -> None:
-    """Removes prepared pictures until they take nine tenths of the limit, if they take more than it.
+    """Removes prepared images until they take nine tenths of the limit, if they take more than it.
 
     Args:
         folder: of the store.
         limit: in bytes.
     """
     found: list[tuple[float, int, Path]] = []
-    for path in (folder / PICTURES).glob(f"*/*/*{ENDING}"):
+    for path in (folder / PREPARED).glob(f"*/*/*{ENDING}"):
         with suppress(OSError):
             stat = path.stat()
             found.append((stat.st_mtime, stat.st_size, path))
@@ -134,5 +134,5 @@ def _file(image: ImageRef) -> str | None:
         return None
     try:
         return reading_digest(image).hex()
-    except Exception:  # whatever it is, opening the picture says it properly
+    except Exception:  # whatever it is, opening the image says it properly
         return None

@@ -119,8 +119,8 @@ def score_identity(
     return Identity(_sha256(counted), redact_values(counted))
 
 
-def pictures_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | None:
-    """sha256 of everything that changes a prepared picture: not of the weights, so that checkpoints share pictures.
+def prepared_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | None:
+    """sha256 of everything that changes a prepared image: not of the weights, so that checkpoints share images.
 
     Args:
         adapter: the model; its fingerprint has to state ``preprocessing``.

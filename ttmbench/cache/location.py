@@ -10,9 +10,9 @@ from ttmbench.errors import UsageError
 
 CACHE_VARIABLE = "TTMBENCH_CACHE"
 LIMIT_VARIABLE = "TTMBENCH_PREPARED_LIMIT"
-DEFAULT_LIMIT = "10GB"  # of prepared pictures
+DEFAULT_LIMIT = "10GB"  # of prepared images
 OFF = "off"
-SCORES, PIXELS, PICTURES = "scores", "pixels", "pictures"
+SCORES, PIXELS, PREPARED = "scores", "pixels", "prepared"
 
 
 def store_folder(given: str | Path | None) -> Path | None:
@@ -35,8 +35,8 @@ def store_folder(given: str | Path | None) -> Path | None:
     return user_cache_path("ttmbench", appauthor=False) / "store"
 
 
-def pictures_limit() -> int:
-    """Bytes that prepared pictures may take, by TTMBENCH_PREPARED_LIMIT; 0 keeps none."""
+def prepared_limit() -> int:
+    """Bytes that prepared images may take, by TTMBENCH_PREPARED_LIMIT; 0 keeps none."""
     return parse_size(os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT, LIMIT_VARIABLE)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ttmbench.cache.entry import DamagedError, read_entry
-from ttmbench.cache.location import PICTURES, PIXELS, SCORES
+from ttmbench.cache.location import PIXELS, PREPARED, SCORES
 from ttmbench.errors import TtmbenchError
 
 DAY = 24 * 60 * 60
@@ -26,8 +26,8 @@ KINDS = {  # kind of file -> where such files lie and what they are called, as a
     SCORES: rf"{SCORES}/{_KEY}/{_SHA}\.safetensors",
     "blocks": rf"{SCORES}/{_KEY}/{_SHA}\.blocks/(?P<side>[a-z]+)-(?P<block>\d{{6}})\.safetensors",
     PIXELS: rf"{PIXELS}/(?P<task>[A-Za-z0-9_-]+)-(?P<key>[0-9a-f]{{16}})\.safetensors",
-    PICTURES: rf"{PICTURES}/{_KEY}/[0-9a-f]{{2}}/{_SHA}\.safetensors",
-    TEMPORARY: rf"(?:{SCORES}|{PIXELS}|{PICTURES})/(?:[0-9a-f./]+(?:blocks/)?)?\.[A-Za-z0-9_.-]+\.tmp",
+    PREPARED: rf"{PREPARED}/{_KEY}/[0-9a-f]{{2}}/{_SHA}\.safetensors",
+    TEMPORARY: rf"(?:{SCORES}|{PIXELS}|{PREPARED})/(?:[0-9a-f./]+(?:blocks/)?)?\.[A-Za-z0-9_.-]+\.tmp",
 }
 
 
@@ -36,11 +36,11 @@ class Item:
     """Files of the store that belong together.
 
     Attributes:
-        kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``pictures`` (prepared ones),
+        kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``prepared`` (images),
             ``temporary`` (left behind by a run that was killed while it wrote).
         name: beginning of the key.
         model: whose scores; empty for the others.
-        task: whose scores or pictures; empty where it is not known.
+        task: whose scores or images; empty where it is not known.
         task_version: of the task; None where it is not known.
         n_groups: of the scores; None for the others.
         bytes: of all files.
@@ -70,7 +70,7 @@ class Damage:
 
 
 def list_items(folder: Path) -> list[Item]:
-    """Everything in the store by kind, task and model, pictures and blocks together; nothing if there is no folder.
+    """Everything in the store by kind, task and model, images and blocks together; nothing if there is no folder.
 
     Raises:
         TtmbenchError: the folder cannot be read.
@@ -143,11 +143,11 @@ def prune(
 
 
 def together(items: Iterable[Item]) -> list[Item]:
-    """Single files as a person counts them: pictures of one preprocessing, and blocks of one run, are one thing."""
+    """Single files as a person counts them: images of one preprocessing, and blocks of one run, are one thing."""
     found: dict[tuple[str, ...], Item] = {}
     for item in items:
         group = (item.kind, str(item.files[0]))
-        if item.kind == PICTURES:
+        if item.kind == PREPARED:
             group = (item.kind, item.name)
         elif item.kind == "blocks":
             group = (item.kind, str(item.files[0].parent))
@@ -172,7 +172,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
         raise TtmbenchError(f"{error.filename} cannot be read: {error.strerror or error}") from None
 
     old = time.time() - _LEFT_BEHIND
-    for kind in (SCORES, PIXELS, PICTURES):
+    for kind in (SCORES, PIXELS, PREPARED):
         if not (folder / kind).is_dir():
             continue
         for place, _, names in os.walk(folder / kind, onerror=cannot):
@@ -186,10 +186,10 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
 
 
 def _described(kind: str, path: Path, match: Mapping[str, str], thorough: bool = False) -> Item:
-    """One file with what its header says; of pictures, which are many and large, only if ``thorough``."""
+    """One file with what its header says; of images, which are many and large, only if ``thorough``."""
     about: dict[str, Any] = {}
     damaged: str | None = None
-    if thorough or kind not in (PICTURES, TEMPORARY):
+    if thorough or kind not in (PREPARED, TEMPORARY):
         about, damaged = _read(kind, match, path)
     try:
         stat = path.stat()
@@ -226,7 +226,7 @@ def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, An
     said |= {"side": about.get("side"), "block": f"{about.get('block', '')!s:0>6}"}
     if kind == PIXELS:
         said = {"key": match["key"], "task": match["task"]}
-    singular = {SCORES: "scores", "blocks": "block", PICTURES: "picture", PIXELS: "pixels"}[kind]
+    singular = {SCORES: "scores", "blocks": "block", PREPARED: "image", PIXELS: "pixels"}[kind]
     right = about.get("kind") == singular and all(said[name] == value for name, value in match.items())
     return about, None if right else "it belongs to another place"
 
@@ -243,7 +243,7 @@ def _beyond(items: Sequence[Item], room: int) -> list[Item]:
 
 def _drop_empty(folder: Path) -> None:
     """Removes the store's folders that are empty by now, from the bottom up."""
-    for kind in (SCORES, PIXELS, PICTURES):
+    for kind in (SCORES, PIXELS, PREPARED):
         for place, _, _ in os.walk(folder / kind, topdown=False):
             with suppress(OSError):
                 Path(place).rmdir()

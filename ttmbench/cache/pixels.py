@@ -1,4 +1,4 @@
-"""Digests of decoded pictures by the digests of their files, so that data are recognised without decoding them."""
+"""Digests of decoded images by the digests of their files, so that data are recognised without decoding them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SIZE = 32  # bytes of a sha256
 
 
 class PixelDigestCache:
-    """The pictures of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
+    """The images of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
 
     A digest counts for the very version of the decoders with which it was made.
 
     Args:
         folder: of the store.
-        task: name of the task; pictures of one task lie in one file.
+        task: name of the task; images of one task lie in one file.
         read: reads a file of the store.
         write: writes one.
     """
@@ -48,24 +48,24 @@ class PixelDigestCache:
         self._grown = False
 
     def get(self, image: ImageRef) -> str | None:
-        """The digest of a picture whose file was decoded before; None if that is not known or it has no file."""
+        """The digest of an image whose file was decoded before; None if that is not known or it has no file."""
         file = self._file(image)
-        found = None if file is None else self._pictures.get(file)
+        found = None if file is None else self._images.get(file)
         return None if found is None else found.hex()
 
     def put(self, image: ImageRef, digest: str) -> None:
-        """Keeps the digest of a picture that was decoded."""
+        """Keeps the digest of an image that was decoded."""
         file = self._file(image)
-        if file is not None and file not in self._pictures:
-            self._pictures[file] = bytes.fromhex(digest)
+        if file is not None and file not in self._images:
+            self._images[file] = bytes.fromhex(digest)
             self._grown = True
 
     @cached_property
-    def _pictures(self) -> dict[bytes, bytes]:
+    def _images(self) -> dict[bytes, bytes]:
         return self._load()
 
     def _file(self, image: ImageRef) -> bytes | None:
-        """What a picture is kept by; None if it has no file or that cannot be read, which opening it says properly."""
+        """What an image is kept by; None if it has no file or that cannot be read, which opening it says properly."""
         if image.read is not None and image.name not in self._files:
             with suppress(OSError, TtmbenchError):
                 self._files[image.name] = reading_digest(image)
@@ -74,20 +74,20 @@ class PixelDigestCache:
     def flush(self) -> None:
         """Writes what is new."""
         if self._grown:
-            known = {**self._load(), **self._pictures}  # another run may have written meanwhile
+            known = {**self._load(), **self._images}  # another run may have written meanwhile
             table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
             about = {"kind": "pixels", "decoder": self._decoder}
-            self._write(self._path, Entry(about, {"pictures": table.reshape(-1, 2 * _SIZE)}))
+            self._write(self._path, Entry(about, {"images": table.reshape(-1, 2 * _SIZE)}))
             self._grown = False
 
     def _load(self) -> dict[bytes, bytes]:
         entry = self._read(self._path, self._wrong)
         if entry is None:
             return {}
-        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays["pictures"]}
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays["images"]}
 
     def _wrong(self, entry: Entry) -> str | None:
-        table = entry.arrays.get("pictures")
+        table = entry.arrays.get("images")
         if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
             return "it belongs to another decoder"
         if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
@@ -96,17 +96,17 @@ class PixelDigestCache:
 
 
 def reading_digest(image: ImageRef) -> bytes:
-    """sha256 of a picture's file and of how it is read: what its pixels depend on beside the decoders.
+    """sha256 of an image's file and of how it is read: what its pixels depend on beside the decoders.
 
     Args:
         image: with bytes to read.
 
     Returns:
-        The digest; that of the bytes alone for a picture that is turned upright.
+        The digest; that of the bytes alone for an image that is turned upright.
 
     Raises:
         OSError: the file cannot be read.
     """
-    assert image.read is not None, "asked for pictures that have bytes"
+    assert image.read is not None, "asked for images that have bytes"
     digest = hashlib.sha256(image.read()).digest()
     return digest if image.exif == "apply" else hashlib.sha256(b"exif ignored:" + digest).digest()

@@ -15,8 +15,8 @@ import numpy as np
 from ttmbench._util.console import warn
 from ttmbench.cache.entry import ENDING, DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.images import PreparedImageCache
-from ttmbench.cache.key import Identity, model_statement, pictures_key, score_identity, why_not_kept
-from ttmbench.cache.location import SCORES, pictures_limit, store_folder
+from ttmbench.cache.key import Identity, model_statement, prepared_key, score_identity, why_not_kept
+from ttmbench.cache.location import SCORES, prepared_limit, store_folder
 from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
@@ -70,13 +70,13 @@ class ScoreStore:
         return Slot(self, identity, self.folder / SCORES / identity.key[:32])
 
     def pixels(self, task: str) -> PixelDigestCache:
-        """Digests of the pictures of a task."""
+        """Digests of the images of a task."""
         return PixelDigestCache(self.folder, task, self.read, self.write)
 
-    def pictures(self, adapter: Any) -> PreparedImageCache | None:
-        """Prepared pictures of this model's preprocessing; None if it does not state it, or none are to be kept."""
-        limit = pictures_limit()
-        key = pictures_key(adapter, self._exact) if limit else None
+    def prepared(self, adapter: Any) -> PreparedImageCache | None:
+        """Prepared images of this model's preprocessing; None if it does not state it, or none are to be kept."""
+        limit = prepared_limit()
+        key = prepared_key(adapter, self._exact) if limit else None
         return None if key is None else PreparedImageCache(self.folder, key, limit, self.read, self.write)
 
     def say(self, what: str, message: str) -> None:

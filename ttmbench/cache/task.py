@@ -27,7 +27,7 @@ class TaskStore:
 
     Attributes:
         data: fingerprint of the data.
-        pictures: where prepared pictures are kept, if anywhere.
+        prepared: where prepared images are kept, if anywhere.
         kept: scores of an earlier run, once they were looked up and found.
     """
 
@@ -46,7 +46,7 @@ class TaskStore:
         self._blind = isinstance(adapter, Blind)
         self._place: CacheEntry | None = None
         self.data = Fingerprint(groups, self._pixels)
-        self.pictures = None if store is None else store.pictures(adapter)
+        self.prepared = None if store is None else store.prepared(adapter)
         self.kept: CachedScores | None = None
 
     @property
@@ -87,8 +87,8 @@ class TaskStore:
         """
         if self._pixels is not None:
             self._pixels.flush()
-        if self.pictures is not None:
-            self.pictures.make_room()
+        if self.prepared is not None:
+            self.prepared.make_room()
         if self._place is None or self._slot is None:
             return None
         store, about = self._slot.store, self._slot.identity.about

@@ -1,4 +1,4 @@
-"""``ttmbench analyze``: the paper's figures for any model and task, as JSON and as pictures."""
+"""``ttmbench analyze``: the paper's figures for any model and task, as JSON and as figures."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def analyze(options: argparse.Namespace) -> int:
-    """Analyses every task that the options name, writes a JSON document and a picture of each, and prints them."""
+    """Analyses every task that the options name, writes a JSON document and a figure of each, and prints them."""
     settings = settings_of(options) | {"ttm": True}
     settings.setdefault("output_path", DEFAULT_OUTPUT)
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
-        raise UsageError("analyze writes a JSON file and pictures of each task, so --output_path is a folder")
+        raise UsageError("analyze writes a JSON file and figures of each task, so --output_path is a folder")
     from ttmbench.evaluator.analyze import analyze_tasks
     from ttmbench.report.analysis_files import write_analysis
     from ttmbench.ttm.analysis import ALPHA, ANALYSES

@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--use_cache", metavar="DIR", help="the store (default: TTMBENCH_CACHE, else a cache)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
-    prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, pictures, temporary")
+    prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, prepared, temporary")
     prune.add_argument("--task", metavar="GLOB", help="scores of these tasks")
     prune.add_argument("--model", metavar="GLOB", help="scores of these models")
     prune.add_argument("--older_than", metavar="DAYS", type=float, help="not used for so many days")

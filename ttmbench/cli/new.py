@@ -22,7 +22,7 @@ def new(options: argparse.Namespace) -> int:
     """Writes the folder and says what to do next."""
     folder = Path(options.output_path or options.name)
     commands = new_task(options.name, folder)
-    say(f"{folder}: a task of three drawn groups. Put your pictures into {folder / 'images'}, write a line for each")
+    say(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
     say(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
     for command in commands:
         say(f"  {command}")

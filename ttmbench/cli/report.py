@@ -10,7 +10,7 @@ from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
-from ttmbench.report.thumbnails import PictureOptions
+from ttmbench.report.thumbnails import ThumbnailOptions
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="small copies where the licence allows them, links to the files, or names alone",
     )
     parser.add_argument(
-        "--allow_images", metavar="A,B", type=names, help="tasks whose pictures may be copied: you know that they may"
+        "--allow_images", metavar="A,B", type=names, help="tasks whose images may be copied: you know that they may"
     )
     parser.add_argument("--max_images", metavar="N", type=count, default=2000, help="copies a task at most")
     parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
@@ -44,7 +44,7 @@ def report(options: argparse.Namespace) -> int:
     target = Path(options.output_path) if options.output_path else folder / "report.html"
     if target.suffix not in (".html", ".htm"):
         raise UsageError(f"--output_path {target} is no name of a page; it should end with .html")
-    pictures = PictureOptions(
+    thumbnails = ThumbnailOptions(
         images=options.images,
         allowed=frozenset(options.allow_images or ()),
         most=options.max_images,
@@ -52,7 +52,7 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
         page_folder=target.parent,
     )
-    page, gathered, found = make_report(place, pictures, options.title)
+    page, gathered, found = make_report(place, thumbnails, options.title)
     for name, why in gathered.skipped.items():
         warn(f"left out: {name}: {why}")
     try:
@@ -62,7 +62,7 @@ def report(options: argparse.Namespace) -> int:
     write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
     say(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for one in found:
-        say(f"pictures of {one.task}: {one.why}")
+        say(f"images of {one.task}: {one.why}")
     if options.figures:
         from ttmbench.report.figures import save_figures
 

@@ -82,9 +82,9 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     animated: set[str] = set()
     report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
     if animated:
-        what = "1 picture is animated: its first frame is taken"
+        what = "1 image is animated: its first frame is taken"
         report.notes.append(
-            what if len(animated) == 1 else f"{len(animated)} pictures are animated: first frames are taken"
+            what if len(animated) == 1 else f"{len(animated)} images are animated: first frames are taken"
         )
     if report.problems:
         count = f"{len(report.problems)} problems: " if len(report.problems) > 1 else ""
@@ -92,19 +92,19 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
         raise DataError(f"{count}{'; '.join(report.problems[:SHOWN])}{more} (from {_source(loaded.source)})")
     notes = "".join(f", {note}" for note in report.notes)
     return (
-        f"{len(loaded.groups)} groups, all images decode{notes}; {report.images} pictures from "
+        f"{len(loaded.groups)} groups, all images decode{notes}; {report.images} images from "
         f"{_source(loaded.source)}; first: {_shown(loaded.groups)}"
     )
 
 
 def _digest(image: ImageRef, group_id: str, animated: set[str]) -> str:
-    """Digest of a picture as a model sees it: upright, RGB. Names of animated ones are taken down."""
+    """Digest of an image as a model sees it: upright, RGB. Names of animated ones are taken down."""
     from ttmbench.scoring.fingerprint import open_upright  # with torch, which no `--help` should wait for
 
-    picture = open_upright(image, group_id)
-    if picture.info.get("animated"):
+    opened = open_upright(image, group_id)
+    if opened.info.get("animated"):
         animated.add(image.name)
-    return hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
+    return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
 
 
 def _source(source: dict[str, Any]) -> str:

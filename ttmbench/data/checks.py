@@ -73,10 +73,10 @@ def _check_texts(spec: TaskSpec, group: Group) -> None:
 
 @dataclass
 class DataReport:
-    """What a look at every group and picture found.
+    """What a look at every group and image found.
 
     Attributes:
-        images: number of distinct pictures, by name.
+        images: number of distinct images, by name.
         problems: what makes numbers wrong or impossible; each names its group.
         notes: what a reader should know.
     """
@@ -87,12 +87,12 @@ class DataReport:
 
 
 def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
-    """Decodes every picture and looks for what can only tie or counts twice.
+    """Decodes every image and looks for what can only tie or counts twice.
 
     Args:
         spec: the task.
         groups: as its source gave them, of the right number and shape.
-        digest_of: (picture, group id) -> digest of its decoded content.
+        digest_of: (image, group id) -> digest of its decoded content.
 
     Returns:
         What was found, every group looked at.
@@ -126,7 +126,7 @@ def _ties(group: Group, content: Sequence[str | None]) -> list[str]:
         found.append(f"group {group.group_id} has the same caption twice, so it can only tie")
     known = [one for one in content if one is not None]
     if len(set(known)) < len(known):
-        found.append(f"group {group.group_id} has the same picture twice, so it can only tie")
+        found.append(f"group {group.group_id} has the same image twice, so it can only tie")
     return found
 
 
@@ -134,7 +134,7 @@ def _notes(spec: TaskSpec, groups: Sequence[Group], digests: Mapping[str, str | 
     notes = []
     known = [one for one in digests.values() if one is not None]
     if len(set(known)) < len(known):
-        notes.append(f"{len(known) - len(set(known))} pictures have the content of another one")
+        notes.append(f"{len(known) - len(set(known))} images have the content of another one")
     if spec.is_global:
         every = [caption for group in groups for caption in group.captions]
         repeated = len(every) - len(set(every))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
-from ttmbench._util.images import open_picture
+from ttmbench._util.images import open_image
 from ttmbench._util.validation import describe
 from ttmbench.data.checks import check_groups
 from ttmbench.data.rows import ImageCell, Row, groups_from_rows
@@ -274,7 +274,7 @@ def _reference(image: Any, name: str, what: str) -> ImageRef:
         path = Path(image)
         if not path.is_file():
             raise DataError(f"{what} is no file")
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes)
+        return ImageRef(name, partial(open_image, path), path, path.read_bytes)
     raise DataError(
         f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"
     )

@@ -16,23 +16,23 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TEMPLATE = """\
 task: "{name}"  # the name; equal to the name of this file
 version: 1                     # raise it whenever the numbers of the task can change
-description: Two pictures and two captions that exchange their colours.
+description: Two images and two captions that exchange their colours.
 # reference: https://...       # the paper or page
-license: CC0-1.0               # of the pictures and captions
+license: CC0-1.0               # of the images and captions
 tag: [mine, group_2x2]         # --tasks selects by these too
 source:
-  kind: folder                 # rows in a file beside pictures; other kinds are in docs/add-a-task.md
+  kind: folder                 # rows in a file beside images; other kinds are in docs/add-a-task.md
   path: groups.jsonl           # one group a line; .json and .csv work too
-  images: images               # folder that the names of pictures start from
+  images: images               # folder that the names of images start from
 group:
-  shape: [2, 2]                # pictures and captions in each group; [1, 2] is one picture and two captions
+  shape: [2, 2]                # images and captions in each group; [1, 2] is one image and two captions
   n_groups: {count}                  # how many groups there are: data of another size is an error
   id: id                       # column with the group's id
-  images: [image_0, image_1]   # columns with the names of pictures
-  captions: [caption_0, caption_1]  # columns with captions: the first is true for the first picture, and so on
+  images: [image_0, image_1]   # columns with the names of images
+  captions: [caption_0, caption_1]  # columns with captions: the first is true for the first image, and so on
   # tags: [kind]               # further columns to keep with each group
 metrics: [text_score, image_score, group_score, group_match, individual_match]
-# `ttmbench ls metrics` has them all; groups of one picture have no image_score
+# `ttmbench ls metrics` has them all; groups of one image have no image_score
 """
 
 
@@ -76,7 +76,7 @@ def new_task(name: str, folder: Path) -> list[str]:
 
 
 def _write(name: str, folder: Path) -> None:
-    """Task file, groups and pictures."""
+    """Task file, groups and images."""
     from ttmbench.data.rendered.scenes import make_groups, render
 
     (folder / "images").mkdir(parents=True)
@@ -85,8 +85,8 @@ def _write(name: str, folder: Path) -> None:
     for number, group in enumerate(make_groups("color", EXAMPLES, seed=0), start=1):
         row: dict[str, str] = {"id": f"g{number}"}
         for side, (scene, caption) in enumerate(zip(group.scenes, group.captions, strict=True)):
-            picture = f"g{number}_{side}.png"
-            render(scene).save(folder / "images" / picture)
-            row |= {f"image_{side}": picture, f"caption_{side}": caption}
+            image = f"g{number}_{side}.png"
+            render(scene).save(folder / "images" / image)
+            row |= {f"image_{side}": image, f"caption_{side}": caption}
         lines.append(json.dumps(row) + "\n")
     (folder / "groups.jsonl").write_text("".join(lines), encoding="utf-8")

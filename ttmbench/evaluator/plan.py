@@ -22,7 +22,7 @@ Folders = Mapping[tuple[str, int], Path]
 
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
-dual encoder or a model that is adapted; or pictures are opened as their pairs come."""
+dual encoder or a model that is adapted; or images are opened as their pairs come."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TaskPlan:
         needs_inputs: whether prepared inputs are wanted even if the scores are there: for the test-time stage.
         prior: where log P(t) comes from; None if it is not taken off.
         enlarge: also keep the images so many times as large, for augmentation.
-        blind: whether the model never sees a picture.
+        blind: whether the model never sees an image.
     """
 
     task: TaskFile

@@ -30,7 +30,7 @@ from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
-DECODED = 64  # pictures held decoded at a time, while they are prepared
+DECODED = 64  # images held decoded at a time, while they are prepared
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     stage: PreparedTask | None = None
     if store.kept is None:
         with phase("prepare"):
-            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, store.data, store.pictures)
+            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, store.data, store.prepared)
         data.laps("prepare")
         stage = _stage(plan, context, prepared)
     if prepare_first:
@@ -178,7 +178,7 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
 
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """Pair by pair, each picture opened when its pairs come; log P(t) is taken off if the model has one."""
+    """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
     store, adapter, at_once = data.store, context.adapter, context.batch_sizer
     _look_up(data)
     with phase("score"):
@@ -188,7 +188,7 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
             return _Raw(score_with_pairs(adapter, data.groups, at_once, plan.all_pairs, store.data, store.blocks)[0])
         prior = plan.prior
         every = plan.all_pairs or (prior is not None and prior.prior == "test_images")
-        table, _ = score_streaming(adapter, data.groups, at_once, every, store.data, store.pictures, store.blocks)
+        table, _ = score_streaming(adapter, data.groups, at_once, every, store.data, store.prepared, store.blocks)
         if prior is None:
             return _Raw(table.scores(plan.all_pairs))
         parts = likelihoods(prior, data.groups, table, plan.all_pairs)
@@ -233,13 +233,13 @@ def _stored(adapter: StoredFeatures, config: RunConfig, spec: TaskSpec) -> tuple
 def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
     """Groups of which only the features are at hand: they go by number."""
 
-    def no_picture() -> Any:
-        raise DataError("the model reads stored features; there is no picture to open")
+    def no_image() -> Any:
+        raise DataError("the model reads stored features; there is no image to open")
 
     return [
         Group(
             group_id=str(group),
-            images=tuple(ImageRef(f"{group}/image {index}", no_picture) for index in range(shape.images)),
+            images=tuple(ImageRef(f"{group}/image {index}", no_image) for index in range(shape.images)),
             captions=tuple(f"{group}/caption {index}" for index in range(shape.captions)),
         )
         for group in range(count)
@@ -256,7 +256,7 @@ def data_fingerprint(
 ) -> str:
     """The fingerprint that `score_task` would find of the data as they are now, without a model at work.
 
-    Pictures whose files were decoded before are recognised by the store, if there is one.
+    Images whose files were decoded before are recognised by the store, if there is one.
 
     Args:
         registry: sources.
@@ -264,7 +264,7 @@ def data_fingerprint(
         adapter: the model; stored features are its data.
         task: the task.
         samples: ids of the groups to use; None for all.
-        run_store: where digests of pictures are kept.
+        run_store: where digests of images are kept.
 
     Returns:
         sha256, hexadecimal.

@@ -1,4 +1,4 @@
-"""The files of an analysis: its document, and its picture as PNG and SVG."""
+"""The files of an analysis: its document, and its figure as PNG and SVG."""
 
 from __future__ import annotations
 

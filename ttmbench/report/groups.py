@@ -34,12 +34,12 @@ class GroupSet:
     data: dict[str, Any]
 
     @property
-    def pictures_of(self) -> tuple[str, str]:
-        """What tells whose pictures these are: runs on the same data share them."""
+    def images_of(self) -> tuple[str, str]:
+        """What tells whose images these are: runs on the same data share them."""
         return self.task, str(self.run.of_task("task_hashes", self.task))
 
     def by_interest(self) -> list[list[Any]]:
-        """Groups in the order in which pictures are taken, if there is no room for all: changed, wrong, others."""
+        """Groups in the order in which images are taken, if there is no room for all: changed, wrong, others."""
         return sorted(self.data["groups"], key=self._interest)
 
     def _interest(self, group: list[Any]) -> int:

@@ -11,7 +11,7 @@ from ttmbench.matching import match_groups
 from ttmbench.report.gather import ReportedRun
 from ttmbench.report.groups import GroupSet, group_set
 from ttmbench.report.task_data import load_again
-from ttmbench.report.thumbnails import PictureOptions
+from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW
 from ttmbench.results.numbers import training_of
 from ttmbench.results.scores_file import read_scores
@@ -19,7 +19,7 @@ from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
 
 
-def groups_from_scores(run: ReportedRun, task: str, path: Path, options: PictureOptions) -> GroupSet:
+def groups_from_scores(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -> GroupSet:
     """Reads a scores file; captions, names of images and tags come from the task's data, if they are at hand.
 
     Args:
@@ -41,7 +41,7 @@ def groups_from_scores(run: ReportedRun, task: str, path: Path, options: Picture
     return group_set(run, task, enumerate(lines, start=1), path)
 
 
-def _lines(run: ReportedRun, task: str, path: Path, options: PictureOptions) -> Iterator[dict[str, Any]]:
+def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -> Iterator[dict[str, Any]]:
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry(options.include_path)

@@ -9,19 +9,21 @@ from ttmbench.report.gather import Gathered, gather
 from ttmbench.report.groups import GroupSet, read_groups
 from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.page import Content, made_now, to_html
-from ttmbench.report.thumbnails import PictureOptions, Pictures, pictures_for
+from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 
 
-def make_report(place: Path, options: PictureOptions, title: str = "Report") -> tuple[str, Gathered, list[Pictures]]:
+def make_report(
+    place: Path, options: ThumbnailOptions, title: str = "Report"
+) -> tuple[str, Gathered, list[Thumbnails]]:
     """Reads results and lays out their page.
 
     Args:
         place: a folder, or one results document.
-        options: how pictures come onto the page.
+        options: how images come onto the page.
         title: heading of the page.
 
     Returns:
-        The page; what was gathered, with everything that was left out; and the pictures of each task.
+        The page; what was gathered, with everything that was left out; and the images of each task.
 
     Raises:
         UsageError: there is nothing to read.
@@ -40,8 +42,8 @@ def make_report(place: Path, options: PictureOptions, title: str = "Report") -> 
                 skipped[name] = str(error).removeprefix(f"{path}: ")
     by_data: dict[tuple[str, str], list[GroupSet]] = {}
     for one in sets:
-        by_data.setdefault(one.pictures_of, []).append(one)
-    pictures = {key: pictures_for(same, options) for key, same in by_data.items()}
+        by_data.setdefault(one.images_of, []).append(one)
+    thumbnails = {key: thumbnails_for(same, options) for key, same in by_data.items()}
     gathered = Gathered(gathered.runs, skipped)
-    page = to_html(Content(title, gathered, sets, pictures, options.images, made_now()))
-    return page, gathered, list(pictures.values())
+    page = to_html(Content(title, gathered, sets, thumbnails, options.images, made_now()))
+    return page, gathered, list(thumbnails.values())

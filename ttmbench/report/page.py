@@ -15,7 +15,7 @@ from ttmbench.report.html.render import json_block, render
 from ttmbench.report.svg import interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
-from ttmbench.report.thumbnails import Images, Pictures
+from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 
@@ -35,15 +35,15 @@ class Content:
         title: its heading.
         gathered: runs, and files that were left out.
         sets: groups with samples.
-        pictures: of the groups, by `GroupSet.pictures_of`.
-        images: how pictures were asked for.
+        images: of the groups, by `GroupSet.images_of`.
+        images: how images were asked for.
         made: when, for the foot of the page.
     """
 
     title: str
     gathered: Gathered
     sets: Sequence[GroupSet]
-    pictures: Mapping[tuple[str, str], Pictures]
+    thumbnails: Mapping[tuple[str, str], Thumbnails]
     images: Images
     made: str
 
@@ -55,10 +55,10 @@ def to_html(content: Content) -> str:
         content: what it shows.
 
     Returns:
-        One file without any address to load from, unless links to pictures were asked for.
+        One file without any address to load from, unless links to images were asked for.
     """
     runs = content.gathered.runs
-    keys = list(content.pictures)
+    keys = list(content.thumbnails)
     return render(
         "report.html",
         styles=["page.css", "report.css"],
@@ -87,13 +87,13 @@ def to_html(content: Content) -> str:
                 "run": one.run.index,
                 "model": one.run.model,
                 "count": len(one.data["groups"]),
-                "pictures": keys.index(one.pictures_of),
+                "thumbnails": keys.index(one.images_of),
                 "json": json_block(one.data),
             }
             for one in content.sets
         ],
-        pictures=[
-            {"json": json_block(one.images), "task": one.task, "why": one.why} for one in content.pictures.values()
+        thumbnails=[
+            {"json": json_block(one.images), "task": one.task, "why": one.why} for one in content.thumbnails.values()
         ],
         licenses=_licenses(runs),
         skipped=content.gathered.skipped,

@@ -1,4 +1,4 @@
-"""Pictures of analyses, in the manner of the paper's figures; drawn without a display and without global state."""
+"""Figures of analyses, in the manner of the paper's figures; drawn without a display and without global state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
 
     Args:
         document: as ``ttmbench analyze`` writes it.
-        path: the picture.
+        path: the figure.
         kind: ``png`` or ``svg``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pictures for the groups browser: from a task's data, read as its run did, and copied only where that is allowed.
+"""Images for the groups browser: from a task's data, read as its run did, and copied only where that is allowed.
 
 No data, other data, or a licence that does not surely allow copies: then there are names, and the page says why.
 """
@@ -37,12 +37,12 @@ COPIES_ALLOWED = frozenset(
 
 
 @dataclass(frozen=True)
-class PictureOptions:
-    """How pictures come onto the page.
+class ThumbnailOptions:
+    """How images come onto the page.
 
     Attributes:
         images: small copies, links to the files, or names alone.
-        allowed: tasks whose pictures may be copied whatever their licence says.
+        allowed: tasks whose images may be copied whatever their licence says.
         most: copies a task at most.
         data_dir: the data folder; by default that of the run.
         include_path: folders of further task files, beside those of the run.
@@ -58,8 +58,8 @@ class PictureOptions:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The pictures of one task's data.
+class Thumbnails:
+    """The images of one task's data.
 
     Attributes:
         task: name.
@@ -73,7 +73,7 @@ class Pictures:
 
 
 def copies_allowed(license_name: str, gated: bool) -> bool:
-    """Whether a task file states, beyond doubt, that its pictures may be copied.
+    """Whether a task file states, beyond doubt, that its images may be copied.
 
     >>> [copies_allowed(name, False) for name in ("CC BY 4.0", "MIT", "MIT (captions); images are COCO's", "")]
     [True, True, False, False]
@@ -85,8 +85,8 @@ def copies_allowed(license_name: str, gated: bool) -> bool:
     }
 
 
-def pictures_for(sets: Sequence[GroupSet], options: PictureOptions) -> Pictures:
-    """The pictures of runs on one task's data.
+def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumbnails:
+    """The images of runs on one task's data.
 
     Args:
         sets: the groups, of one task and one fingerprint.
@@ -97,32 +97,32 @@ def pictures_for(sets: Sequence[GroupSet], options: PictureOptions) -> Pictures:
     """
     run, task = sets[0].run, sets[0].task
     if options.images == "none":
-        return Pictures(task, why="names only, as asked for (--images none)")
+        return Thumbnails(task, why="names only, as asked for (--images none)")
     careful = options.images == "thumbnails" and task not in options.allowed
     config = run.of_task("configs", task) or {}
     doubt = _doubt(str(config.get("license", "")), bool(config.get("gated", False))) if careful else ""
     if doubt:
-        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
+        return Thumbnails(task, why=f"names only: {doubt} (--allow_images {task})")
     try:
         spec, groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError as error:
-        return Pictures(task, why=f"names only: the data are not at hand ({error})")
+        return Thumbnails(task, why=f"names only: the data are not at hand ({error})")
     # The task file at hand may have been corrected since the run, or be another one.
     doubt = _doubt(spec.license, spec.gated) if careful else ""
     if doubt:
-        return Pictures(task, why=f"names only: {doubt} (--allow_images {task})")
-    return _collect(task, sets, groups, options) if groups else Pictures(task, why="names only: no group was read")
+        return Thumbnails(task, why=f"names only: {doubt} (--allow_images {task})")
+    return _collect(task, sets, groups, options) if groups else Thumbnails(task, why="names only: no group was read")
 
 
 def _doubt(license_name: str, gated: bool) -> str:
-    """Why pictures may not be copied; empty if they surely may."""
+    """Why images may not be copied; empty if they surely may."""
     if copies_allowed(license_name, gated):
         return ""
     stated = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
     return f"{'its data are gated' if gated else stated}, which does not surely allow copies"
 
 
-def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: PictureOptions) -> Pictures:
+def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
     found: dict[str, str] = {}
     broken, others, full = set(), set(), False
     for group_id, captions, names in _wanted(sets):
@@ -144,12 +144,12 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
     said = [f"{len(found)} {kind}"] if found else ["names only"]
     said += [f"{len(others)} groups differ from the data at hand"] if others else []
     said += (
-        [f"{len(broken)} pictures could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
+        [f"{len(broken)} images could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
         if broken
         else []
     )
     said += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
-    return Pictures(task, found, "; ".join(said))
+    return Thumbnails(task, found, "; ".join(said))
 
 
 def _wanted(sets: Sequence[GroupSet]) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -161,7 +161,7 @@ def _wanted(sets: Sequence[GroupSet]) -> Iterator[tuple[str, list[str], list[str
                 yield group[0], group[1], group[2]
 
 
-def _address(image: ImageRef, options: PictureOptions) -> str:
+def _address(image: ImageRef, options: ThumbnailOptions) -> str:
     if options.images == "links":
         if image.file is None:
             raise ValueError(f"{image.name} is no file of its own")
@@ -169,12 +169,12 @@ def _address(image: ImageRef, options: PictureOptions) -> str:
     return thumbnail(image.open(), image.exif)
 
 
-def thumbnail(picture: Image, exif: Exif) -> str:
+def thumbnail(image: Image, exif: Exif) -> str:
     """A small copy as a data URI, turned as the run read it, without metadata; transparent pixels become white."""
     from PIL import Image as Pillow
     from PIL import ImageOps
 
-    small = (ImageOps.exif_transpose(picture) if exif == "apply" else picture).convert("RGBA")
+    small = (ImageOps.exif_transpose(image) if exif == "apply" else image).convert("RGBA")
     small.thumbnail((SIDE, SIDE), Pillow.Resampling.LANCZOS)
     paper = Pillow.new("RGBA", small.size, "white")
     paper.alpha_composite(small)

@@ -168,7 +168,7 @@ def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> 
     if entry.version is not None and one.version != entry.version:
         yield f"task version {one.version}, not {entry.version}"
     if entry.data is not None and one.data != entry.data:
-        yield "other pictures or captions"
+        yield "other images or captions"
     changes = _mapping(document["config"].get("task_args"))
     if changes:
         yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"

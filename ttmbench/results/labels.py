@@ -77,7 +77,7 @@ TRACK_OF_FILTER: dict[str, Track] = {
 TRACK_TITLES: dict[Track, str] = {
     "zero_shot": "Zero-shot: every pair scored on its own",
     "matching": "Matching: knows which captions compete, trains nothing",
-    "test_time": "Test-time: trained on the pictures and captions of the test, without labels",
+    "test_time": "Test-time: trained on the images and captions of the test, without labels",
     "oracle": "Oracle: reads labels, a skyline and no result",
 }
 TRACK_ORDER: tuple[Track, ...] = tuple(TRACK_TITLES)

@@ -1,4 +1,4 @@
-"""Pictures opened as every model gets them, and a digest of what a task shows, so that changed data are noticed."""
+"""Images opened as every model gets them, and a digest of what a task shows, so that changed data are noticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ttmbench._util.images import BadPicture, as_rgb
+from ttmbench._util.images import BadImage, as_rgb
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.scoring.inputs import distinct_images
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:
-    """Opens a picture and turns it upright (unless its source is to ignore that) and to RGB.
+    """Opens an image and turns it upright (unless its source is to ignore that) and to RGB.
 
     Args:
-        image: the picture.
+        image: the image.
         group_id: for the message.
 
     Returns:
-        An RGB picture.
+        An RGB image.
 
     Raises:
-        DataError: it cannot be read; the message names picture and group.
+        DataError: it cannot be read; the message names image and group.
     """
     try:
         return as_rgb(image.open(), turn=image.exif == "apply")
     except Exception as error:
-        if isinstance(error, TtmbenchError) and not isinstance(error, BadPicture):
+        if isinstance(error, TtmbenchError) and not isinstance(error, BadImage):
             raise
         raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
 
 
 class PixelDigests(Protocol):
-    """Where digests of decoded pictures are kept, by the digest of their files."""
+    """Where digests of decoded images are kept, by the digest of their files."""
 
     def get(self, image: ImageRef) -> str | None:
-        """The digest of a picture whose file was decoded before; None if it is not known."""
+        """The digest of an image whose file was decoded before; None if it is not known."""
         ...
 
     def put(self, image: ImageRef, digest: str) -> None:
-        """Keeps the digest of a picture that was decoded."""
+        """Keeps the digest of an image that was decoded."""
         ...
 
 
@@ -54,44 +54,44 @@ class Fingerprint:
 
     Args:
         groups: the data.
-        pixels: digests of pictures that were decoded before, if they are kept anywhere.
+        pixels: digests of images that were decoded before, if they are kept anywhere.
     """
 
     def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
-        self._pictures: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._groups, self._kept = groups, pixels
 
-    def add(self, image: ImageRef, picture: Image) -> None:
-        """Takes in one distinct picture, which was opened."""
-        if image.name not in self._pictures:
-            head = f"{picture.width}x{picture.height}:".encode()
-            self._pictures[image.name] = hashlib.sha256(head + picture.tobytes()).hexdigest()
+    def add(self, image: ImageRef, opened: Image) -> None:
+        """Takes in one distinct image, which was opened."""
+        if image.name not in self._digests:
+            head = f"{opened.width}x{opened.height}:".encode()
+            self._digests[image.name] = hashlib.sha256(head + opened.tobytes()).hexdigest()
             if self._kept is not None:
-                self._kept.put(image, self._pictures[image.name])
+                self._kept.put(image, self._digests[image.name])
 
     def note(self, image: ImageRef, pixels: str) -> None:
-        """Takes in one distinct picture by the digest of its pixels."""
-        self._pictures.setdefault(image.name, pixels)
+        """Takes in one distinct image by the digest of its pixels."""
+        self._digests.setdefault(image.name, pixels)
 
     def of(self, image: ImageRef) -> str:
-        """The digest of a picture that was taken in."""
-        return self._pictures[image.name]
+        """The digest of an image that was taken in."""
+        return self._digests[image.name]
 
     def opener(self) -> Callable[[str], Image]:
-        """What opens a picture by name, anew at each call, and takes it in the first time."""
+        """What opens an image by name, anew at each call, and takes it in the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
 
-        def open_picture(name: str) -> Image:
+        def open_image(name: str) -> Image:
             group_id, image = by_name[name]
-            picture = open_upright(image, group_id)
-            self.add(image, picture)
-            return picture
+            opened = open_upright(image, group_id)
+            self.add(image, opened)
+            return opened
 
-        return open_picture
+        return open_image
 
     def take_in_the_rest(self) -> None:
-        """Takes in every picture that has not been added; opens those whose digest is not kept."""
-        images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._pictures]
+        """Takes in every image that has not been added; opens those whose digest is not kept."""
+        images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
         for group_id, image in progress_iter(images, "looking at data", "images", total=len(images)):
             known = self._kept.get(image) if self._kept is not None else None
             if known is None:
@@ -100,20 +100,20 @@ class Fingerprint:
                 self.note(image, known)
 
     def hexdigest(self) -> str:
-        """sha256 over every group's pictures and captions in order; every picture must have been added."""
+        """sha256 over every group's images and captions in order; every image must have been added."""
         digest = hashlib.sha256()
         for group in self._groups:
             for image in group.images:
-                digest.update(self._pictures[image.name].encode())
+                digest.update(self._digests[image.name].encode())
             for caption in group.captions:
                 digest.update(hashlib.sha256(caption.encode()).digest())
         return digest.hexdigest()
 
 
 def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -> list[Image]:
-    """Opens pictures, given with the groups that have them, and takes them in."""
-    pictures = []
+    """Opens images, given with the groups that have them, and takes them in."""
+    opened = []
     for group_id, image in images:
-        pictures.append(open_upright(image, group_id))
-        fingerprint.add(image, pictures[-1])
-    return pictures
+        opened.append(open_upright(image, group_id))
+        fingerprint.add(image, opened[-1])
+    return opened

@@ -87,7 +87,7 @@ def n_rows(batch: Batch) -> int:
 
 
 def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
-    """Each distinct picture once, with the first group that has it; in the order of rows."""
+    """Each distinct image once, with the first group that has it; in the order of rows."""
     seen: set[str] = set()
     for group in groups:
         for image in group.images:

@@ -1,4 +1,4 @@
-"""Scoring by the least that a model can offer: one score for a picture and a caption, pair by pair."""
+"""Scoring by the least that a model can offer: one score for an image and a caption, pair by pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ttmbench._util.images import KEPT, LazyPictures
+from ttmbench._util.images import KEPT, LazyImages
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import ManyAtOnce, PairScorer
@@ -48,7 +48,7 @@ def score_with_pairs(
         The scores and the fingerprint of the data.
 
     Raises:
-        DataError: a picture cannot be read.
+        DataError: an image cannot be read.
         TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
     """
     fingerprint = fingerprint or Fingerprint(groups)
@@ -66,7 +66,7 @@ def score_with_pairs(
     wanted.sort(key=_order_of(images))
     score: dict[tuple[str, str], float] = {}
     open_now: dict[str, Image] = {}
-    open_picture = lru_cache(KEPT)(fingerprint.opener())
+    open_image = lru_cache(KEPT)(fingerprint.opener())
     at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
 
     def values_of(chosen: slice) -> np.ndarray:
@@ -74,11 +74,11 @@ def score_with_pairs(
         part = wanted[chosen]
         names = [name for name, _ in part]
         if isinstance(adapter, ManyAtOnce):
-            pictures: Sequence[Image] = LazyPictures(names, open_picture)
+            images: Sequence[Image] = LazyImages(names, open_image)
         else:
-            open_now = {name: open_now.get(name) or open_picture(name) for name in dict.fromkeys(names)}
-            pictures = [open_now[name] for name in names]
-        values = one_score_each(adapter.score_pairs(pictures, [c for _, c in part]), len(part))
+            open_now = {name: open_now.get(name) or open_image(name) for name in dict.fromkeys(names)}
+            images = [open_now[name] for name in names]
+        values = one_score_each(adapter.score_pairs(images, [c for _, c in part]), len(part))
         shown.update(len(part))
         return values
 
@@ -125,6 +125,6 @@ def one_score_each(values: Any, pairs: int) -> np.ndarray:
 
 
 def _order_of(images: Mapping[str, Any]) -> Callable[[tuple[str, str]], int]:
-    """Sort key that keeps the pairs of one picture together, so that it is opened once."""
+    """Sort key that keeps the pairs of one image together, so that it is opened once."""
     position = {name: index for index, name in enumerate(images)}
     return lambda pair: position[pair[0]]

@@ -1,4 +1,4 @@
-"""A task made ready for a model: every picture decoded and preprocessed once, every caption tokenised once."""
+"""A task made ready for a model: every image decoded and preprocessed once, every caption tokenised once."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from ttmbench.protocols import Batch
 
 
-class PreparedPictures(Protocol):
-    """Where prepared pictures are kept, by the digest of their files."""
+class PreparedImages(Protocol):
+    """Where prepared images are kept, by the digest of their files."""
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared picture as one row, and the digest of its pixels; None if it is not there."""
+        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
         ...
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared picture and the digest of its pixels."""
+        """Keeps a prepared image and the digest of its pixels."""
         ...
 
 
@@ -47,23 +47,23 @@ def prepare(
     batch_size: int,
     enlarge: float | None = None,
     fingerprint: Fingerprint | None = None,
-    kept: PreparedPictures | None = None,
+    kept: PreparedImages | None = None,
 ) -> tuple[Prepared, str]:
     """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
 
     Args:
         adapter: the model.
         groups: all of one shape, at least one.
-        batch_size: pictures held decoded at a time.
+        batch_size: images held decoded at a time.
         enlarge: also keep the images so many times as large, for augmentation.
         fingerprint: of the data, if it has been begun.
-        kept: where prepared pictures are kept, if anywhere; not used with ``enlarge``.
+        kept: where prepared images are kept, if anywhere; not used with ``enlarge``.
 
     Returns:
         The prepared inputs and the fingerprint of the data.
 
     Raises:
-        DataError: a picture cannot be read.
+        DataError: an image cannot be read.
         UsageError: the model has no way to augment, and ``enlarge`` is set.
     """
     if enlarge is not None and not isinstance(adapter, Augmentable):
@@ -91,27 +91,27 @@ def prepare(
 def _prepare_twice(
     adapter: Any, images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint, enlarge: float
 ) -> tuple[Batch, Batch]:
-    """Prepares pictures in the model's own size and in a larger one."""
-    pictures = open_all(images, fingerprint)
-    return adapter.prepare_images(pictures), adapter.prepare_enlarged(pictures, enlarge)
+    """Prepares images in the model's own size and in a larger one."""
+    opened = open_all(images, fingerprint)
+    return adapter.prepare_images(opened), adapter.prepare_enlarged(opened, enlarge)
 
 
 def prepare_some(
     adapter: DualEncoder | PreparedPairScorer,
     images: Sequence[tuple[str, ImageRef]],
     fingerprint: Fingerprint,
-    kept: PreparedPictures | None,
+    kept: PreparedImages | None,
 ) -> Batch:
-    """Prepares pictures, or takes them from where prepared ones are kept.
+    """Prepares images, or takes them from where prepared ones are kept.
 
     Args:
         adapter: the model.
         images: each with a group that has it, for messages.
         fingerprint: takes them in.
-        kept: where prepared pictures are kept, if anywhere.
+        kept: where prepared images are kept, if anywhere.
 
     Returns:
-        One row a picture.
+        One row an image.
     """
     if kept is None:
         return adapter.prepare_images(open_all(images, fingerprint))
@@ -135,7 +135,7 @@ def prepare_some(
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
-    """The inputs of a model that reads stored features: row by row, group by group, with no picture opened.
+    """The inputs of a model that reads stored features: row by row, group by group, with no image opened.
 
     Args:
         adapter: the model.

@@ -1,6 +1,6 @@
-"""Scoring by models that see an image and a caption together: each picture is prepared and encoded once a pass.
+"""Scoring by models that see an image and a caption together: each image is prepared and encoded once a pass.
 
-Pairs are taken picture by picture, so that what a picture was encoded to is kept only as long as its captions come.
+Pairs are taken image by image, so that what an image was encoded to is kept only as long as its captions come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ttmbench.scoring.inputs import (
     take,
 )
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, one_score_each
-from ttmbench.scoring.prepare import PreparedPictures, prepare_some
+from ttmbench.scoring.prepare import PreparedImages, prepare_some
 from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def score_streaming(
     batch_size: int | BatchSizer,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
-    kept: PreparedPictures | None = None,
+    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> tuple[PairTable, str]:
-    """Scores a task, opening each picture when its pairs come and dropping it afterwards.
+    """Scores a task, opening each image when its pairs come and dropping it afterwards.
 
     Args:
         adapter: the model.
@@ -77,14 +77,14 @@ def score_streaming(
         batch_size: pairs given to the model at a time; changes no score.
         all_pairs: score every image with every caption of the task.
         fingerprint: of the data, if it has been begun.
-        kept: where prepared pictures are kept, if anywhere.
+        kept: where prepared images are kept, if anywhere.
         blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
         The scores and the fingerprint of the data.
 
     Raises:
-        DataError: a picture cannot be read.
+        DataError: an image cannot be read.
         TtmbenchError: too many pairs, or the model did not return one score a pair.
     """
     fingerprint, rows = fingerprint or Fingerprint(groups), rows_of(groups)
@@ -156,7 +156,7 @@ def _score(
 
 
 class _Batches:
-    """Scores batches of pairs one after the other; a picture that goes on in the next batch is encoded once."""
+    """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once."""
 
     def __init__(self, adapter: PreparedPairScorer, encoder: _Encoder, captions: Batch, wanted: np.ndarray) -> None:
         self._adapter, self._encoder, self._captions, self._wanted = adapter, encoder, captions, wanted
@@ -183,7 +183,7 @@ def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> d
 
 
 def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> np.ndarray:
-    """Each distinct pair once, picture by picture: int [pairs, 2]."""
+    """Each distinct pair once, image by image: int [pairs, 2]."""
     if all_pairs:
         if n_images * n_captions > MAX_GLOBAL_PAIRS:
             raise TtmbenchError(

@@ -1,4 +1,4 @@
-"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as plain JSON, no pictures.
+"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as plain JSON, no figures.
 
 Each reads labels to report precision or a metric; none of them steers anything but the oracle, which is named so.
 """

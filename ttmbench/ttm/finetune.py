@@ -87,7 +87,7 @@ def finetune(
         learning_rate: at the start of this iteration.
         batch: units in a batch.
         rng: orders the units anew in every epoch.
-        crop_rng: places the crops of enlarged pictures, where the task was prepared for augmentation.
+        crop_rng: places the crops of enlarged images, where the task was prepared for augmentation.
         epoch_done: called with the loss of each epoch.
         at_once: what is in memory at a time; changes gradients by rounding at most.
 
@@ -145,7 +145,7 @@ def _batch(
     images, captions = pairs.images[chosen].reshape(-1), pairs.captions[chosen].reshape(-1)
     if pairs.matched is None:
         assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
-        return _TrainingBatch(_pictures(adapter, prepared, images, crop_rng), take(prepared.captions, captions), None)
+        return _TrainingBatch(_images(adapter, prepared, images, crop_rng), take(prepared.captions, captions), None)
     assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
     matched = pairs.matched[chosen].reshape(-1)
     return _TrainingBatch(take(prepared.images, images), take(prepared.captions, captions), matched)
@@ -233,11 +233,11 @@ def contrastive_in_parts(
     return loss.detach().float()
 
 
-def _pictures(adapter: Trainable, prepared: Prepared, rows: np.ndarray, crop_rng: np.random.Generator | None) -> Batch:
-    """The pictures of a batch; other crops of the enlarged ones each time, under augmentation."""
+def _images(adapter: Trainable, prepared: Prepared, rows: np.ndarray, crop_rng: np.random.Generator | None) -> Batch:
+    """The images of a batch; other crops of the enlarged ones each time, under augmentation."""
     if prepared.enlarged is None or crop_rng is None:
         return take(prepared.images, rows)
-    assert isinstance(adapter, Augmentable), "only such an adapter's pictures were enlarged"
+    assert isinstance(adapter, Augmentable), "only such an adapter's images were enlarged"
     return adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))
 
 

@@ -1,6 +1,6 @@
-"""Pixels of the rendered tasks: a scene in, an RGB picture out, the same bytes on every platform.
+"""Pixels of the rendered tasks: a scene in, an RGB image out, the same bytes on every platform.
 
-Pictures are test data with pinned digests, so nothing here may depend on a library's version or on the processor:
+Images are test data with pinned digests, so nothing here may depend on a library's version or on the processor:
 
 - random numbers are `RandomState.random_sample` only, whose stream numpy has frozen;
 - geometry is integer arithmetic on a lattice of sample points, and sines are rounded to integers first;
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 SIZE = 48
-"""Side of a picture in pixels."""
+"""Side of an image in pixels."""
 UNIT = 64
 """Lengths inside a `Scene` are integers in units of 1/64 pixel."""
 
@@ -38,7 +38,7 @@ HUES: dict[str, int] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How pictures of a style look: ranges that a picture draws its own appearance from.
+    """How images of a style look: ranges that an image draws its own appearance from.
 
     Attributes:
         backgrounds: patterns to choose from: "plain", "gradient", "cloud", "stripes".
@@ -155,12 +155,12 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything one picture is made of; equal scenes give equal bytes.
+    """Everything one image is made of; equal scenes give equal bytes.
 
     Attributes:
         things: the objects, in no meaningful order.
         style: a key of `STYLES`.
-        seed: the seed of the picture's own noise, rotations and background, below 2**32.
+        seed: the seed of the image's own noise, rotations and background, below 2**32.
     """
 
     things: tuple[Thing, ...]
@@ -240,7 +240,7 @@ SHAPES: dict[str, Callable[[Ints, Ints], Mask]] = {
 
 
 class _Canvas:
-    """A picture being painted, and the random stream of its scene."""
+    """An image being painted, and the random stream of its scene."""
 
     def __init__(self, rng: np.random.RandomState, pixels: Floats) -> None:
         self.rng = rng
@@ -344,10 +344,10 @@ def render(scene: Scene) -> Image.Image:
     """Draw a scene.
 
     Args:
-        scene: what to draw; nothing else decides about the picture.
+        scene: what to draw; nothing else decides about the image.
 
     Returns:
-        An RGB picture of 48x48 pixels.
+        An RGB image of 48x48 pixels.
     """
     style = STYLES[scene.style]
     rng = np.random.RandomState(scene.seed)

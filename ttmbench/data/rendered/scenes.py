@@ -1,11 +1,11 @@
-"""Groups of the rendered tasks: which pictures and captions are told apart together.
+"""Groups of the rendered tasks: which images and captions are told apart together.
 
 Four kinds, each in the manner of a published benchmark and made from eight shapes and eight colours:
 
 - `color` (2x2, ColorSwap): two objects, and the same two with their colours exchanged;
 - `spatial` (1x4, WhatsUp): two objects, and the four relations they could be in;
 - `replace` (1x2, SugarCrepe): a caption, and the same one with one word replaced;
-- `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the picture.
+- `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the image.
 
 Pixels are made by `ttmbench.data.rendered.drawing`, whose rules about determinism hold here too.
 """
@@ -51,7 +51,7 @@ PLACES: dict[str, str] = {
     "above": "at the top",
     "below": "at the bottom",
 }
-"""Where a single object is in the picture, and how a caption says it."""
+"""Where a single object is in the image, and how a caption says it."""
 OPPOSITE: dict[str, str] = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
 
@@ -78,7 +78,7 @@ class SceneGroup:
 
     Attributes:
         group_id: unique within the kind and seed.
-        scenes: the pictures to be.
+        scenes: the images to be.
         captions: at least as many as scenes.
         tags: subsets that the group belongs to, such as {"axis": "left-right"}.
     """
@@ -139,7 +139,7 @@ def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str
 
 
 def draw_one(rng: np.random.RandomState, look: Look, place: str, style: str) -> Scene:
-    """A scene of one object at a side of the picture: a key of `RELATIONS`."""
+    """A scene of one object at a side of the image: a key of `RELATIONS`."""
     thing = _thing(look, place, _pixels(rng, 11, 14), _pixels(rng, 14, 35), _pixels(rng, 8, 11))
     return Scene((thing,), style, _noise_seed(rng))
 
@@ -179,7 +179,7 @@ def _spatial_group(rng: np.random.RandomState, group_id: str, style: str) -> Sce
 def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks = random_looks(rng)
     which, replaced = below(rng, 2), ("color", "shape")[below(rng, 2)]
-    # The new word is none of the two in the picture: a swapped attribute is the other kind of task.
+    # The new word is none of the two in the image: a swapped attribute is the other kind of task.
     words, used = (
         (COLORS, [look.color for look in looks])
         if replaced == "color"
@@ -234,7 +234,7 @@ def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list
 
     Returns:
         Groups without two alike: captions repeat only where a kind has hardly any new ones left ("place" has 128
-        sets of captions), and then about other pictures.
+        sets of captions), and then about other images.
 
     Raises:
         ValueError: the kind or the style is unknown, or n_groups is negative.

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ttmbench._util.files import file_digest
-from ttmbench._util.images import open_picture
+from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
@@ -151,7 +151,7 @@ def read_files(
             if not path.is_file():
                 raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint(name)}")
             present.add(name)
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes, options.exif)
+        return ImageRef(name, partial(open_image, path), path, path.read_bytes, options.exif)
 
     rows = read_rows(file, options.fields, name=str(file))
     groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))
@@ -167,7 +167,7 @@ def missing_images(base: Path, options: FileOptions, request: SourceRequest, roo
         name, path = _image(one, options, folder, roots)
         if name not in there:
             there[name] = path.is_file()
-        return ImageRef(name, partial(open_picture, path))
+        return ImageRef(name, partial(open_image, path))
 
     for _ in groups_from_rows(read_rows(file, options.fields), request, str(file), image, options.rows_per_group):
         pass

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench._util.images import open_picture
+from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.loading import inside, read_options
 from ttmbench.data.row_files import read_rows
@@ -41,7 +41,7 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     def image(one: ImageCell) -> ImageRef:
         name = one.name
         path = inside(images, name, f"{file}: '{one.column}' of group {one.group_id}")
-        return ImageRef(name, partial(open_picture, path), path, path.read_bytes, options.exif)
+        return ImageRef(name, partial(open_image, path), path, path.read_bytes, options.exif)
 
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.images import open_picture
+from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.download.hub import HubDataset
 from ttmbench.data.hub_access import HuggingfaceOptions
@@ -60,8 +60,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     where = options.where
     opened = open_table(options, request.data_dir or data_folder(), request.offline)
     table = opened.rows
-    pictures = [name for name, feature in table.features.items() if _holds_images(feature)]
-    for column in pictures:
+    images = [name for name, feature in table.features.items() if _holds_images(feature)]
+    for column in images:
         feature = table.features[column]
         raw = datasets.Image(decode=False)
         table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))
@@ -69,8 +69,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     roots = [opened.folder] if own and opened.folder is not None else _cache_folders()
 
     def image(one: ImageCell) -> ImageRef:
-        if one.column not in pictures:
-            known = ", ".join(sorted(pictures)) or "none"
+        if one.column not in images:
+            known = ", ".join(sorted(images)) or "none"
             raise DataError(f"{where}: '{one.column}' is no image column; it has {known}")
         item = None if isinstance(table.features[one.column], datasets.Image) else one.item or 0
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
@@ -78,7 +78,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
-    texts = table.remove_columns(pictures)
+    texts = table.remove_columns(images)
     rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
     groups = groups_from_rows(rows, replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
@@ -121,7 +121,7 @@ def _holds_images(feature: Any) -> bool:
 
 
 def _raw(table: Any, index: int, column: str, item: int | None, roots: list[Path], place: str) -> bytes | Path:
-    """An undecoded picture of a table. Bytes come first; a path must lead into the dataset's own folders."""
+    """An undecoded image of a table. Bytes come first; a path must lead into the dataset's own folders."""
     cell = table[index][column]
     if item is not None:
         cell = cell[item]
@@ -137,7 +137,7 @@ def _raw(table: Any, index: int, column: str, item: int | None, roots: list[Path
 
 
 def _open(raw: bytes | Path) -> Image:
-    return open_picture(io.BytesIO(raw) if isinstance(raw, bytes) else raw)
+    return open_image(io.BytesIO(raw) if isinstance(raw, bytes) else raw)
 
 
 def _bytes(raw: bytes | Path) -> bytes:

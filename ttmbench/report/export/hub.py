@@ -219,7 +219,7 @@ def _circumstances(one: Number) -> dict[str, Any]:
 def _note(one: Number) -> str:
     parts = [f"{one.metric.replace('_', ' ')}, {one.method} ({_track(one)} track), percent"]
     if one.track == "test_time":
-        parts.append("adapted to the pictures and captions of the test, without labels")
+        parts.append("adapted to the images and captions of the test, without labels")
     if one.seeds is not None:
         spread = "" if one.seed_std is None else f", standard deviation {100 * one.seed_std:.2f}"
         parts.append(f"{one.seeds} seed{'s' if one.seeds > 1 else ''}{spread}")

@@ -24,7 +24,7 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
         template: name of the file.
         styles: names of CSS files, in order.
         scripts: names of JavaScript files, in order.
-        images: where pictures may come from, as a Content-Security-Policy lists it.
+        images: where images may come from, as a Content-Security-Policy lists it.
         values: for the template.
 
     Returns:

@@ -12,7 +12,7 @@ unfold();
   if (!form) return;
   const PAGE = 12, YES = "\u2713", NO = "\u2717";
   const field = form.elements, cards = document.getElementById("cards"), found = document.getElementById("found");
-  const state = { set: null, pictures: {}, chosen: [], page: 0 };
+  const state = { set: null, thumbnails: {}, chosen: [], page: 0 };
 
   const make = (tag, about = {}, ...children) => {
     const node = document.createElement(tag);
@@ -20,7 +20,7 @@ unfold();
     node.append(...children);
     return node;
   };
-  // Control characters are shown by their pictures, so that a caption with one does not look like another without.
+  // Control characters are shown by their symbols, so that a caption with one does not look like another without.
   const plain = text => String(text).replace(/[\u0000-\u001f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)))
     .replace(/[\u007f-\u009f\u2028\u2029\ud800-\udfff]/g, (c, at, all) => lone(c, at, all));
   const lone = (c, at, all) => {
@@ -73,10 +73,10 @@ unfold();
     kinds.append(make("label", {}, input, make("span", {}, text), make("span", { "data-count": name })));
   }
   const load = () => {
-    const block = document.getElementById(`set-${field.set.value}`), pictures = document.getElementById(block.dataset.pictures);
+    const block = document.getElementById(`set-${field.set.value}`), thumbnails = document.getElementById(block.dataset.thumbnails);
     state.set = JSON.parse(block.textContent);
-    state.pictures = JSON.parse(pictures.textContent);
-    document.getElementById("pictures").textContent = `Pictures: ${plain(pictures.dataset.why)}.`;
+    state.thumbnails = JSON.parse(thumbnails.textContent);
+    document.getElementById("thumbnails").textContent = `Images: ${plain(thumbnails.dataset.why)}.`;
     const kept = field.metric.selectedOptions[0]?.textContent;
     options(field.metric, state.set.metrics.map((name, at) => [String(at), words(name)]));
     const preferred = [kept, "group match"].map(text => state.set.metrics.findIndex(name => words(name) === text)).find(at => at >= 0);
@@ -158,7 +158,7 @@ unfold();
   const beforeName = () => state.set.filters[beforeAt()].words;
 
   const pair = (name, at, caption) => {
-    const address = Object.hasOwn(state.pictures, name) ? state.pictures[name] : null;
+    const address = Object.hasOwn(state.thumbnails, name) ? state.thumbnails[name] : null;
     const figure = make("figure", { class: "pair" });
     if (address === null) figure.append(make("span", { class: "name" }, quoted(name)));
     else {

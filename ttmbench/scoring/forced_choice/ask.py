@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ttmbench._util.images import KEPT, LazyPictures, side_by_side
+from ttmbench._util.images import KEPT, LazyImages, side_by_side
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
@@ -85,7 +85,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
         The answers.
 
     Raises:
-        DataError: a picture cannot be read.
+        DataError: an image cannot be read.
         TtmbenchError: the model did not return one answer a question.
         UsageError: the groups have more captions than there are letters for.
     """
@@ -96,13 +96,13 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
         )
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed))
-    open_picture = lru_cache(KEPT)(fingerprint.opener())
+    open_image = lru_cache(KEPT)(fingerprint.opener())
     at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
     given: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
         part = questions[rows]
-        answers = list(adapter.answer([_handed(one, groups, style, open_picture) for one in part]))
+        answers = list(adapter.answer([_handed(one, groups, style, open_image) for one in part]))
         if len(answers) != len(part):
             raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
         return [
@@ -139,19 +139,19 @@ def _orders(options: int, style: ChoiceStyle, key: str) -> list[tuple[int, ...]]
 
 
 def _handed(
-    asked: Asked, groups: Sequence[Group], style: ChoiceStyle, open_picture: Callable[[str], Image]
+    asked: Asked, groups: Sequence[Group], style: ChoiceStyle, open_image: Callable[[str], Image]
 ) -> ChoiceQuestion:
-    """The question with its pictures, which are opened when the model takes them."""
+    """The question with its images, which are opened when the model takes them."""
     group = groups[asked.group]
     shown = [asked.subject] if asked.side == "text" else asked.order
     names = [group.images[index].name for index in shown]
     if asked.side == "text" or not style.side_by_side:
-        return ChoiceQuestion(asked.prompt, LazyPictures(names, open_picture))
+        return ChoiceQuestion(asked.prompt, LazyImages(names, open_image))
 
     def joined(_: str) -> Image:
-        return side_by_side([open_picture(name) for name in names])
+        return side_by_side([open_image(name) for name in names])
 
-    return ChoiceQuestion(asked.prompt, LazyPictures([" | ".join(names)], joined))
+    return ChoiceQuestion(asked.prompt, LazyImages([" | ".join(names)], joined))
 
 
 def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) -> int | None:

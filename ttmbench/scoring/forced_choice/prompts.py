@@ -18,8 +18,8 @@ _LETTER = re.compile(
 )
 _LEADING = re.compile(r"\W*([A-J])[).:,*]")
 _BARE = re.compile(r"\W*([A-Ja-j])\W*")
-_NAMED_IMAGE = re.compile(r"\b(?i:image|picture|option) ?\(?(\d+|[A-J])\b|\b(\d+)(?:st|nd|rd|th)\b|\((\d+|[A-Ja-j])\)")
-_DENIED = r"(?: image| picture| one)? (?:does not|doesn't|is not|isn't|cannot|can't)\b"
+_NAMED_IMAGE = re.compile(r"\b(?i:image|image|option) ?\(?(\d+|[A-J])\b|\b(\d+)(?:st|nd|rd|th)\b|\((\d+|[A-Ja-j])\)")
+_DENIED = r"(?: image| image| one)? (?:does not|doesn't|is not|isn't|cannot|can't)\b"
 _FUNCTION_WORDS = frozenset({"a", "an", "the", "with", "and"})
 _NONE = re.compile(r"\W*(?:neither|none|both)\b")
 

@@ -1,10 +1,10 @@
 """The screenshots of the documentation: a report and a leaderboard of the reference runs, in an installed Chromium.
 
     ttmbench --model tiny-clip --tasks builtin --simple_match --ttm --seeds 0,1,2,3 --log_samples --output_path shown
-    python scripts/docs/page_pictures.py shown
+    python scripts/docs/page_screenshots.py shown
 
 The run is that of results/reference with samples, which are too large to be kept there; its numbers must be the same.
-``scripts/docs/reference.py check`` says when these pictures show other numbers than the reference.
+``scripts/docs/reference.py check`` says when these screenshots show other numbers than the reference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import reference
 from PIL import Image
-from screenshot import load_pictures, open_browser, open_page, why_not
+from screenshot import load_screenshots, open_browser, open_page, why_not
 
 from ttmbench.cli import main as ttmbench
 from ttmbench.results.reader import read_document, walk_documents
@@ -34,13 +34,13 @@ COLORS = 256
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture.
+    """One screenshot.
 
     Attributes:
         page: ``report`` or ``leaderboard``.
         begin: CSS selector of the element at the upper edge.
-        width: of the window and of the picture, in CSS pixels.
-        height: of the picture.
+        width: of the window and of the screenshot, in CSS pixels.
+        height: of the screenshot.
         dark: as in dark mode.
         before: what a reader would do first.
     """
@@ -74,13 +74,13 @@ def photograph(page: Page, shot: Shot) -> bytes:
     """A PNG; with few colours if it would be too large otherwise."""
     if shot.before is not None:
         shot.before(page)
-    load_pictures(page)
+    load_screenshots(page)
     box = page.locator(shot.begin).first.bounding_box()
     if box is None:
         sys.exit(f"{shot.page} has no {shot.begin}")
     top = max(0.0, box["y"] + page.evaluate("window.scrollY") - 8)
     clip = {"x": 0, "y": top, "width": shot.width, "height": shot.height}
-    # What stays at the upper edge while scrolling would lie over the picture.
+    # What stays at the upper edge while scrolling would lie over the screenshot.
     page.evaluate("document.querySelectorAll('.bar-nav').forEach(bar => { bar.style.position = 'static'; })")
     taken = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
     small = io.BytesIO()
@@ -113,13 +113,13 @@ def main() -> None:
         pages = {"report": report, "leaderboard": board / "leaderboard.html"}
         for name, shot in SHOTS.items():
             page = open_page(browser, pages[shot.page], shot.width, dark=shot.dark)
-            picture = photograph(page, shot)
+            screenshot = photograph(page, shot)
             page.close()
-            if len(picture) > LARGEST:
-                sys.exit(f"{name} has {len(picture)} bytes, more than {LARGEST}; show less")
-            (reference.IMAGES / name).write_bytes(picture)
+            if len(screenshot) > LARGEST:
+                sys.exit(f"{name} has {len(screenshot)} bytes, more than {LARGEST}; show less")
+            (reference.IMAGES / name).write_bytes(screenshot)
             reference.record(name, reference.shown_in(name))
-            print(reference.IMAGES / name, len(picture))
+            print(reference.IMAGES / name, len(screenshot))
 
 
 if __name__ == "__main__":

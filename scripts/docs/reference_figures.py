@@ -1,4 +1,4 @@
-"""The pictures of the reference results: what each shows as plain data, and how it is drawn."""
+"""The figures of the reference results: what each shows as plain data, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def draw_curves(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As SVG, without date or version, so that the same picture is the same file."""
+    """As SVG, without date or version, so that the same figure is the same file."""
     with mpl.rc_context(STYLE):
         figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
 

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/builtin.md: a sheet of every rendered task, and the styles side by side.
+"""Draw the images of docs/builtin.md: a sheet of every rendered task, and the styles side by side.
 
-    python scripts/docs/picture_sheets.py
+    python scripts/docs/image_sheets.py
 
 What is shown comes from a seed that no published result uses, so that nobody looks at a test set.
 """
@@ -22,15 +22,15 @@ N_GROUPS = 6
 N_COLUMNS = 3
 # Inches.
 CELL = 3.6
-PICTURE = 1.5
+IMAGE = 1.5
 GAP = 0.15
 LINE = 0.2
 
 
-def put_picture(figure: Figure, scene: Scene, left: float, top: float) -> None:
-    """A picture whose upper left corner is so many inches from that of the figure."""
+def put_image(figure: Figure, scene: Scene, left: float, top: float) -> None:
+    """An image whose upper left corner is so many inches from that of the figure."""
     width, height = figure.get_size_inches()
-    axes = figure.add_axes((left / width, 1 - (top + PICTURE) / height, PICTURE / width, PICTURE / height))
+    axes = figure.add_axes((left / width, 1 - (top + IMAGE) / height, IMAGE / width, IMAGE / height))
     axes.imshow(render(scene), interpolation="nearest")
     axes.set_axis_off()
 
@@ -42,24 +42,24 @@ def put_text(figure: Figure, words: str, center: float, middle: float, color: st
 
 
 def put_group(figure: Figure, group: SceneGroup, left: float, top: float) -> None:
-    """Pictures side by side, captions below them; a number says which picture a caption is true for."""
+    """Images side by side, captions below them; a number says which image a caption is true for."""
     n_scenes = len(group.scenes)
-    start = left + (CELL - n_scenes * PICTURE - (n_scenes - 1) * GAP) / 2
+    start = left + (CELL - n_scenes * IMAGE - (n_scenes - 1) * GAP) / 2
     for index, scene in enumerate(group.scenes):
-        x = start + index * (PICTURE + GAP)
-        put_picture(figure, scene, x, top)
+        x = start + index * (IMAGE + GAP)
+        put_image(figure, scene, x, top)
         if n_scenes > 1:
-            put_text(figure, str(index + 1), x + PICTURE / 2, top - 0.1)
+            put_text(figure, str(index + 1), x + IMAGE / 2, top - 0.1)
     for index, caption in enumerate(group.captions):
         words = f"{index + 1}: {caption}" if n_scenes > 1 else caption
         color = "black" if index < n_scenes else "0.55"
-        put_text(figure, words, left + CELL / 2, top + PICTURE + LINE * (index + 0.8), color)
+        put_text(figure, words, left + CELL / 2, top + IMAGE + LINE * (index + 0.8), color)
 
 
 def draw_task(kind: str) -> Figure:
     """A few groups of a kind."""
     groups = make_groups(kind, N_GROUPS, SEED)
-    row_height = PICTURE + LINE * len(groups[0].captions) + 0.5
+    row_height = IMAGE + LINE * len(groups[0].captions) + 0.5
     figure = plt.figure(figsize=(N_COLUMNS * CELL, N_GROUPS // N_COLUMNS * row_height))
     for index, group in enumerate(groups):
         row, column = divmod(index, N_COLUMNS)
@@ -70,15 +70,15 @@ def draw_task(kind: str) -> Figure:
 def draw_styles(n_scenes: int = 6) -> Figure:
     """The same scenes in every style, a style a row."""
     label = 0.9
-    figure = plt.figure(figsize=(label + n_scenes * (PICTURE + GAP), len(STYLES) * (PICTURE + GAP)))
+    figure = plt.figure(figsize=(label + n_scenes * (IMAGE + GAP), len(STYLES) * (IMAGE + GAP)))
     for row, style in enumerate(STYLES):
-        top = row * (PICTURE + GAP) + GAP / 2
-        put_text(figure, style, label / 2, top + PICTURE / 2)
+        top = row * (IMAGE + GAP) + GAP / 2
+        put_text(figure, style, label / 2, top + IMAGE / 2)
         scenes = [
             group.scenes[0] for kind in ("color", "place") for group in make_groups(kind, n_scenes // 2, SEED, style)
         ]
         for column, scene in enumerate(scenes):
-            put_picture(figure, scene, label + column * (PICTURE + GAP), top)
+            put_image(figure, scene, label + column * (IMAGE + GAP), top)
     return figure
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     figures = {f"shapes_{kind}": draw_task(kind) for kind in KINDS} | {"styles": draw_styles()}
     for name, figure in figures.items():
-        # No date and no version inside, so that the same pictures give the same file.
+        # No date and no version inside, so that the same images give the same file.
         figure.savefig(out / f"{name}.png", dpi=100, facecolor="white", metadata={"Software": None})
         print(out / f"{name}.png")
 

@@ -1,4 +1,4 @@
-"""Pictures as a chat model gets them: size and format are stated, since they change what the model sees."""
+"""Images as a chat model gets them: size and format are stated, since they change what the model sees."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMATS = ("jpeg", "png")
 
 
 @dataclass(frozen=True)
-class PictureStyle:
-    """How pictures are sent.
+class ImageStyle:
+    """How images are sent.
 
     Attributes:
-        size: longest side in pixels; larger pictures are made smaller, smaller ones stay. None sends all as they are.
+        size: longest side in pixels; larger images are made smaller, smaller ones stay. None sends all as they are.
         format: ``jpeg`` (quality 95, full colour resolution) or ``png`` (lossless).
         detail: what the server is told of how closely to look; None says nothing.
     """
@@ -43,9 +43,9 @@ class PictureStyle:
         }
 
     def sent_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Width and height of a picture when it is sent.
+        """Width and height of an image when it is sent.
 
-        >>> PictureStyle(size=512).sent_size((1024, 768)), PictureStyle(size=512).sent_size((100, 50))
+        >>> ImageStyle(size=512).sent_size((1024, 768)), ImageStyle(size=512).sent_size((100, 50))
         ((512, 384), (100, 50))
         """
         longest = max(size)
@@ -53,32 +53,32 @@ class PictureStyle:
             return size
         return max(1, round(size[0] * self.size / longest)), max(1, round(size[1] * self.size / longest))
 
-    def part(self, picture: Image) -> dict[str, Any]:
-        """The picture as a part of a chat message."""
+    def part(self, image: Image) -> dict[str, Any]:
+        """The image as a part of a chat message."""
         detail = {"detail": self.detail} if self.detail else {}
-        return {"type": "image_url", "image_url": {"url": self._data_url(picture), **detail}}
+        return {"type": "image_url", "image_url": {"url": self._data_url(image), **detail}}
 
-    def _data_url(self, picture: Image) -> str:
+    def _data_url(self, image: Image) -> str:
         from PIL import Image as Pillow
 
-        size = self.sent_size(picture.size)
-        sent = picture if size == picture.size else picture.resize(size, Pillow.Resampling.LANCZOS)
+        size = self.sent_size(image.size)
+        sent = image if size == image.size else image.resize(size, Pillow.Resampling.LANCZOS)
         buffer = io.BytesIO()
         options: dict[str, Any] = {"quality": JPEG_QUALITY, "subsampling": 0} if self.format == "jpeg" else {}
         sent.convert("RGB").save(buffer, self.format.upper(), **options)
         return f"data:image/{self.format};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
-def picture_digest(picture: Image) -> str:
+def image_digest(image: Image) -> str:
     """sha256 of size and pixels: the same for every file format that decodes to them."""
-    head = f"{picture.width}x{picture.height}:{picture.mode}:".encode()
-    return hashlib.sha256(head + picture.tobytes()).hexdigest()
+    head = f"{image.width}x{image.height}:{image.mode}:".encode()
+    return hashlib.sha256(head + image.tobytes()).hexdigest()
 
 
-def picture_tokens(size: tuple[int, int], detail: str | None) -> int:
-    """About how many tokens a picture costs, by the rule of GPT-4o and GPT-4.1: 85, and 170 for each tile of 512 px.
+def image_tokens(size: tuple[int, int], detail: str | None) -> int:
+    """About how many tokens an image costs, by the rule of GPT-4o and GPT-4.1: 85, and 170 for each tile of 512 px.
 
-    >>> picture_tokens((512, 512), "high"), picture_tokens((1024, 1024), "high"), picture_tokens((1024, 1024), "low")
+    >>> image_tokens((512, 512), "high"), image_tokens((1024, 1024), "high"), image_tokens((1024, 1024), "low")
     (255, 765, 85)
     """
     if detail == "low":
