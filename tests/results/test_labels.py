@@ -20,7 +20,7 @@ from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.making import make_report
 from ttmbench.report.terminal import print_results
-from ttmbench.report.thumbnails import ImageOptions
+from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results import labels
 from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
@@ -89,7 +89,7 @@ def test_terminal(document, readme, capsys):
 
 
 def test_report(readme):
-    page, _, _ = make_report(MAIN, ImageOptions(images="none"))
+    page, _, _ = make_report(MAIN, ThumbnailOptions(images="none"))
     rows = re.findall(rf'<tr[^>]*data-task="{TASK}"[^>]*>.*?</tr>', page, re.S)
     cells = [
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)] for row in rows
