@@ -226,8 +226,8 @@ def test_a_file_that_fails_does_not_stop_the_others(site, tmp_path, data, capsys
 
 
 def test_a_digest_that_differs_is_refused(site, tmp_path, data, capsys):
-    stated = {"url": f"{site.url}/rows.json", "sha256": "0" * 64}
-    path = task_file(tmp_path, annotations(site, **{"mine/rows.json": stated}))
+    declared = {"url": f"{site.url}/rows.json", "sha256": "0" * 64}
+    path = task_file(tmp_path, annotations(site, **{"mine/rows.json": declared}))
     code, out, _ = run(capsys, "download", path, "--data_dir", data)
     assert code == 4 and f"but the task file says {'0' * 64}" in lines(out)["mine/rows.json"]
     assert not (data / "mine" / "rows.json").exists() and "mine/rows.json" not in record(data)
@@ -521,9 +521,9 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
 
 
 def test_a_dry_run_lists_what_would_be_fetched_and_writes_nothing(site, tmp_path, data, capsys):
-    stated = {"url": f"{site.url}/rows.json", "bytes": 1234}
+    declared = {"url": f"{site.url}/rows.json", "bytes": 1234}
     path = task_file(
-        tmp_path, both(site) | {"of": [annotations(site, **{"mine/rows.json": stated}), both(site)["of"][1]]}
+        tmp_path, both(site) | {"of": [annotations(site, **{"mine/rows.json": declared}), both(site)["of"][1]]}
     )
     code, out, _ = run(capsys, "download", path, "shapes_place", "--data_dir", data, "--dry_run")
     assert code == 0 and not data.exists() and not any(method == "GET" for method, _, _ in site.log)
