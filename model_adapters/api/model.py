@@ -126,7 +126,7 @@ class ChatModel:
                     answer = None
                     try:
                         async with opening:  # images are opened and encoded one after the other, beside the requests
-                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["images"])
+                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["pictures"])
                         answer = await client.ask(body)
                         cache.put(keys[index], requests[index], answer)
                         fresh[keys[index]] = answer

@@ -305,7 +305,7 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    context = RunContext(registry, config, adapter, store=ScoreCache(Path(store)))
+    context = RunContext(registry, config, adapter, cache=ScoreCache(Path(store)))
     plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
     opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None

@@ -36,7 +36,7 @@ ROWS = [
 GROUP = {"shape": [1, 2], "n_groups": 4, "images": ["image"], "captions": ["good", "bad"]}
 
 
-def image(color: str) -> bytes:
+def png(color: str) -> bytes:
     content = io.BytesIO()
     Image.new("RGB", (48, 48), color).save(content, "PNG")
     return content.getvalue()
@@ -60,7 +60,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-IMAGES = {f"val/{color}.png": image(color) for color in COLORS}
+IMAGES = {f"val/{color}.png": png(color) for color in COLORS}
 IMAGES = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
 
@@ -362,7 +362,7 @@ def test_the_data_folder_itself_may_not_be_writable(site, tmp_path, data, capsys
 
 def test_images_in_a_part_of_a_fetched_folder_come_with_it(site, tmp_path, data, capsys):
     source = annotations(site) | {"images": "mine/images/deep"}
-    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": image(color) for color in COLORS}, "all/x": b""}))
+    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": png(color) for color in COLORS}, "all/x": b""}))
     code, out, _ = run(capsys, "download", task_file(tmp_path, source), "--data_dir", data)
     assert code == 0 and lines(out)["mine"] == "ready 4 groups"
 

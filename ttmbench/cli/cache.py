@@ -32,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench cache``."""
     actions = ("ls", "verify", "prune", "path")
     parser.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
-    parser.add_argument("--use_cache", metavar="DIR", help="the cache (default: TTMBENCH_CACHE, else a folder in the user's cache)")
+    parser.add_argument(
+        "--use_cache", metavar="DIR", help="the cache (default: TTMBENCH_CACHE, else a folder in the user's cache)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
     prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, prepared, temporary")
