@@ -15,7 +15,7 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.pretrained import (
@@ -189,7 +189,7 @@ class BlindLanguageModel(BlindScorer):
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights, and the text around a caption."""
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "score": "mean log-likelihood of the caption's tokens, without an image",

@@ -12,7 +12,7 @@ import torch
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
@@ -121,7 +121,7 @@ class ChatChooser:
         """Digest of the weights and what else changes an answer; the questions are in the results under ``choice``."""
         model, processor = self.chat.model, self.chat.processor
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(model).__name__,
             "weights_sha256": self.weights_sha256,
             "scorer": "choice",
@@ -153,8 +153,8 @@ class ChatChooser:
             torch.autocast(self.chat.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32),
         ):
             tokens = model.generate(**inputs)
-        said = tokens[0, inputs["input_ids"].shape[1] :]
-        text: str = self.chat.tokenizer.decode(said, skip_special_tokens=True)
+        detail = tokens[0, inputs["input_ids"].shape[1] :]
+        text: str = self.chat.tokenizer.decode(detail, skip_special_tokens=True)
         return text.strip()
 
     def _inputs(self, prompt: str, images: Sequence[Image]) -> Any:

@@ -20,8 +20,8 @@ from ttmbench.model_adapters._shared.contrastive import (
     check_dtype,
     compiled,
     count_parameters,
+    declared_name,
     random_crop,
-    stated_name,
     trimmed,
 )
 from ttmbench.model_adapters._shared.fingerprints import describe_model
@@ -118,7 +118,7 @@ class TransformersModel(ContrastiveModel):
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters, stated_name, trimmed
+from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters, declared_name, trimmed
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
@@ -106,7 +106,7 @@ class MatchingModel(TrainablePairModel):
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "score": "matching logit minus non-matching logit",
             "weights_sha256": self.weights_sha256,

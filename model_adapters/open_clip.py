@@ -26,8 +26,8 @@ from ttmbench.model_adapters._shared.contrastive import (
     check_dtype,
     compiled,
     count_parameters,
+    declared_name,
     random_crop,
-    stated_name,
 )
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.hub import quiet_hub
@@ -74,12 +74,12 @@ def load(
         source = sources.find(model, pretrained, _request(revision, weights, offline))
         with quiet_hub(offline=True):
             tokenizer, built = sources.tokenizer_of(source), sources.build(source)
-    stated = {"model": _stated_model(source.model), "pretrained": stated_name(pretrained) if pretrained else None}
+    declared = {"model": _declared_model(source.model), "pretrained": declared_name(pretrained) if pretrained else None}
     return OpenClipModel(
         built,
         tokenizer,
         source.config,
-        stated=stated,
+        declared=declared,
         files=source.files,
         device=device,
         dtype=dtype,
@@ -110,7 +110,7 @@ class OpenClipModel(ContrastiveModel):
         tokenizer: Any,
         config: Mapping[str, Any],
         *,
-        stated: Mapping[str, Any],
+        declared: Mapping[str, Any],
         device: str,
         dtype: str,
         files: ModelFiles | None = None,
@@ -119,7 +119,7 @@ class OpenClipModel(ContrastiveModel):
         super().__init__(model, device=device, dtype=dtype)
         self.tokenizer = tokenizer
         self.config = config
-        self.stated, self.files = stated, files
+        self.declared, self.files = declared, files
         self.compiled = compile_towers
         self._parts = {
             "config_sha256": digest_of(config["model_cfg"]),
@@ -137,7 +137,7 @@ class OpenClipModel(ContrastiveModel):
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
-            **self.stated,
+            **self.declared,
             "architecture": type(self.model).__name__,
             "quick_gelu": bool(self.config["model_cfg"].get("quick_gelu")),
             "weights_sha256": self.weights_sha256,
@@ -284,9 +284,9 @@ def _as_in_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _stated_model(model: str) -> str:
+def _declared_model(model: str) -> str:
     if model.startswith(sources.FOLDER):
-        return f"{sources.FOLDER}{stated_name(model.removeprefix(sources.FOLDER))}"
+        return f"{sources.FOLDER}{declared_name(model.removeprefix(sources.FOLDER))}"
     return model
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no
+from ttmbench.model_adapters.api.cache import AnswerCache
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
 from ttmbench.model_adapters.api.images import FORMATS, ImageStyle
 from ttmbench.model_adapters.api.model import ChatModel, ChatSettings, Prompt
-from ttmbench.model_adapters.api.store import AnswerStore
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _ServedModel:
         self._chat = chat
         self._spent = chat.account.cost or 0.0
         self._refused: list[tuple[str, str]] = []  # (prompt, reason), of all tasks
-        self._told = 0  # refusals that notes have told of
+        self._reported = 0  # refusals that notes have told of
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
         answers = self._chat.answers(prompts)
@@ -56,8 +56,8 @@ class _ServedModel:
 
     def take_notes(self) -> list[str]:
         """What the answers since the last call cost, and which were refused."""
-        account, new = self._chat.account, self._refused[self._told :]
-        self._told = len(self._refused)
+        account, new = self._chat.account, self._refused[self._reported :]
+        self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent
         self._spent = account.cost or 0.0
         notes = [f"model {self._chat.settings.model}: cost {money(cost)}; see model_info.usage"]
@@ -67,7 +67,7 @@ class _ServedModel:
             notes.append(f"{len(new)} questions were refused: {shown}{rest}")
         return notes
 
-    def _stated(self, scorer: str, **more: Any) -> dict[str, Any]:
+    def _declared(self, scorer: str, **more: Any) -> dict[str, Any]:
         settings = self._chat.settings
         return {
             "model": settings.model,
@@ -105,7 +105,7 @@ class VqaScoreModel(_ServedModel):
     def fingerprint(self) -> dict[str, Any]:
         """What changes a score."""
         missing = "least probable listed token"
-        return self._stated("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
+        return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
 
     def take_notes(self) -> list[str]:
         """As for every served model; also how many scores are bounds, and which pairs have none."""
@@ -149,7 +149,7 @@ class ChoosingModel(_ServedModel):
 
     def fingerprint(self) -> dict[str, Any]:
         """What changes an answer; the prompts are in the results under ``choice``."""
-        return self._stated("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
+        return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
 
 def load(
@@ -244,7 +244,7 @@ def load(
     chat = ChatModel(
         ChatSettings(str(model), parameters, images),
         Server(base_url, _key(api_key_env, base_url, offline), timeout, retries, backoff),
-        AnswerStore(_cache_file(cache)),
+        AnswerCache(_cache_file(cache)),
         Account(Prices(price_in, price_out), max_cost),
         concurrency,
         offline,

@@ -11,7 +11,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, pick_device, stated_name
+from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
@@ -121,7 +121,7 @@ class VQAScore(TrainablePairModel):
         """Digest of the weights as they were loaded, the question, and the tokens that count as its answers."""
         trained = {} if self.lora is None else {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "score": self.score,

@@ -6,7 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the store says where
+os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -160,8 +160,8 @@ def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyT
     'vqascore/llava-hf/llava'
     """
     given = [model_args.get(key) for key in ("model", "pretrained", "path")]
-    said = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
-    parts = [Path(part).resolve().name if Path(part).exists() else part for part in said]
+    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
+    parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
     if parts and model.startswith(SCORERS):
         parts.insert(0, model)
     return "/".join(parts) or model

@@ -149,7 +149,7 @@ class ChatCaptioner(CaptionModel):
         super().__init__(chat.model, (chat.processor,), **options)
         self.chat = chat
 
-    def stated_prompt(self) -> str:
+    def declared_prompt(self) -> str:
         """The whole prompt, as the template makes it."""
         return self.chat.before_caption(self.prompt)
 

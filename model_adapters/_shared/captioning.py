@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import count_parameters, stated_name
+from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
 from ttmbench.types import ModelFiles
@@ -83,7 +83,7 @@ class CaptionModel(PairModel):
             if len(parts) == 1
             else dict(zip(("tokenizer", "image_processor"), parts, strict=True))
         )
-        self._stated_parts = describe_model(model, self.device, **named)
+        self._declared_parts = describe_model(model, self.device, **named)
         self.debiasing = debiasing.check()
         self.alpha, self.prior = float(debiasing.alpha), debiasing.prior
         self._priors: dict[str, float] = {}
@@ -92,16 +92,16 @@ class CaptionModel(PairModel):
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights, the prompt, and how P(t) is taken off."""
         return {
-            "pretrained": stated_name(self.name),
+            "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "score": "mean log-likelihood of the caption's tokens",
-            "prompt": self.stated_prompt(),
+            "prompt": self.declared_prompt(),
             "end_token": self.end_token,
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(self.model.parameters()),
-            **self._stated_parts,
+            **self._declared_parts,
             **vars(self.debiasing),
         }
 
@@ -138,7 +138,7 @@ class CaptionModel(PairModel):
             self._priors.update(zip(new, means.tolist(), strict=True))
         return np.array([self._priors[caption] for caption in captions], dtype=np.float32)
 
-    def stated_prompt(self) -> str:
+    def declared_prompt(self) -> str:
         """The text before the caption, for the record."""
         return self.prompt
 

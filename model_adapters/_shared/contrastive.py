@@ -219,7 +219,7 @@ def compiled(function: Any) -> Any:
     return run
 
 
-def stated_name(pretrained: str) -> str:
+def declared_name(pretrained: str) -> str:
     """How a fingerprint names weights: a hub id as it is, a folder or file by its last part."""
     return Path(pretrained).name if Path(pretrained).exists() else pretrained
 

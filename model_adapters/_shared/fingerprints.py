@@ -28,7 +28,7 @@ def describe_model(
     Returns:
         Entries of a fingerprint.
     """
-    stated: dict[str, Any] = {
+    declared: dict[str, Any] = {
         "config_sha256": digest_of(model.config.to_dict()),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "device": device.type,
@@ -36,30 +36,30 @@ def describe_model(
     if processor is not None:
         image_processor, tokenizer = processor.image_processor, processor.tokenizer
         own = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
-        stated["processor_sha256"] = digest_of({"class": type(processor).__name__, **own})
+        declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **own})
     if image_processor is not None:
-        stated["preprocessing"] = plain(image_processor.to_dict())
+        declared["preprocessing"] = plain(image_processor.to_dict())
     if tokenizer is not None:
-        stated["tokenizer_sha256"] = tokenizer_digest(tokenizer)
-    return stated
+        declared["tokenizer_sha256"] = tokenizer_digest(tokenizer)
+    return declared
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """sha256 of what a tokenizer makes tokens from, whatever it was last asked to pad or cut."""
-    said: dict[str, Any] = {"class": type(tokenizer).__name__}
+    description: dict[str, Any] = {"class": type(tokenizer).__name__}
     for name in ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map"):
-        said[name] = getattr(tokenizer, name, None)
+        description[name] = getattr(tokenizer, name, None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        said["backend"] = {
+        description["backend"] = {
             name: value for name, value in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
         }
     elif hasattr(tokenizer, "get_vocab"):
-        said["vocabulary"] = dict(tokenizer.get_vocab())
+        description["vocabulary"] = dict(tokenizer.get_vocab())
     else:  # open_clip's own: a dictionary and the ranks of its merges
-        said["vocabulary"] = getattr(tokenizer, "encoder", None)
-        said["merges"] = [[*pair, rank] for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
-    return digest_of(said)
+        description["vocabulary"] = getattr(tokenizer, "encoder", None)
+        description["merges"] = [[*pair, rank] for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+    return digest_of(description)
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:

@@ -73,12 +73,12 @@ def _missing(error: BaseException) -> Iterator[str]:
         if _as_ours(module) is not None:  # of another module we do not know what to install, or it is a part of one
             yield module
         return
-    said = str(error)
-    if _READS_AS_TIKTOKEN in said:
+    detail = str(error)
+    if _READS_AS_TIKTOKEN in detail:
         yield from _SENTENCEPIECE
         return
     for pattern in _PATTERNS:
-        for match in re.finditer(pattern, said):
+        for match in re.finditer(pattern, detail):
             found = match.groupdict()
             if "command" in found:
                 yield from found["command"].split()

@@ -138,8 +138,8 @@ class ChatClient:
             except httpx2.HTTPError as error:
                 problem = f"{type(error).__name__}: {self._server.clean(str(error))}".rstrip(": .")
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-                said = self._server.clean(f"{type(error).__name__}: {error}")
-                problem = f"its answer is not what a chat-completions server gives ({said})"
+                detail = self._server.clean(f"{type(error).__name__}: {error}")
+                problem = f"its answer is not what a chat-completions server gives ({detail})"
         raise DataError(
             f"{self._server.identity} did not answer in {self._server.retries + 1} tries: {problem}. "
             "Answers that came are kept, so a rerun asks for the rest"
@@ -159,21 +159,21 @@ class ChatClient:
         """Why an answer with an error code may pass; raises if it will not."""
         status, error = response.status_code, _error_of(response)
         message = self._server.clean(str(error.get("message") or response.text))
-        said = f"{self._server.identity} says {status}: {message}"
+        detail = f"{self._server.identity} says {status}: {message}"
         if error.get("code") == "insufficient_quota":
-            raise DataError(f"{said}. The account has no credit left; answers that came are kept")
+            raise DataError(f"{detail}. The account has no credit left; answers that came are kept")
         if status in _PASSING or status >= 500:
             return f"{status} {message}"
         if status in (401, 403) and "logprob" not in message.casefold():
-            raise DataError(f"{said}. Is the key in the environment right (api_key_env=NAME)?")
+            raise DataError(f"{detail}. Is the key in the environment right (api_key_env=NAME)?")
         if "max_completion_tokens" in message and self._limit_name == "max_tokens":
             self._limit_name = "max_completion_tokens"
             return message
         if "logprob" in message.casefold():
-            raise UsageError(f"model {body['model']} {_NO_LOGPROBS} ({said})")
+            raise UsageError(f"model {body['model']} {_NO_LOGPROBS} ({detail})")
         if status == 404:
-            raise UsageError(f"{said}. Are model={body['model']} and base_url right?")
-        raise TtmbenchError(said)
+            raise UsageError(f"{detail}. Are model={body['model']} and base_url right?")
+        raise TtmbenchError(detail)
 
     def _refusal_of(self, response: httpx2.Response) -> str | None:
         """Why the server refused for its content, None if it did not."""

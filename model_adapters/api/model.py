@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
 from ttmbench.model_adapters.api.costs import Account, money
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
 from ttmbench.model_adapters.api.pool import Pool, run_async
-from ttmbench.model_adapters.api.store import AnswerStore, OpenStore, request_key
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,28 +49,28 @@ class Prompt:
 
 
 class ChatModel:
-    """Answers questions from the store, and from the server what is not there.
+    """Answers questions from the cache, and from the server what is not there.
 
     Args:
         settings: what to ask with.
         server: where to ask.
-        store: where answers are kept.
+        cache: where answers are kept.
         account: what may be spent.
         concurrency: questions at a time.
-        offline: never ask; what is not in the store is an error.
+        offline: never ask; what is not in the cache is an error.
     """
 
     def __init__(
         self,
         settings: ChatSettings,
         server: Server,
-        store: AnswerStore,
+        cache: AnswerCache,
         account: Account,
         concurrency: int,
         offline: bool,
     ) -> None:
         self.settings, self.server, self.account = settings, server, account
-        self._store, self._concurrency, self._offline = store, concurrency, offline
+        self._cache, self._concurrency, self._offline = cache, concurrency, offline
         self.served: set[str] = set()  # what the server says that it used
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
         self._encoded: dict[str, dict[str, Any]] = {}
@@ -87,14 +87,14 @@ class ChatModel:
         Raises:
             TtmbenchError: what the server does not answer, or what does not fit under the limit of costs.
         """
-        with self._store.opened() as store:
+        with self._cache.opened() as cache:
             requests, estimate = [], 0.0
             for prompt in tqdm(prompts, desc="looking up", unit=" questions", leave=False, disable=None):
                 images = list(prompt.images)
                 requests.append(self._request(prompt.text, [self._digest(image) for image in images]))
                 estimate += self._tokens_in(prompt.text, images)
             keys = [request_key(request) for request in requests]
-            known = store.get(keys)
+            known = cache.get(keys)
             for answer in known.values():
                 self._note_served(answer)
                 self.account.stored.add(answer.get("usage"))
@@ -103,12 +103,12 @@ class ChatModel:
             if missing:
                 self.account.expect(estimate / len(prompts), self.settings.parameters["max_tokens"])
                 self._announce(len(first), len(missing), estimate / len(prompts))
-                known.update(self._ask(store, prompts, requests, keys, missing))
+                known.update(self._ask(cache, prompts, requests, keys, missing))
         return [known[key] for key in keys]
 
     def _ask(
         self,
-        store: OpenStore,
+        cache: OpenAnswerCache,
         prompts: Sequence[Prompt],
         requests: Sequence[dict[str, Any]],
         keys: Sequence[str],
@@ -126,9 +126,9 @@ class ChatModel:
                     answer = None
                     try:
                         async with opening:  # images are opened and encoded one after the other, beside the requests
-                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["images"])
+                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["pictures"])
                         answer = await client.ask(body)
-                        store.put(keys[index], requests[index], answer)
+                        cache.put(keys[index], requests[index], answer)
                         fresh[keys[index]] = answer
                         self._note_served(answer)
                     finally:
@@ -153,7 +153,7 @@ class ChatModel:
         return fresh
 
     def _request(self, text: str, digests: list[str]) -> dict[str, Any]:
-        """All that an answer depends on; its digest is the key in the store."""
+        """All that an answer depends on; its digest is the key in the cache."""
         return {
             "version": VERSION,
             "model": self.settings.model,

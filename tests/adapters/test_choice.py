@@ -275,15 +275,15 @@ def test_no_image_is_kept(tiny_vlm):
 
 def test_half_precision_answers(readable, tmp_path):
     code, document, _ = run(readable("llava"), tmp_path, "--dtype", "bf16", model_args="max_tokens=2,weights=bf16")
-    stated = document["model_info"]["fingerprint"]
-    assert code == 0 and stated["dtype"] == stated["weights"] == "bfloat16"
+    declared = document["model_info"]["fingerprint"]
+    assert code == 0 and declared["dtype"] == declared["weights"] == "bfloat16"
 
 
 def test_the_record_says_what_was_asked_and_how(readable, tmp_path):
     _, document, _ = run(readable("llava"), tmp_path)
-    stated = document["model_info"]["fingerprint"]
-    assert stated["max_tokens"] == 4 and stated["decoding"] == "greedy" and stated["order"] == "random"
-    assert stated["prompt"] == "USER: <image>\n{question} ASSISTANT:"
+    declared = document["model_info"]["fingerprint"]
+    assert declared["max_tokens"] == 4 and declared["decoding"] == "greedy" and declared["order"] == "random"
+    assert declared["prompt"] == "USER: <image>\n{question} ASSISTANT:"
 
 
 def test_wrong_arguments_are_one_clear_error(tiny_vlm):

@@ -229,12 +229,12 @@ def test_compiled_towers_score_and_train_alike(folder):
 
 
 def test_fingerprint_states_what_changes_a_score(folders):
-    stated = load(folders["siglip"]).fingerprint()
-    assert json.loads(json.dumps(stated)) == stated
-    assert stated["model"] == "local-dir:siglip" and stated["pretrained"] is None
-    assert stated["architecture"] == "CustomTextCLIP" and stated["dtype"] == "float32"
-    assert stated["preprocessing"]["resize_mode"] == "squash" and stated["preprocessing"]["size"] == [160, 160]
-    assert len(stated["weights_sha256"]) == 64
+    declared = load(folders["siglip"]).fingerprint()
+    assert json.loads(json.dumps(declared)) == declared
+    assert declared["model"] == "local-dir:siglip" and declared["pretrained"] is None
+    assert declared["architecture"] == "CustomTextCLIP" and declared["dtype"] == "float32"
+    assert declared["preprocessing"]["resize_mode"] == "squash" and declared["preprocessing"]["size"] == [160, 160]
+    assert len(declared["weights_sha256"]) == 64
     trained = load(folders["clip"])
     before = trained.fingerprint()
     one_step(trained)
@@ -387,8 +387,8 @@ def test_the_command_line_runs_a_folder(folders, tmp_path, capsys):
 def test_an_architecture_with_a_file_is_open_clips_own(library):
     adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(library), device="cpu")
     assert near(scores(adapter), own_logits("tiny-clip-32", pretrained=str(library)))
-    stated = adapter.fingerprint()
-    assert (stated["model"], stated["pretrained"]) == ("tiny-clip-32", "open_clip_model.safetensors")
+    declared = adapter.fingerprint()
+    assert (declared["model"], declared["pretrained"]) == ("tiny-clip-32", "open_clip_model.safetensors")
 
 
 @pytest.mark.parametrize("tag", ["plain_s1", "file_s1", "Plain-S1"])

@@ -79,9 +79,9 @@ def test_a_quiet_run(chat_server, evaluate):
     usage = document["model_info"]["usage"]
     assert usage["answers"] == N_PAIRS and usage["prompt_tokens"] == 300 * N_PAIRS and usage["cost"] is None
     assert usage["served"] == ["test-model-served"] and usage["refused"] == []
-    stated = document["model_info"]["fingerprint"]
-    assert stated["pictures"]["longest_side"] == 512 and stated["pictures"]["format"] == "jpeg"
-    assert stated["server"] == "127.0.0.1/v1"
+    declared = document["model_info"]["fingerprint"]
+    assert declared["pictures"]["longest_side"] == 512 and declared["pictures"]["format"] == "jpeg"
+    assert declared["server"] == "127.0.0.1/v1"
 
 
 def test_the_scores_are_log_odds_of_summed_probabilities(chat_server, evaluate, tmp_path):

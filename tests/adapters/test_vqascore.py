@@ -135,9 +135,9 @@ def test_the_command_line_runs_them(folder, tmp_path):
     assert main([*words, "--limit", "3", "--device", "cpu", "--batch_size", "5", "--output_path", str(out)]) == 0
     info = json.loads(out.read_text())["model_info"]
     assert info["capabilities"] == ["PairScorer", "PreparedPairScorer", "PairTrainable"]
-    stated = info["fingerprint"]
-    assert set(stated["yes_tokens"]) == {"Yes", "yes"} and set(stated["no_tokens"]) == {"No", "no"}
-    assert '"{caption}"' in stated["prompt"] and stated["score"] == "log_odds"
+    declared = info["fingerprint"]
+    assert set(declared["yes_tokens"]) == {"Yes", "yes"} and set(declared["no_tokens"]) == {"No", "no"}
+    assert '"{caption}"' in declared["prompt"] and declared["score"] == "log_odds"
 
 
 # --- details, on one kind ---------------------------------------------------------------------------------------

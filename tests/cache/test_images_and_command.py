@@ -1,4 +1,4 @@
-"""``ttmbench cache``, and the parts of the store beside scores: digests of images, prepared images, blocks."""
+"""``ttmbench cache``, and the parts of the cache beside scores: digests of images, prepared images, blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cache.entry import read_entry
-from ttmbench.cache.scores import ScoreStore
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
@@ -47,7 +47,7 @@ def listed(capsys, store: Path) -> list[dict]:
 
 @pytest.fixture
 def filled(tmp_path, folder_task) -> Path:
-    """A store with scores of three tasks and two models, digests and prepared images."""
+    """A cache with scores of three tasks and two models, digests and prepared images."""
     store = tmp_path / "store"
     run(store, f"shapes_color,shapes_place,{folder_task()}/mine.yaml")
     run(store, model_args={"training_seed": 1})
@@ -81,7 +81,7 @@ def test_path_says_where(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "variable"))
     assert main(["cache", "path"]) == 0 and capsys.readouterr().out == f"{tmp_path / 'variable'}\n"
     monkeypatch.setenv("TTMBENCH_CACHE", "off")
-    assert main(["cache", "path"]) == 2 and "the store is off" in capsys.readouterr().err
+    assert main(["cache", "path"]) == 2 and "the cache is off" in capsys.readouterr().err
 
 
 def test_verify_names_every_damaged_file(filled, capsys):
@@ -186,6 +186,16 @@ def test_temporary_files_of_killed_runs_go(filled, capsys):
     assert cache(capsys, filled, "prune", "--damaged")[0] == 0 and new.exists() and not old.exists()
 
 
+def test_images_of_an_older_folder_go_with_temporary_files(filled, capsys):
+    old = filled / "pictures" / ("0" * 32) / "ab" / f"{'ab' * 32}.safetensors"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"0123456789")
+    os.utime(old, (time.time() - 7200,) * 2)
+    others = len(listed(capsys, filled)) - 1
+    assert cache(capsys, filled, "prune", "--kind", "temporary")[0] == 0
+    assert not (filled / "pictures").exists() and len(listed(capsys, filled)) == others
+
+
 # --- digests of images -------------------------------------------------------------------------------------
 
 
@@ -247,7 +257,7 @@ def test_a_damaged_table_of_digests_is_made_again(tmp_path, folder_task, capsys)
     capsys.readouterr()
     again = run(store, task)
     assert again["task_hashes"] == first["task_hashes"]
-    assert str(path) in capsys.readouterr().err and read_entry(path).arrays["images"].shape == (8, 64)
+    assert str(path) in capsys.readouterr().err and read_entry(path).arrays["pictures"].shape == (8, 64)
 
 
 def test_a_missing_image_is_named_as_without_the_store(tmp_path, folder_task):
@@ -260,11 +270,11 @@ def test_a_missing_image_is_named_as_without_the_store(tmp_path, folder_task):
     registry = build_registry([])
     groups = load_task_data(registry, find_task(registry, f"{folder}/mine.yaml"), 4, offline=True).groups
     (folder / "images" / "2_1.png").unlink()
-    pixels = ScoreStore(store).pixels("mine")
+    pixels = ScoreCache(store).pixels("mine")
     from ttmbench.scoring.fingerprint import Fingerprint
 
     with pytest.raises(ttmbench.errors.DataError, match=r"image 2_1\.png of group g2 cannot be read"):
-        Fingerprint(groups, pixels).take_in_the_rest()
+        Fingerprint(groups, pixels).add_remaining()
 
 
 # --- prepared images ---------------------------------------------------------------------------------------
@@ -279,7 +289,7 @@ def groups(folder_task) -> list[Group]:
 
 
 def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups, tiny_siglip, monkeypatch):
-    model, store = hf.load(pretrained=str(tiny_siglip), device="cpu"), ScoreStore(tmp_path / "store")
+    model, store = hf.load(pretrained=str(tiny_siglip), device="cpu"), ScoreCache(tmp_path / "store")
     plain, fingerprint = prepare(model, groups, 5)
     prepare(model, groups[:2], 5, kept=store.prepared(model))
     names = opened(monkeypatch)
@@ -303,12 +313,12 @@ def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups
 
 def test_a_damaged_prepared_image_is_made_again(tmp_path, groups, tiny_siglip, capsys):
     model, store = hf.load(pretrained=str(tiny_siglip), device="cpu"), tmp_path / "store"
-    plain, _ = prepare(model, groups, 5, kept=ScoreStore(store).prepared(model))
+    plain, _ = prepare(model, groups, 5, kept=ScoreCache(store).prepared(model))
     files = sorted((store / "prepared").rglob("*.safetensors"))
     assert len(files) == 12
     files[0].write_bytes(files[1].read_bytes())
     files[2].write_bytes(files[2].read_bytes()[:50])
-    again, _ = prepare(model, groups, 5, kept=ScoreStore(store).prepared(model))
+    again, _ = prepare(model, groups, 5, kept=ScoreCache(store).prepared(model))
     assert torch.equal(plain.images["pixel_values"], again.images["pixel_values"])
     said = capsys.readouterr().err
     assert str(files[0]) in said and str(files[2]) in said and said.count("\n") == 2
@@ -329,10 +339,10 @@ def test_prepared_images_stay_under_their_limit(tmp_path, folder_task, monkeypat
     monkeypatch.setenv("TTMBENCH_PREPARED_LIMIT", str(5 * each))
     run(store, task, limit=1, ttm=True, ttm_args={"iterations": 1, "epochs": 1})  # uses two, writes none
     assert len(sorted((store / "prepared").rglob("*.safetensors"))) == 12
-    from ttmbench.cache.images import make_room
+    from ttmbench.cache.images import evict
 
     used = [path for path in files if path.stat().st_mtime > 2e9 or path.stat().st_mtime > 1e9 + 1]
-    make_room(store, 5 * each)
+    evict(store, 5 * each)
     left = sorted((store / "prepared").rglob("*.safetensors"))
     assert len(used) == 2 and set(used) <= set(left) and sum(path.stat().st_size for path in left) <= 0.9 * 5 * each
     assert set(left) - set(used) == set([path for path in files if path not in used][: len(left) - 2])
@@ -350,7 +360,7 @@ def test_rendered_images_and_unstated_preprocessing_are_not_kept(tmp_path, tiny_
         def fingerprint(self):
             return {"weights": "x"}
 
-    assert ScoreStore(store).prepared(Plain()) is None and ScoreStore(store).prepared(object()) is None
+    assert ScoreCache(store).prepared(Plain()) is None and ScoreCache(store).prepared(object()) is None
 
 
 def test_undecoded_bytes_are_those_of_the_file(groups):
@@ -379,7 +389,7 @@ def test_spans_cover_every_row_once_and_never_split_a_block(rows, block, batch_s
     memory, values = Memory(), np.arange(rows, dtype=np.float32)
     for span in found:
         assert span.start % block == 0 and (span.stop % block == 0 or span.stop == rows)
-        batches = list(BatchSizer(batch_size).over(span.start, span.stop, lambda rows: rows))
+        batches = list(BatchSizer(batch_size).map_batches(span.start, span.stop, lambda rows: rows))
         assert [row for batch in batches for row in range(rows)[batch]] == list(range(span.start, span.stop))
         assert all(batch.stop - batch.start <= batch_size for batch in batches)
         assert load(memory, "x", span) is None

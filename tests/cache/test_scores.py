@@ -1,4 +1,4 @@
-"""The store of scores: what its key depends on, what happens to damaged files, to stopped runs and to full disks."""
+"""The cache of scores: what its key depends on, what happens to damaged files, to stopped runs and to full disks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import ttmbench
 from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
 from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
-from ttmbench.cache.location import parse_size, store_folder
+from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
@@ -32,11 +32,11 @@ QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
 class Counting:
     """A pair scorer that writes a line into a file for every pair that it scores."""
 
-    def __init__(self, log: Path, seconds: float = 0.0, **stated) -> None:
-        self.log, self.seconds, self.stated = log, seconds, stated
+    def __init__(self, log: Path, seconds: float = 0.0, **declared) -> None:
+        self.log, self.seconds, self.declared = log, seconds, declared
 
     def fingerprint(self):
-        return {"weights": "none", **self.stated}
+        return {"weights": "none", **self.declared}
 
     def score_pairs(self, images, captions):
         with self.log.open("a") as file:
@@ -113,7 +113,7 @@ def test_a_second_run_scores_nothing_and_says_so(tmp_path, capsys):
     place = model.calls - calls
     third = run(model, "shapes_color,shapes_place", use_cache=str(store), bootstrap_iters=10, seed=5)
     assert model.calls == calls + place and third.results["shapes_color"].keys() == first.results["shapes_color"].keys()
-    assert capsys.readouterr().err.count("raw scores come from the store") == 2, "once a run"
+    assert capsys.readouterr().err.count("raw scores come from the cache") == 2, "once a run"
     jsonschema.Draft202012Validator(schema("results")).validate(third.document)
     assert "look_up" in third["timing"]["shapes_color"] and "prepare" not in third["timing"]["shapes_color"]
 
@@ -153,16 +153,16 @@ def test_off_and_the_variable_say_where(tmp_path, monkeypatch):
     run(model, use_cache="off")
     assert model.calls > before
     monkeypatch.delenv("TTMBENCH_CACHE")
-    assert store_folder("OFF") is None and store_folder(None).name == "store"
-    assert store_folder("~/x") == Path.home() / "x"
+    assert cache_folder("OFF") is None and cache_folder(None).name == "store"
+    assert cache_folder("~/x") == Path.home() / "x"
 
 
 def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task):
     store, folder = tmp_path / "store", folder_task()
     task = str(folder / "mine.yaml")
 
-    def calls(name: str, tasks: str = task, model: type = Counting, stated: dict | None = None, **settings) -> int:
-        adapter = model(tmp_path / "log", **(stated or {}))
+    def calls(name: str, tasks: str = task, model: type = Counting, declared: dict | None = None, **settings) -> int:
+        adapter = model(tmp_path / "log", **(declared or {}))
         before = adapter.calls
         result = run(adapter, tasks, use_cache=str(store), **{"limit": None, **settings})
         assert ("from_store" in result["datasets"][Path(tasks).stem]) == (adapter.calls == before), name
@@ -170,7 +170,7 @@ def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task
 
     assert calls("first") == 24 and calls("the same") == 0 and calls("another batch size", batch_size=5) == 0
     for name in ("dtype", "prompt", "preprocessing", "scorer", "device", "compiled"):
-        assert calls(name, stated={name: "other"}) == 24 and calls(name, stated={name: "other"}) == 0
+        assert calls(name, declared={name: "other"}) == 24 and calls(name, declared={name: "other"}) == 0
     assert calls("fewer groups", limit=3) == 12 and calls("fewer groups", limit=3) == 0
 
     class Other(Counting):
@@ -245,7 +245,7 @@ def test_the_key_is_the_same_in_another_process(tmp_path):
         text=True,
         check=True,
     )
-    assert "raw scores come from the store" in done.stderr and len(entries(tmp_path / "store")) == 1
+    assert "raw scores come from the cache" in done.stderr and len(entries(tmp_path / "store")) == 1
 
 
 def test_models_that_are_not_kept(tmp_path, capsys):
@@ -287,7 +287,7 @@ def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
 
 
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
-    from ttmbench.cache.scores import ScoreStore
+    from ttmbench.cache.scores import ScoreCache
     from ttmbench.config import make_run_config
     from ttmbench.evaluator.plan import RunContext, plan_task
     from ttmbench.evaluator.score_task import score_task
@@ -305,7 +305,7 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    context = RunContext(registry, config, adapter, store=ScoreStore(Path(store)))
+    context = RunContext(registry, config, adapter, cache=ScoreCache(Path(store)))
     plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
     opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None
@@ -408,8 +408,8 @@ def test_a_damaged_entry_is_named_and_computed_again(tmp_path, capsys, kind):
 
 def test_secrets_are_in_no_file(tmp_path):
     secret = "sk-THISISASECRET1234"
-    stated = {"api_key": secret, "nested": {"hf_token": secret}, "listed": [f"key {secret}"], "end_token": True}
-    run(Counting(tmp_path / "log", **stated), use_cache=str(tmp_path / "store"))
+    declared = {"api_key": secret, "nested": {"hf_token": secret}, "listed": [f"key {secret}"], "end_token": True}
+    run(Counting(tmp_path / "log", **declared), use_cache=str(tmp_path / "store"))
     for path in (tmp_path / "store").rglob("*"):
         assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
     about = read_entry(entries(tmp_path / "store")[0]).about["made_of"]["model"]["fingerprint"]
@@ -418,13 +418,13 @@ def test_secrets_are_in_no_file(tmp_path):
 
 def test_a_fingerprint_may_hold_anything(tmp_path):
     """Names that are no text, arrays whose text leaves numbers out, sets in any order."""
-    from ttmbench.cache.key import model_statement, score_identity
+    from ttmbench.cache.key import model_description, score_identity
     from ttmbench.plugins.registry import build_registry
 
     spec = find_task(build_registry([]), "shapes_color").spec
 
     def key(value) -> str:
-        return score_identity(model_statement(Counting(tmp_path / "log", value=value)), spec, False, None).key
+        return score_identity(model_description(Counting(tmp_path / "log", value=value)), spec, False, None).key
 
     long = np.arange(5000)
     assert key({1: "a", "b": None}) == key({"1": "a", "b": None}) != key({1: "b", "b": None})
@@ -552,7 +552,7 @@ def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch
     resumed = run(model, limit=None, use_cache=str(store), batch_size=batch_size)
     assert model.rows["images"] == 400 and np.array_equal(raw(plain), raw(resumed))
     off = run("hf", model_args={"pretrained": str(tiny_hf_clip)}, limit=None, batch_size=batch_size)
-    assert np.array_equal(raw(off), raw(resumed)), "the store changes no bit"
+    assert np.array_equal(raw(off), raw(resumed)), "the cache changes no bit"
 
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):

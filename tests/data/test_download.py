@@ -36,7 +36,7 @@ ROWS = [
 GROUP = {"shape": [1, 2], "n_groups": 4, "images": ["image"], "captions": ["good", "bad"]}
 
 
-def image(color: str) -> bytes:
+def png(color: str) -> bytes:
     content = io.BytesIO()
     Image.new("RGB", (48, 48), color).save(content, "PNG")
     return content.getvalue()
@@ -60,7 +60,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-IMAGES = {f"val/{color}.png": image(color) for color in COLORS}
+IMAGES = {f"val/{color}.png": png(color) for color in COLORS}
 IMAGES = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
 
@@ -226,8 +226,8 @@ def test_a_file_that_fails_does_not_stop_the_others(site, tmp_path, data, capsys
 
 
 def test_a_digest_that_differs_is_refused(site, tmp_path, data, capsys):
-    stated = {"url": f"{site.url}/rows.json", "sha256": "0" * 64}
-    path = task_file(tmp_path, annotations(site, **{"mine/rows.json": stated}))
+    declared = {"url": f"{site.url}/rows.json", "sha256": "0" * 64}
+    path = task_file(tmp_path, annotations(site, **{"mine/rows.json": declared}))
     code, out, _ = run(capsys, "download", path, "--data_dir", data)
     assert code == 4 and f"but the task file says {'0' * 64}" in lines(out)["mine/rows.json"]
     assert not (data / "mine" / "rows.json").exists() and "mine/rows.json" not in record(data)
@@ -362,7 +362,7 @@ def test_the_data_folder_itself_may_not_be_writable(site, tmp_path, data, capsys
 
 def test_images_in_a_part_of_a_fetched_folder_come_with_it(site, tmp_path, data, capsys):
     source = annotations(site) | {"images": "mine/images/deep"}
-    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": image(color) for color in COLORS}, "all/x": b""}))
+    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": png(color) for color in COLORS}, "all/x": b""}))
     code, out, _ = run(capsys, "download", task_file(tmp_path, source), "--data_dir", data)
     assert code == 0 and lines(out)["mine"] == "ready 4 groups"
 
@@ -521,9 +521,9 @@ def test_a_plugins_source_may_say_what_it_needs(tmp_path, data, monkeypatch):
 
 
 def test_a_dry_run_lists_what_would_be_fetched_and_writes_nothing(site, tmp_path, data, capsys):
-    stated = {"url": f"{site.url}/rows.json", "bytes": 1234}
+    declared = {"url": f"{site.url}/rows.json", "bytes": 1234}
     path = task_file(
-        tmp_path, both(site) | {"of": [annotations(site, **{"mine/rows.json": stated}), both(site)["of"][1]]}
+        tmp_path, both(site) | {"of": [annotations(site, **{"mine/rows.json": declared}), both(site)["of"][1]]}
     )
     code, out, _ = run(capsys, "download", path, "shapes_place", "--data_dir", data, "--dry_run")
     assert code == 0 and not data.exists() and not any(method == "GET" for method, _, _ in site.log)

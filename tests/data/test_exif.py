@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 import ttmbench
-from ttmbench.cache.scores import ScoreStore
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
@@ -61,7 +61,7 @@ def test_both_readings_of_a_file_are_kept_apart(tmp_path):
 
     file = tmp_path / "x.jpg"
     turned(file)
-    store, adapter = ScoreStore(tmp_path / "store"), tiny_clip.load(device="cpu")
+    store, adapter = ScoreCache(tmp_path / "store"), tiny_clip.load(device="cpu")
     digests, rows = {}, {}
     for _ in range(2):
         for exif in ("apply", "ignore"):

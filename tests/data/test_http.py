@@ -31,8 +31,8 @@ def web(waits, monkeypatch) -> Web:
     return Web(tries=3, pause=0.5, longest_wait=20, timeout=5, sleep=waits.append)
 
 
-def fetch(web: Web, url: str, part: Path, **stated):
-    return web.fetch(Origin(url=url, **stated), part, "the file")
+def fetch(web: Web, url: str, part: Path, **declared):
+    return web.fetch(Origin(url=url, **declared), part, "the file")
 
 
 def sha256(body: bytes) -> str:
@@ -185,10 +185,10 @@ def test_another_digest_is_refused_and_nothing_is_kept(site, web, tmp_path):
 
 
 @pytest.mark.parametrize(("length", "stated"), [(True, 5), (True, 99999), (False, 5), (False, 99999)])
-def test_another_size_is_refused(site, web, tmp_path, length, stated):
+def test_another_size_is_refused(site, web, tmp_path, length, declared):
     url = site.put("/file.bin", BODY, length=length)
-    with pytest.raises(DataError, match=rf"the (task file says {stated}|{stated} bytes of the task file)"):
-        fetch(web, url, tmp_path / "file.part", bytes=stated)
+    with pytest.raises(DataError, match=rf"the (task file says {declared}|{declared} bytes of the task file)"):
+        fetch(web, url, tmp_path / "file.part", bytes=declared)
 
 
 def test_a_web_page_is_no_file(site, web, tmp_path):

@@ -94,7 +94,7 @@ def test_nothing_is_left_behind(fails):
 
 
 def test_a_precision_that_was_set_for_a_backend_comes_back(tmp_path):
-    """Torch then refuses to name one precision for all; a run and the store's keys work all the same."""
+    """Torch then refuses to name one precision for all; a run and the cache's keys work all the same."""
     code = (
         "import torch, ttmbench\n"
         "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
@@ -203,7 +203,7 @@ def test_the_batch_size_is_fixed():
 
     rows = BatchSizer.for_run(8, object(), fixed=True)
     with pytest.raises(TtmbenchError, match="use --batch_size 4"):
-        list(rows.over(0, 9, full))
+        list(rows.map_batches(0, 9, full))
     with pytest.raises(TtmbenchError, match="no gradient in other parts"):
         rows.smaller_training_parts(6)
     assert rows.rows == 8 and rows.training is None

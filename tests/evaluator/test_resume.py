@@ -164,8 +164,8 @@ def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeyp
     from ttmbench.model_adapters import hf
 
     evaluate(tmp_path / "x.json", tasks="shapes_color")
-    stated = hf.TransformersModel.fingerprint
-    monkeypatch.setattr(hf.TransformersModel, "fingerprint", lambda self: {**stated(self), "weights": "others"})
+    declared = hf.TransformersModel.fingerprint
+    monkeypatch.setattr(hf.TransformersModel, "fingerprint", lambda self: {**declared(self), "weights": "others"})
     evaluate(tmp_path / "x.json", tasks="shapes_color")
     assert "is not the one of" in capsys.readouterr().err
     assert len(list(tmp_path.glob("x.2*.json"))) == 1

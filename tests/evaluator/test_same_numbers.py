@@ -1,4 +1,4 @@
-"""Nothing beside the model and the data moves a number: batches, order, threads, company, the store, a stage before."""
+"""Nothing beside the model and the data moves a number: batches, order, threads, company, the cache, a stage before."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.trackers import select as choosing
 from ttmbench.plugins.trackers.series import COLUMNS, result_rows
-from ttmbench.plugins.trackers.tracker import Tracking
+from ttmbench.plugins.trackers.tracker import TrackerPlugin
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 20}
@@ -228,7 +228,7 @@ class Fake:
 
 
 def run_with(fake, **more):
-    plugins = [("fake", Tracking("fake", fake))]
+    plugins = [("fake", TrackerPlugin("fake", fake))]
     return ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=plugins, **{**QUICK, **more})
 
 

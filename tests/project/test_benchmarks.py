@@ -48,6 +48,6 @@ def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
 
 
 def test_the_store_changes_no_score(tmp_path):
-    report = run("store.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
+    report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}

@@ -402,8 +402,8 @@ def header_changed(content: bytes, rng: random.Random) -> bytes:
             numbers[rng.randrange(8 + length, len(numbers))] = rng.randrange(256)
         return bytes(numbers)
     text = mutations.json_mutated(content[8 : 8 + length], rng)
-    stated = rng.choice((len(text), len(text), len(text), 0, 2**63, len(text) + 8, 10**8))
-    return stated.to_bytes(8, "little") + text + content[8 + length :]
+    declared = rng.choice((len(text), len(text), len(text), 0, 2**63, len(text) + 8, 10**8))
+    return declared.to_bytes(8, "little") + text + content[8 + length :]
 
 
 def make_features(rng: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""Changes what must change no number - batches, order, threads, company, the store - and measures what moves.
+"""Changes what must change no number - batches, order, threads, company, the cache - and measures what moves.
 
 Small random models of every way of scoring meet rendered groups: 2x2, one image with two captions, and 2x2 matched
 globally. Each change is measured against one quiet run: the largest difference of a raw score, and metrics that differ.
@@ -287,7 +287,7 @@ def company(bench: Bench, layout: str) -> list[Seen]:
 
 
 def store(bench: Bench, layout: str) -> list[Seen]:
-    """A store that is empty, and one that has the scores; kept with another batch size."""
+    """A cache that is empty, and one that has the scores; kept with another batch size."""
     with tempfile.TemporaryDirectory() as folder:
         return [bench.seen(layout, use_cache=folder, batch_size=size) for size in (7, 64)]
 
@@ -317,7 +317,7 @@ CHANGES: dict[str, Callable[[Bench, str], list[Seen]]] = {
     "order of images in groups": order_of("images"),
     "1, 2, 4 threads": thread_counts,
     "other tasks before it": company,
-    "the store, empty and full": store,
+    "the cache, empty and full": store,
     "test-time stages before it": after_ttm,
     "saved and read back": saved,
 }

@@ -655,11 +655,11 @@ def test_an_interruption_in_a_hook_interrupts(folder_task):
 class Scorer:
     """A scorer by pairs that returns what it is told."""
 
-    def __init__(self, scores=lambda n: np.arange(n, dtype=np.float32), stated=None):
-        self._scores, self._stated = scores, stated or {"kind": "test"}
+    def __init__(self, scores=lambda n: np.arange(n, dtype=np.float32), declared=None):
+        self._scores, self._declared = scores, declared or {"kind": "test"}
 
     def fingerprint(self):
-        return self._stated() if callable(self._stated) else self._stated
+        return self._declared() if callable(self._declared) else self._declared
 
     def score_pairs(self, images, captions):
         return self._scores(len(captions))
@@ -692,9 +692,9 @@ def test_scores_that_no_model_should_return(folder_task, scores, message):
     "stated",
     [raising(RuntimeError("x")), {"x": np.zeros(2)}, {"x": float("nan")}, {"x": {1, 2}}, raising(SystemExit(0))],
 )
-def test_a_fingerprint_that_is_none(folder_task, stated):
+def test_a_fingerprint_that_is_none(folder_task, declared):
     with pytest.raises(TtmbenchError, match=r"fingerprint\(\) of Scorer failed"):
-        simple_evaluate(Scorer(stated=stated), str(folder_task() / "mine.yaml"))
+        simple_evaluate(Scorer(declared=declared), str(folder_task() / "mine.yaml"))
 
 
 class Wide:

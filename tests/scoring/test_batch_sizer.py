@@ -52,9 +52,9 @@ def test_rows_are_halved_said_and_stay_halved(capsys):
         seen.append((rows.start, rows.stop))
         return rows.stop - rows.start
 
-    assert list(memory.over(0, 5, work)) == [2, 2, 1] and memory.rows == 2
+    assert list(memory.map_batches(0, 5, work)) == [2, 2, 1] and memory.rows == 2
     assert seen == [(0, 2), (2, 4), (4, 5)], "every row once, in order"
-    assert list(memory.over(5, 7, work)) == [2]
+    assert list(memory.map_batches(5, 7, work)) == [2]
     told = capsys.readouterr().err.splitlines()
     assert told == [
         "ttmbench: out of memory with 5 inputs at a time; going on with 2 (--batch_size 2)",
@@ -66,7 +66,7 @@ def test_one_row_that_does_not_fit_is_an_error():
         raise out_of_memory()
 
     with pytest.raises(TtmbenchError, match="too small for a single input"):
-        list(BatchSizer(4).over(0, 4, work))
+        list(BatchSizer(4).map_batches(0, 4, work))
 
 
 def test_other_errors_pass():
@@ -117,8 +117,8 @@ def test_a_run_that_runs_out_of_memory_ends_with_the_same_numbers(monkeypatch, c
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-@pytest.mark.parametrize("at_once", [1, 3, 5, 100])
-def test_the_gradient_in_parts_is_the_gradient(kind, at_once, tiny_siglip):
+@pytest.mark.parametrize("batch_sizer", [1, 3, 5, 100])
+def test_the_gradient_in_parts_is_the_gradient(kind, batch_sizer, tiny_siglip):
     model = (
         tiny_clip.load(device="cpu", dtype="fp32")
         if kind == "clip"
@@ -134,7 +134,7 @@ def test_the_gradient_in_parts_is_the_gradient(kind, at_once, tiny_siglip):
     parameters = list(model.parameters())
     whole = model.matching_loss(images, captions)
     expected = torch.autograd.grad(whole, parameters, allow_unused=True)
-    loss = contrastive_in_parts(model, images, captions, at_once)
+    loss = contrastive_in_parts(model, images, captions, batch_sizer)
     assert torch.allclose(loss, whole.detach(), atol=1e-5)
     for one, parameter in zip(expected, parameters, strict=True):
         assert (one is None) == (parameter.grad is None)

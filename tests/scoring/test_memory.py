@@ -63,7 +63,7 @@ def opened_images(monkeypatch) -> OpenedImages:
     return OpenedImages(monkeypatch)
 
 
-def test_preparing_never_holds_more_than_a_batch_of_decoded_images(images, tiny_siglip):
+def test_preparing_never_holds_more_than_a_batch_of_decoded_images(opened_images, tiny_siglip):
     from ttmbench.model_adapters.hf import load
 
     adapter = load(pretrained=str(tiny_siglip), device="cpu")
@@ -77,7 +77,7 @@ def test_preparing_never_holds_more_than_a_batch_of_decoded_images(images, tiny_
     )
 
 
-def test_preparing_for_augmentation_holds_no_more(images, tiny_siglip):
+def test_preparing_for_augmentation_holds_no_more(opened_images, tiny_siglip):
     from ttmbench.model_adapters.hf import load
 
     prepare(load(pretrained=str(tiny_siglip), device="cpu"), opened_images.groups(3 * BATCH), BATCH, enlarge=1.2)

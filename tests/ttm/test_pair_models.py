@@ -24,7 +24,7 @@ from ttmbench.model_adapters._shared import lora
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
 from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.ttm.algorithm import Choice, ShuffledTask, adapt, overfit
+from ttmbench.ttm.algorithm import Selection, ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import restore, snapshot
 from ttmbench.types import ScheduleSpec
 
@@ -155,7 +155,7 @@ def test_every_pair_inside_a_group_is_said_to_match_or_not(llava, shape):
     blind = ShuffledTask(stage, seed=3)
     labels = blind.propose(raw)
     keep = np.array([True, False, True, True, False])
-    pairs = blind.pairs(Choice(labels.captions, keep))
+    pairs = blind.pairs(Selection(labels.captions, keep))
     m, k = map(int, shape.split("x"))
     assert pairs.images.shape == pairs.captions.shape == pairs.matched.shape == (3, m * k)
     assert (pairs.matched.sum(axis=1) == m).all(), "each image has one yes"
@@ -180,7 +180,7 @@ def test_the_order_of_pairs_tells_no_label(llava):
     first = []
     for seed in range(4):
         blind = ShuffledTask(stage, seed)
-        pairs = blind.pairs(Choice(blind.propose(raw).captions, np.ones(24, dtype=bool)))
+        pairs = blind.pairs(Selection(blind.propose(raw).captions, np.ones(24, dtype=bool)))
         first.append(pairs.captions[:, 0] == stage.prepared.rows.captions[:, 0])
     assert 0.3 < np.mean(first) < 0.7
 

@@ -19,17 +19,17 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.algorithm import Choice, Proposal
+from ttmbench.ttm.algorithm import Selection, SelectionProposal
 from ttmbench.ttm.supervision import oracle, placebo, shuffle
 
 QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}
 
 
-def proposal(captions, selected, *, n_captions=2, is_global=False, seed=0) -> Proposal:
+def proposal(captions, selected, *, n_captions=2, is_global=False, seed=0) -> SelectionProposal:
     captions = np.array(captions)
-    return Proposal(
-        Choice(captions, np.array(selected)),
+    return SelectionProposal(
+        Selection(captions, np.array(selected)),
         captions,
         np.zeros(len(captions), dtype=bool),
         n_captions,

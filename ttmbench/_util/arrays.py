@@ -60,8 +60,8 @@ def read_arrays(path: Path) -> Arrays:
     except DataError:
         raise
     except _DAMAGED as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{path}: is no readable {kind} file of numbers ({said})") from None
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{path}: is no readable {kind} file of numbers ({detail})") from None
     except Exception as error:  # the library of safetensors has a class of its own
         raise DataError(f"{path}: is no readable {kind} file ({' '.join(str(error).split())[:200]})") from None
     return Arrays({name: _plain_numbers(path, name, array) for name, array in found.arrays.items()}, found.about)

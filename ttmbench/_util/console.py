@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def say(text: str = "", flush: bool = False) -> None:
+def echo(text: str = "", flush: bool = False) -> None:
     """Prints a text on stdout."""
     _print(plain(scrub(text)), sys.stdout, flush)
 

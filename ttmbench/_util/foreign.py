@@ -40,7 +40,7 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
     except TtmbenchError:
         raise
     except (Exception, SystemExit) as error:
-        told = kind(f"{whose} failed: {error_line(error)}")
+        detail = kind(f"{whose} failed: {error_line(error)}")
         if hasattr(error, "ttmbench_stage"):  # see `ttmbench.errors.during`
-            told.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
-        raise told from error
+            detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
+        raise detail from error

@@ -1,4 +1,4 @@
-"""One file of the store: safetensors with a header that says what it is, and a digest of both.
+"""One file of the cache: safetensors with a header that says what it is, and a digest of both.
 
 A file is written aside and renamed, so a reader sees a whole file or none. The digest finds what a disk or a copy
 damaged; it is no protection against somebody who may write to the folder.
@@ -71,7 +71,7 @@ def read_entry(path: Path) -> Entry:
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(" ".join(str(error).split())[:120] or type(error).__name__) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DamagedError("its header is not one of this store")
+        raise DamagedError("its header is not one of this cache")
     if about.get("digest") != _digest(about, arrays):
         raise DamagedError("its digest does not fit its content")
     return Entry({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
@@ -84,14 +84,14 @@ def write_aside(path: Path, content: bytes) -> None:
 
 
 def _header(content: bytes) -> Any:
-    """The store's own header in the bytes of a safetensors file that has been read without an error."""
+    """The cache's own header in the bytes of a safetensors file that has been read without an error."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_META])
 
 
 def _digest(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    said = {name: value for name, value in about.items() if name != "digest"}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    description = {name: value for name, value in about.items() if name != "digest"}
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name}:{arrays[name].dtype.str}:{arrays[name].shape}:".encode())
         digest.update(arrays[name].tobytes())

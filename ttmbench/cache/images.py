@@ -29,10 +29,10 @@ class PreparedImageCache:
     """Prepared images of one way of preprocessing; a `ttmbench.scoring.prepare.PreparedImages`.
 
     Args:
-        folder: of the store.
+        folder: of the cache.
         key: sha256 of everything that changes a prepared image, the decoders included.
         limit: bytes that all prepared images may take.
-        read: reads a file of the store.
+        read: reads a file of the cache.
         write: writes one.
     """
 
@@ -79,11 +79,11 @@ class PreparedImageCache:
         if self._write(self._path(file), Entry(about, arrays)):
             self._written += 1
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """Removes the images that were used least recently, if all together are over the limit."""
         if self._written:
             self._written = 0
-            make_room(self._folder, self._limit)
+            evict(self._folder, self._limit)
 
     def _path(self, file: str) -> Path:
         return self._folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
@@ -97,11 +97,11 @@ class PreparedImageCache:
         return None
 
 
-def make_room(folder: Path, limit: int) -> None:
+def evict(folder: Path, limit: int) -> None:
     """Removes prepared images until they take nine tenths of the limit, if they take more than it.
 
     Args:
-        folder: of the store.
+        folder: of the cache.
         limit: in bytes.
     """
     found: list[tuple[float, int, Path]] = []

@@ -62,7 +62,7 @@ def why_not_kept(adapter: Any) -> str | None:
     return None
 
 
-def model_statement(adapter: Any) -> dict[str, Any]:
+def model_description(adapter: Any) -> dict[str, Any]:
     """What a model's scores depend on: what it states, its weights as they are now, and its code.
 
     Args:
@@ -72,15 +72,15 @@ def model_statement(adapter: Any) -> dict[str, Any]:
         A mapping for JSON, with secrets.
     """
     kind = type(adapter)
-    stated = adapter.fingerprint()
-    said: dict[str, Any] = {
+    declared = adapter.fingerprint()
+    description: dict[str, Any] = {
         "adapter": f"{kind.__module__}:{kind.__qualname__}",
-        "fingerprint": dict(stated) if isinstance(stated, Mapping) else str(stated),
+        "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
         "code": code_digest(adapter),
     }
     if hasattr(adapter, "state_dict"):
-        said["state_sha256"] = tensors_digest(adapter.state_dict())
-    return said
+        description["state_sha256"] = tensors_digest(adapter.state_dict())
+    return description
 
 
 def score_identity(
@@ -102,7 +102,7 @@ def score_identity(
     Returns:
         The key, and what it was made of.
     """
-    said = {
+    description = {
         "model": model,
         "task": spec.task,
         "task_version": spec.version,
@@ -115,7 +115,7 @@ def score_identity(
         "matmul_precision": _matmul_precision(),
         **({} if exact is None else {"deterministic": exact}),
     }
-    counted = _plain(said)
+    counted = _plain(description)
     return Identity(_sha256(counted), redact_values(counted))
 
 
@@ -129,19 +129,19 @@ def prepared_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | 
     Returns:
         The key; None if the preprocessing is not stated, or the code is in no file.
     """
-    stated, code = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}, code_digest(adapter)
-    if code is None or not isinstance(stated, Mapping) or not stated.get("preprocessing"):
+    declared, code = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}, code_digest(adapter)
+    if code is None or not isinstance(declared, Mapping) or not declared.get("preprocessing"):
         return None
-    said = {
+    description = {
         "adapter": f"{type(adapter).__module__}:{type(adapter).__qualname__}",
         "code": code,
-        "preprocessing": stated["preprocessing"],
+        "preprocessing": declared["preprocessing"],
         "ttmbench": __version__,
         "packages": minor_versions(),
         "decoder": decoder(),
         **({} if exact is None else {"deterministic": exact}),
     }
-    return _sha256(_plain(said))
+    return _sha256(_plain(description))
 
 
 def _matmul_precision() -> str:
@@ -198,8 +198,8 @@ def code_digest(adapter: Any) -> str | None:
     return digest.hexdigest()
 
 
-def _sha256(said: Any) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _sha256(description: Any) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the store lies."""
+"""Where the cache lies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OFF = "off"
 SCORES, PIXELS, PREPARED = "scores", "pixels", "prepared"
 
 
-def store_folder(given: str | Path | None) -> Path | None:
-    """The store's folder: as given, else the environment variable TTMBENCH_CACHE, else one in the user's cache folder.
+def cache_folder(given: str | Path | None) -> Path | None:
+    """The cache's folder: as given, else the environment variable TTMBENCH_CACHE, else one in the user's cache folder.
 
     Args:
         given: a folder, or ``off``; None if the user said nothing.
@@ -27,9 +27,9 @@ def store_folder(given: str | Path | None) -> Path | None:
     >>> store_folder("off") is None
     True
     """
-    said = given if given is not None else os.environ.get(CACHE_VARIABLE)
-    if said is not None and str(said):
-        return None if str(said).lower() == OFF else Path(said).expanduser()
+    detail = given if given is not None else os.environ.get(CACHE_VARIABLE)
+    if detail is not None and str(detail):
+        return None if str(detail).lower() == OFF else Path(detail).expanduser()
     from platformdirs import user_cache_path
 
     return user_cache_path("ttmbench", appauthor=False) / "store"

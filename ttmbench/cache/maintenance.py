@@ -1,4 +1,4 @@
-"""What lies in the store: lists it, checks it, removes from it. Only files with the store's own names are touched."""
+"""What lies in the cache: lists it, checks it, removes from it. Only files with the cache's own names are touched."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ DAY = 24 * 60 * 60
 LOCK = ".lock"
 TEMPORARY = "temporary"
 _LEFT_BEHIND = 60 * 60  # seconds after which a temporary file belongs to a run that was killed
-_KEY, _SHA = "(?P<key>[0-9a-f]{32})", "(?P<sha>[0-9a-f]{64})"
+_HEX, _KEY, _SHA = "[0-9a-f]", "(?P<key>[0-9a-f]{32})", "(?P<sha>[0-9a-f]{64})"
+_BEFORE = "pictures"  # where prepared images lay before; nothing reads them any more
 KINDS = {  # kind of file -> where such files lie and what they are called, as a regular expression
     SCORES: rf"{SCORES}/{_KEY}/{_SHA}\.safetensors",
     "blocks": rf"{SCORES}/{_KEY}/{_SHA}\.blocks/(?P<side>[a-z]+)-(?P<block>\d{{6}})\.safetensors",
     PIXELS: rf"{PIXELS}/(?P<task>[A-Za-z0-9_-]+)-(?P<key>[0-9a-f]{{16}})\.safetensors",
     PREPARED: rf"{PREPARED}/{_KEY}/[0-9a-f]{{2}}/{_SHA}\.safetensors",
-    TEMPORARY: rf"(?:{SCORES}|{PIXELS}|{PREPARED})/(?:[0-9a-f./]+(?:blocks/)?)?\.[A-Za-z0-9_.-]+\.tmp",
+    TEMPORARY: rf"(?:{SCORES}|{PIXELS}|{PREPARED})/(?:[0-9a-f./]+(?:blocks/)?)?\.[A-Za-z0-9_.-]+\.tmp"
+    rf"|{_BEFORE}/{_HEX}{{32}}/{_HEX}{{2}}/{_HEX}{{64}}\.safetensors",
 }
+FOLDERS = (SCORES, PIXELS, PREPARED, _BEFORE)
 
 
 @dataclass(frozen=True)
 class Item:
-    """Files of the store that belong together.
+    """Files of the cache that belong together.
 
     Attributes:
         kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``prepared`` (images),
@@ -70,7 +73,7 @@ class Damage:
 
 
 def list_items(folder: Path) -> list[Item]:
-    """Everything in the store by kind, task and model, images and blocks together; nothing if there is no folder.
+    """Everything in the cache by kind, task and model, images and blocks together; nothing if there is no folder.
 
     Raises:
         TtmbenchError: the folder cannot be read.
@@ -81,10 +84,10 @@ def list_items(folder: Path) -> list[Item]:
 def find_damage(
     folder: Path, progress: Callable[[Sequence[Path]], Iterable[Path]] = lambda files: files
 ) -> tuple[int, list[Damage]]:
-    """Reads every file of the store and checks place, header and digest.
+    """Reads every file of the cache and checks place, header and digest.
 
     Args:
-        folder: of the store.
+        folder: of the cache.
         progress: wraps the files.
 
     Returns:
@@ -110,13 +113,13 @@ def prune(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
-    """Removes from the store.
+    """Removes from the cache.
 
     Args:
-        folder: of the store.
+        folder: of the cache.
         wanted: which files may go; it is asked of each file alone.
         damaged: only those that cannot be used.
-        max_size: keep what was used last, up to so many bytes of the whole store; None removes all that may go.
+        max_size: keep what was used last, up to so many bytes of the whole cache; None removes all that may go.
         dry_run: remove nothing.
 
     Returns:
@@ -166,13 +169,13 @@ def together(items: Iterable[Item]) -> list[Item]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
-    """Files with a name of the store: kind, path and the parts of the name. Links are not followed."""
+    """Files with a name of the cache: kind, path and the parts of the name. Links are not followed."""
 
     def cannot(error: OSError) -> None:
         raise TtmbenchError(f"{error.filename} cannot be read: {error.strerror or error}") from None
 
     old = time.time() - _LEFT_BEHIND
-    for kind in (SCORES, PIXELS, PREPARED):
+    for kind in FOLDERS:
         if not (folder / kind).is_dir():
             continue
         for place, _, names in os.walk(folder / kind, onerror=cannot):
@@ -222,12 +225,15 @@ def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, An
         return {}, str(error)
     except OSError as error:
         return {}, f"cannot be read: {error.strerror or error}"
-    said: dict[str, Any] = {"key": str(about.get("key"))[:32], "sha": about.get("data_sha256", about.get("file"))}
-    said |= {"side": about.get("side"), "block": f"{about.get('block', '')!s:0>6}"}
+    description: dict[str, Any] = {
+        "key": str(about.get("key"))[:32],
+        "sha": about.get("data_sha256", about.get("file")),
+    }
+    description |= {"side": about.get("side"), "block": f"{about.get('block', '')!s:0>6}"}
     if kind == PIXELS:
-        said = {"key": match["key"], "task": match["task"]}
+        description = {"key": match["key"], "task": match["task"]}
     singular = {SCORES: "scores", "blocks": "block", PREPARED: "image", PIXELS: "pixels"}[kind]
-    right = about.get("kind") == singular and all(said[name] == value for name, value in match.items())
+    right = about.get("kind") == singular and all(description[name] == value for name, value in match.items())
     return about, None if right else "it belongs to another place"
 
 
@@ -242,8 +248,8 @@ def _beyond(items: Sequence[Item], room: int) -> list[Item]:
 
 
 def _drop_empty(folder: Path) -> None:
-    """Removes the store's folders that are empty by now, from the bottom up."""
-    for kind in (SCORES, PIXELS, PREPARED):
+    """Removes the cache's folders that are empty by now, from the bottom up."""
+    for kind in FOLDERS:
         for place, _, _ in os.walk(folder / kind, topdown=False):
             with suppress(OSError):
                 Path(place).rmdir()

@@ -19,6 +19,7 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.types import ImageRef
 
 _SIZE = 32  # bytes of a sha256
+_TABLE = "pictures"  # what such files have called it from the first on
 
 
 class PixelDigestCache:
@@ -27,9 +28,9 @@ class PixelDigestCache:
     A digest counts for the very version of the decoders with which it was made.
 
     Args:
-        folder: of the store.
+        folder: of the cache.
         task: name of the task; images of one task lie in one file.
-        read: reads a file of the store.
+        read: reads a file of the cache.
         write: writes one.
     """
 
@@ -77,17 +78,17 @@ class PixelDigestCache:
             known = {**self._load(), **self._images}  # another run may have written meanwhile
             table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
             about = {"kind": "pixels", "decoder": self._decoder}
-            self._write(self._path, Entry(about, {"images": table.reshape(-1, 2 * _SIZE)}))
+            self._write(self._path, Entry(about, {_TABLE: table.reshape(-1, 2 * _SIZE)}))
             self._grown = False
 
     def _load(self) -> dict[bytes, bytes]:
         entry = self._read(self._path, self._wrong)
         if entry is None:
             return {}
-        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays["images"]}
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays[_TABLE]}
 
     def _wrong(self, entry: Entry) -> str | None:
-        table = entry.arrays.get("images")
+        table = entry.arrays.get(_TABLE)
         if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
             return "it belongs to another decoder"
         if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:

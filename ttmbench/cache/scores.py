@@ -15,8 +15,8 @@ import numpy as np
 from ttmbench._util.console import warn
 from ttmbench.cache.entry import ENDING, DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.images import PreparedImageCache
-from ttmbench.cache.key import Identity, model_statement, prepared_key, score_identity, why_not_kept
-from ttmbench.cache.location import SCORES, prepared_limit, store_folder
+from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
+from ttmbench.cache.location import SCORES, cache_folder, prepared_limit
 from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
@@ -43,8 +43,8 @@ class CachedScores:
     date: str
 
 
-class ScoreStore:
-    """The store as one run uses it: says each thing once, and goes on without what does not work.
+class ScoreCache:
+    """The cache as one run uses it: says each thing once, and goes on without what does not work.
 
     Args:
         folder: where it lies; it need not exist.
@@ -53,7 +53,7 @@ class ScoreStore:
 
     def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None) -> None:
         self.folder, self._exact = folder, exact
-        self._said: set[str] = set()
+        self._detail: set[str] = set()
         self._writes = True
         self._model: tuple[Any, dict[str, Any]] | None = None
 
@@ -62,10 +62,10 @@ class ScoreStore:
         why = why_not_kept(adapter)
         if why is not None:
             if why:
-                self.say("model", why)
+                self.warn_once("model", why)
             return None
         if self._model is None or self._model[0] is not adapter:
-            self._model = (adapter, model_statement(adapter))
+            self._model = (adapter, model_description(adapter))
         identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
         return Slot(self, identity, self.folder / SCORES / identity.key[:32])
 
@@ -79,14 +79,14 @@ class ScoreStore:
         key = prepared_key(adapter, self._exact) if limit else None
         return None if key is None else PreparedImageCache(self.folder, key, limit, self.read, self.write)
 
-    def say(self, what: str, message: str) -> None:
+    def warn_once(self, what: str, message: str) -> None:
         """Tells the user, once in a run for each ``what``."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._detail:
+            self._detail.add(what)
             warn(message)
 
     def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
-        """A file of the store; None if it is not there, or cannot be used, which is said.
+        """A file of the cache; None if it is not there, or cannot be used, which is said.
 
         Args:
             path: the file.
@@ -103,15 +103,17 @@ class ScoreStore:
         except DamagedError as error:
             wrong = str(error)
         except OSError as error:
-            self.say("reading", f"the store cannot be read: {path} ({error.strerror or error}); scoring without it")
+            self.warn_once(
+                "reading", f"the cache cannot be read: {path} ({error.strerror or error}); scoring without it"
+            )
             return None
         if wrong is not None:
-            self.say(str(path), f"{path} is damaged ({wrong}) and is computed again")
+            self.warn_once(str(path), f"{path} is damaged ({wrong}) and is computed again")
             return None
         return entry
 
     def write(self, path: Path, entry: Entry) -> bool:
-        """Writes a file of the store, if that works; the first time that it does not is said."""
+        """Writes a file of the cache, if that works; the first time that it does not is said."""
         if self._writes:
             try:
                 write_entry(path, entry)
@@ -119,7 +121,9 @@ class ScoreStore:
             except OSError as error:
                 self._writes = False
                 reason = error.strerror or error
-                self.say("writing", f"the store in {self.folder} cannot be written to ({reason}); nothing is kept")
+                self.warn_once(
+                    "writing", f"the cache in {self.folder} cannot be written to ({reason}); nothing is kept"
+                )
         return False
 
 
@@ -127,7 +131,7 @@ class ScoreStore:
 class Slot:
     """Where the scores of a model on a task are kept, whatever the data."""
 
-    store: ScoreStore
+    cache: ScoreCache
     identity: Identity
     folder: Path
 
@@ -183,7 +187,7 @@ class CacheEntry:
             expected |= {f"conditional_{name}": value for name, value in list(expected.items())}
             expected["prior"] = (groups, captions)  # type: ignore[assignment]
 
-        entry = self.slot.store.read(self.path, lambda entry: self._wrong(entry, "scores", expected))
+        entry = self.slot.cache.read(self.path, lambda entry: self._wrong(entry, "scores", expected))
         if entry is None:
             return None
         with suppress(OSError):
@@ -208,7 +212,7 @@ class CacheEntry:
             if parts.conditional.all_pairs is not None:
                 arrays["conditional_all_pairs"] = parts.conditional.all_pairs
         about = {"n_groups": len(raw.groups), "model_name": model_name, "made_of": self.slot.identity.about}
-        if self.slot.store.write(self.path, Entry({**self._about("scores"), **about}, arrays)):
+        if self.slot.cache.write(self.path, Entry({**self._about("scores"), **about}, arrays)):
             shutil.rmtree(self._blocks, ignore_errors=True)
 
     def get(self, side: str, block: int) -> np.ndarray | None:
@@ -220,7 +224,7 @@ class CacheEntry:
                 return "it is another block"
             return self._wrong(entry, "block", {"values": None})
 
-        entry = self.slot.store.read(path, check)
+        entry = self.slot.cache.read(path, check)
         if entry is None:
             return None
         self.found.add((side, block))
@@ -231,7 +235,7 @@ class CacheEntry:
         self.found.discard((side, block))
         self.new.add((side, block))
         about = {**self._about("block"), "side": side, "block": block}
-        self.slot.store.write(self._block(side, block), Entry(about, {"values": values}))
+        self.slot.cache.write(self._block(side, block), Entry(about, {"values": values}))
 
     @property
     def _blocks(self) -> Path:
@@ -265,7 +269,7 @@ class CacheEntry:
         return None
 
 
-def open_store(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreStore | None:
-    """The store that a run uses; None if it is off. ``given`` is what the user said of it, ``exact`` as there."""
-    folder = store_folder(given)
-    return None if folder is None else ScoreStore(folder, exact)
+def open_cache(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreCache | None:
+    """The cache that a run uses; None if it is off. ``given`` is what the user said of it, ``exact`` as there."""
+    folder = cache_folder(given)
+    return None if folder is None else ScoreCache(folder, exact)

@@ -1,11 +1,11 @@
-"""What the store does for one task of a run: recognises the data, finds scores, keeps new ones."""
+"""What the cache does for one task of a run: recognises the data, finds scores, keeps new ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreStore
+from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
 from ttmbench.scoring.blocks import BlockStore
@@ -14,11 +14,11 @@ from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Scores
 
 
-class TaskStore:
-    """The store as one task uses it; without a store it finds nothing and keeps nothing.
+class TaskCache:
+    """The cache as one task uses it; without a cache it finds nothing and keeps nothing.
 
     Args:
-        store: of the run, if it has one.
+        cache: of the run, if it has one.
         adapter: the model.
         spec: the task.
         groups: its data.
@@ -33,20 +33,20 @@ class TaskStore:
 
     def __init__(
         self,
-        store: ScoreStore | None,
+        cache: ScoreCache | None,
         adapter: Any,
         spec: TaskSpec,
         groups: Sequence[Group],
         all_pairs: bool,
         prior: Debiasable | None,
     ) -> None:
-        self._slot = None if store is None else store.slot(adapter, spec, all_pairs, prior)
-        self._pixels = None if store is None or self._slot is None else store.pixels(spec.task)
+        self._slot = None if cache is None else cache.slot(adapter, spec, all_pairs, prior)
+        self._pixels = None if cache is None or self._slot is None else cache.pixels(spec.task)
         self._shape = (len(groups), *spec.group.shape)
         self._blind = isinstance(adapter, Blind)
         self._place: CacheEntry | None = None
         self.data = Fingerprint(groups, self._pixels)
-        self.prepared = None if store is None else store.prepared(adapter)
+        self.prepared = None if cache is None else cache.prepared(adapter)
         self.kept: CachedScores | None = None
 
     @property
@@ -63,7 +63,7 @@ class TaskStore:
         """Looks for scores of these data; takes in what of the data has not been opened yet."""
         if self._slot is None:
             return
-        self.data.take_in_the_rest()
+        self.data.add_remaining()
         if self._pixels is not None:
             self._pixels.flush()
         self._place = self._slot.at(self.data.hexdigest())
@@ -80,7 +80,7 @@ class TaskStore:
         Args:
             raw: the scores that the run uses.
             parts: of which they were debiased, if they were.
-            model_name: for who lists the store.
+            model_name: for who lists the cache.
 
         Returns:
             What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
@@ -88,16 +88,20 @@ class TaskStore:
         if self._pixels is not None:
             self._pixels.flush()
         if self.prepared is not None:
-            self.prepared.make_room()
+            self.prepared.evict()
         if self._place is None or self._slot is None:
             return None
-        store, about = self._slot.store, self._slot.identity.about
+        cache, about = self._slot.cache, self._slot.identity.about
         if self.kept is not None:
-            store.say("hit", f"raw scores come from the store in {store.folder}; --use_cache off computes them again")
+            cache.warn_once(
+                "hit", f"raw scores come from the cache in {cache.folder}; --use_cache off computes them again"
+            )
             return {"key": self.kept.key, "date": self.kept.date}
         self._place.save(raw, parts, model_name)
         found, total = len(self._place.found), len(self._place.found | self._place.new)
         if not found:
             return None
-        store.say(f"blocks {about['task']}", f"{about['task']}: {found} of {total} blocks were kept by a stopped run")
+        cache.warn_once(
+            f"blocks {about['task']}", f"{about['task']}: {found} of {total} blocks were kept by a stopped run"
+        )
         return {"key": self._slot.identity.key, "blocks": found, "of": total}

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_what, numbers
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
@@ -59,11 +59,11 @@ def analyze(options: argparse.Namespace) -> int:
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
     for document in analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs):
-        say(f"{document['model_name']} on {document['task']}: {document['analysis']}")
+        echo(f"{document['model_name']} on {document['task']}: {document['analysis']}")
         for line in _lines(document):
-            say(f"  {line}")
+            echo(f"  {line}")
         for file in write_analysis(Path(config.output_path or "."), document, started):
-            say(f"  {file}")
+            echo(f"  {file}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``ttmbench cache``: what the store holds, whether it is whole, and how to make room."""
+"""``ttmbench cache``: what the cache holds, whether it is whole, and how to make room."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
-from ttmbench.cache.location import parse_size, store_folder
+from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
 from ttmbench.cli.options import add_verbosity, names
 from ttmbench.data.download.files import amount
@@ -32,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench cache``."""
     actions = ("ls", "verify", "prune", "path")
     parser.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
-    parser.add_argument("--use_cache", metavar="DIR", help="the store (default: TTMBENCH_CACHE, else a cache)")
+    parser.add_argument(
+        "--use_cache", metavar="DIR", help="the cache (default: TTMBENCH_CACHE, else a folder in the user's cache)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
     prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, prepared, temporary")
@@ -48,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def cache(options: argparse.Namespace) -> int:
     """Prints what was asked for; 1 if `verify` finds a damaged file."""
-    folder = store_folder(options.use_cache)
+    folder = cache_folder(options.use_cache)
     if folder is None:
-        raise UsageError("the store is off (--use_cache or TTMBENCH_CACHE says so); name a folder with --use_cache DIR")
+        raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE says so); name a folder with --use_cache DIR")
     pruning = {name: getattr(options, name) for name in ("kind", "task", "model", "older_than", "max_size")}
     flags = {name: getattr(options, name) for name in ("damaged", "all", "dry_run")}
     given = [name for name, value in {**pruning, **flags}.items() if value not in (None, False)]
@@ -66,14 +68,14 @@ def cache(options: argparse.Namespace) -> int:
 
 
 def _path(folder: Path, options: argparse.Namespace) -> int:
-    say(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
+    echo(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
     return 0
 
 
 def _ls(folder: Path, options: argparse.Namespace) -> int:
     items = list_items(folder)
     if options.json:
-        say(json.dumps([_as_json(item) for item in items], indent=2, ensure_ascii=False))
+        echo(json.dumps([_as_json(item) for item in items], indent=2, ensure_ascii=False))
     else:
         _print_items(items, f"{folder}: {amount(sum(item.bytes for item in items))}")
     return 0
@@ -86,7 +88,7 @@ def _verify(folder: Path, options: argparse.Namespace) -> int:
     count, damaged = find_damage(folder, progress)
     if options.json:
         found = [{"path": str(one.path), "reason": one.reason} for one in damaged]
-        say(json.dumps({"files": count, "damaged": found}, indent=2, ensure_ascii=False))
+        echo(json.dumps({"files": count, "damaged": found}, indent=2, ensure_ascii=False))
     else:
         _print_damage(folder, count, damaged)
     return EXIT_DAMAGED if damaged else 0
@@ -100,14 +102,14 @@ def _prune(folder: Path, options: argparse.Namespace) -> int:
     gone = prune(folder, wanted=_wanted(options), damaged=options.damaged, max_size=limit, dry_run=options.dry_run)
     size = sum(item.bytes for item in gone)
     if options.json:
-        said = {"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]}
-        say(json.dumps(said, indent=2, ensure_ascii=False))
+        description = {"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]}
+        echo(json.dumps(description, indent=2, ensure_ascii=False))
         return 0
     files = sum(len(item.files) for item in gone)
     would = "would be removed" if options.dry_run else "removed"
     if gone:
         _print_items(gone, would)
-    say(f"{files} files, {amount(size)} {would}")
+    echo(f"{files} files, {amount(size)} {would}")
     return 0
 
 
@@ -131,8 +133,8 @@ def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
 
 
 def _as_json(item: Item) -> dict[str, Any]:
-    said = {name: value for name, value in vars(item).items() if name != "files"}
-    return {**said, "used": _date(item.used), "files": len(item.files), "path": str(item.files[0])}
+    description = {name: value for name, value in vars(item).items() if name != "files"}
+    return {**description, "used": _date(item.used), "files": len(item.files), "path": str(item.files[0])}
 
 
 def _print_items(items: Sequence[Item], title: str) -> None:
@@ -164,11 +166,11 @@ def _print_items(items: Sequence[Item], title: str) -> None:
 
 def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:
     for one in damaged:
-        say(f"{one.path}: {_clean(one.reason)}")
+        echo(f"{one.path}: {_clean(one.reason)}")
     if damaged:
         warn(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
     else:
-        say(f"{folder}: {count} files, all whole")
+        echo(f"{folder}: {count} files, all whole")
 
 
 def _clean(text: str) -> str:

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from ttmbench._util import console as terminal
-from ttmbench._util.console import printable, say
+from ttmbench._util.console import echo, printable
 from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
@@ -117,7 +117,7 @@ def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks)
     else:
         raise UsageError(f"--output_path {path}: compare writes .json or .md")
     write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
-    say(f"comparison: {path}")
+    echo(f"comparison: {path}")
 
 
 def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench._util.console import say, warn
-from ttmbench.cache.location import store_folder
+from ttmbench._util.console import echo, warn
+from ttmbench.cache.location import cache_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation
@@ -64,7 +64,7 @@ def doctor(options: argparse.Namespace) -> int:
     broken = {plugin.name: plugin.reason for plugin in registry.plugins.broken}
     if options.json:
         found = [vars(finding) for finding in findings]
-        say(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
+        echo(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
     else:
         _print_surroundings(around, broken)
         _print_findings(findings)
@@ -86,7 +86,7 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
     lines += [(f"plugin {name}", f"could not be imported: {why}") for name, why in broken.items()]
     for name, value in lines:
-        say(f"{name:<16}  {value}")
+        echo(f"{name:<16}  {value}")
 
 
 def _print_findings(findings: list[Finding]) -> None:
@@ -94,10 +94,10 @@ def _print_findings(findings: list[Finding]) -> None:
     for kind in ("task", "model"):
         chosen = [finding for finding in findings if finding.kind == kind]
         if chosen:
-            say()
+            echo()
         for one in chosen:
             mend = f" -> {one.mend}" if one.mend else ""
-            say(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")
+            echo(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")
 
 
 @dataclass(frozen=True)
@@ -268,12 +268,12 @@ def _devices() -> list[str]:
 def _folders(data_dir: Path | None) -> dict[str, Path]:
     from huggingface_hub import constants
 
-    prepared, store = os.environ.get("HF_DATASETS_CACHE"), store_folder(None)
+    prepared, cache = os.environ.get("HF_DATASETS_CACHE"), cache_folder(None)
     return {
         "data folder": data_folder(data_dir),
         "hub cache": Path(constants.HF_HUB_CACHE),
         "datasets cache": Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets",
-        **({"score store": store} if store is not None else {}),
+        **({"score cache": cache} if cache is not None else {}),
     }
 
 

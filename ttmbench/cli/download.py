@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
@@ -83,4 +83,4 @@ def _make(folder: Path) -> None:
 
 def _say(line: FetchLine) -> None:
     name = f"{line.name}:" if line.is_task else line.name
-    say(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)
+    echo(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)

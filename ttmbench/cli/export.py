@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
@@ -38,8 +38,8 @@ def export(options: argparse.Namespace) -> int:
         warn(f"left out: {found.path}: {found.skipped}")
     for run in runs:
         if run.document["status"] != "done":
-            told = f"{run.path}: status {run.document['status']}: only finished tasks are there"
-            warn(told)
+            detail = f"{run.path}: status {run.document['status']}: only finished tasks are there"
+            warn(detail)
     target = Path(options.output_path) if options.output_path else None
     texts, left_out = load_target(exporter.target)(runs, target, options.source_url)
     for task, why in left_out.items():
@@ -53,5 +53,5 @@ def export(options: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"--output_path {path} cannot be written to: {error.strerror or error}") from None
         write_atomically(path, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        say(str(path))
+        echo(str(path))
     return 0

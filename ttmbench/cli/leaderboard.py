@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
@@ -42,15 +42,15 @@ def leaderboard(options: argparse.Namespace) -> int:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written to: {error.strerror or error}") from None
-    say(texts["leaderboard.md"])
+    echo(texts["leaderboard.md"])
     for name, why in board.skipped.items():
-        say(f"left out: {name}: {why}")
+        echo(f"left out: {name}: {why}")
     for conflict in board.conflicts:
         variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
-        say(f"not the same data: {conflict['task']}: {variants}")
+        echo(f"not the same data: {conflict['task']}: {variants}")
     if board.superseded:
-        say(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
+        echo(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
     for name, text in texts.items():
         write_atomically(target / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        say(str(target / name))
+        echo(str(target / name))
     return 0

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import add_verbosity
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import Registry, build_registry
@@ -25,7 +25,7 @@ def ls(options: argparse.Namespace) -> int:
     """Lists names with one line each, or as JSON."""
     rows = _ROWS[options.kind](build_registry(options.include_path or []))
     if options.json:
-        say(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
         return 0
     if not rows:
         return 0
@@ -33,7 +33,7 @@ def ls(options: argparse.Namespace) -> int:
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in [columns, *cells]) for index in range(len(columns))]
     for line in [columns, *cells]:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
 
 

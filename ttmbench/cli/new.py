@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import add_verbosity
 from ttmbench.data.template import new_task
 
@@ -22,8 +22,8 @@ def new(options: argparse.Namespace) -> int:
     """Writes the folder and says what to do next."""
     folder = Path(options.output_path or options.name)
     commands = new_task(options.name, folder)
-    say(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
-    say(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
+    echo(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
+    echo(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
     for command in commands:
-        say(f"  {command}")
+        echo(f"  {command}")
     return 0

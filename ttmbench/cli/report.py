@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
@@ -60,13 +60,13 @@ def report(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written: {error.strerror or error}") from None
     write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
-    say(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
+    echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for one in found:
-        say(f"images of {one.task}: {one.why}")
+        echo(f"images of {one.task}: {one.why}")
     if options.figures:
         from ttmbench.report.figures import save_figures
 
         files = save_figures(gathered.runs, Path(options.figures))
-        say(f"{len(files)} figures in {options.figures}")
-    say(str(target))
+        echo(f"{len(files)} figures in {options.figures}")
+    echo(str(target))
     return 0

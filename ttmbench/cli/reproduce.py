@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from ttmbench._util import console as terminal
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.escape import plain
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
@@ -73,13 +73,13 @@ def reproduce(options: argparse.Namespace) -> int:
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
     for failure in failures:
-        say(f"failed: {failure}")
+        echo(f"failed: {failure}")
     missing = _verdict(rows, allow_missing=options.allow_missing)
     if options.output_path:
         path = Path(options.output_path)
         document = _document(table, rows, failures, reproduced=not missing)
         write_atomically(path, lambda target: target.write_text(to_json(document), encoding="utf-8"))
-        say(f"reproduction: {path}")
+        echo(f"reproduction: {path}")
     if missing:
         raise AssertionNotMet(f"{table.name} is not reproduced: {missing}")
     return 0
@@ -109,9 +109,9 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
     for run in planned:
         paid = run in skipped_for_money(planned, named)
-        say(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
+        echo(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
     if not planned:
-        say("nothing is missing")
+        echo("nothing is missing")
     return 0
 
 
@@ -126,7 +126,7 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
             model = run.settings["model"]
             failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
             continue
-        say(run.command, flush=True)
+        echo(run.command, flush=True)
         with terminated_like_interrupted():
             failures += carry_out(run)
     return failures

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import say, warn
+from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     print_results(results.document)
     if results.path is not None:
-        say(f"results: {results.path}")
+        echo(f"results: {results.path}")
     check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
@@ -111,5 +111,5 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 def _dry_run(config: RunConfig) -> int:
     from ttmbench.evaluator.settings import plan
 
-    say(json.dumps(plan(config), indent=2))
+    echo(json.dumps(plan(config), indent=2))
     return 0

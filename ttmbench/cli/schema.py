@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.data.task_file import task_schema
 from ttmbench.results.files import schema as results_schema
 
@@ -18,5 +18,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def schema(options: argparse.Namespace) -> int:
     """Prints a JSON Schema."""
     found = task_schema() if options.name == "task" else results_schema(options.name)
-    say(json.dumps(found, indent=2))
+    echo(json.dumps(found, indent=2))
     return 0

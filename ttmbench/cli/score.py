@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import print_results
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
-    from ttmbench.evaluator.resume import make_room
+    from ttmbench.evaluator.resume import archive_existing
 
     assertions = options.assertions or []
     for assertion in assertions:
@@ -47,9 +47,9 @@ def score(options: argparse.Namespace) -> int:
     document = _document(options, sources)
     print_results(document)
     if files is not None:
-        make_room(files)
+        archive_existing(files)
         files.write_results(document)
-        say(f"results: {files.results}")
+        echo(f"results: {files.results}")
     check_assertions(assertions, document)
     return 0
 

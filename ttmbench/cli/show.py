@@ -7,7 +7,7 @@ import json
 from difflib import get_close_matches
 from typing import Any
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import add_verbosity
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
@@ -33,12 +33,12 @@ def show(options: argparse.Namespace) -> int:
         }
         presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
         shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
-        say(json.dumps(shown, indent=2, ensure_ascii=False))
+        echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return 0
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]
         card = None if adapter.card is None else vars(adapter.card)
-        say(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
+        echo(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
         return 0
     known = sorted({*registry.task_files, *registry.adapters})
     near = get_close_matches(name, known, n=2)

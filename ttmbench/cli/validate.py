@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import say
+from ttmbench._util.console import echo
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
@@ -41,9 +41,9 @@ def validate(options: argparse.Namespace) -> int:
     worst = 0
     for name in _names(registry, options.tasks):
         try:
-            say(f"{name}: {_check(registry, name, options)}", flush=True)
+            echo(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
-            say(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
+            echo(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst
 

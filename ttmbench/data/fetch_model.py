@@ -12,13 +12,13 @@ from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.types import AdapterSpec, ModelFiles
 
 
-def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[[FetchLine], None]) -> bool:
+def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable[[FetchLine], None]) -> bool:
     """Fetches a model's files and looks at them once more without the network.
 
     Args:
         spec: the model.
         model_args: the user's arguments.
-        say: takes each line as soon as it is known.
+        echo: takes each line as soon as it is known.
 
     Returns:
         Whether nothing is missing.
@@ -28,14 +28,14 @@ def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], say: Callable[
         if files is not None:
             files = locate_files(spec, model_args, offline=True) or files
     except TtmbenchError as error:
-        say(FetchLine(spec.name, "failed", str(error)))
+        echo(FetchLine(spec.name, "failed", str(error)))
         return False
     if files is None:
-        say(FetchLine(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}"))
+        echo(FetchLine(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}"))
         return False
     for one in files:
-        say(FetchLine(one.name, "present" if one.commit is None else "fetched", _said(one)))
-    say(FetchLine(spec.name, "ready", "with --offline", is_task=True))
+        echo(FetchLine(one.name, "present" if one.commit is None else "fetched", _detail(one)))
+    echo(FetchLine(spec.name, "ready", "with --offline", is_task=True))
     return True
 
 
@@ -48,14 +48,14 @@ def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> FetchLine
     except TtmbenchError:
         files = None
     if files:
-        return FetchLine(spec.name, "present", ", ".join(_said(one) for one in files), is_task=True)
+        return FetchLine(spec.name, "present", ", ".join(_detail(one) for one in files), is_task=True)
     as_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
     size = f"about {spec.card.size}" if spec.card is not None and as_named else "size unknown"
     revision = f" at {arguments['revision']}" if arguments.get("revision") else ""
     return FetchLine(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
 
 
-def _said(files: ModelFiles) -> str:
+def _detail(files: ModelFiles) -> str:
     sizes = [(files.folder / name).stat().st_size for name in files.weights]
     what = f"{', '.join(files.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
     return f"{what}, {f'at {files.commit} ' if files.commit else ''}in {files.folder}"

@@ -112,13 +112,13 @@ class Downloads:
         registry: reads a task at the end.
         data_dir: the data folder.
         web: how files are fetched.
-        say: takes each line as soon as it is known.
+        echo: takes each line as soon as it is known.
     """
 
     registry: Registry
     data_dir: Path
     web: Web
-    say: Callable[[FetchLine], None]
+    echo: Callable[[FetchLine], None]
     _done: dict[str, bool] = field(default_factory=dict)
 
     def fetch(self, plan: Plan) -> bool:
@@ -143,9 +143,9 @@ class Downloads:
         lacking += tags
         if lacking:
             more = f"; `ttmbench download {plan.name}` goes on when that is mended"
-            self.say(FetchLine(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
+            self.echo(FetchLine(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
             return False
-        self.say(FetchLine(plan.name, "ready", _what(loaded), is_task=True))
+        self.echo(FetchLine(plan.name, "ready", _what(loaded), is_task=True))
         return True
 
     def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
@@ -165,7 +165,7 @@ class Downloads:
                     raise DataError(f"{need.name} was fetched, and {still}")
         except TtmbenchError as error:
             line = FetchLine(need.name, "failed", str(error))
-        self.say(line)
+        self.echo(line)
         self._done[need.name] = line.status != "failed"
         return self._done[need.name]
 
@@ -175,7 +175,7 @@ class Downloads:
             self._read(plan, offline=False)
         except TtmbenchError as error:
             return [str(error)]
-        self.say(FetchLine(place.name, "fetched", "read once by its own reader"))
+        self.echo(FetchLine(place.name, "fetched", "read once by its own reader"))
         return []
 
     def _read(self, plan: Plan, offline: bool) -> Loaded:

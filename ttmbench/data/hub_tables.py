@@ -54,7 +54,7 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
     if Path(options.path).is_dir():
         folder = Path(options.path)
         files = _tables(folder)
-        chosen = _stated(options)
+        chosen = _declared(options)
         if chosen is not None and not _matching(folder, chosen):
             chosen = None  # a copy in another layout
         _check_whole(options, missing_shards(files, options.split), "put it there")
@@ -72,7 +72,7 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         if _tables(folder):
             return Table(_load(options, str(folder), _chosen(options, folder), offline), folder, commit_of(folder))
-    rows = _load(options, options.path, _stated(options), offline, revision=options.revision)
+    rows = _load(options, options.path, _declared(options), offline, revision=options.revision)
     return Table(rows, None, _commit(options.revision))
 
 
@@ -89,7 +89,7 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
     Raises:
         OutOfReachError: the repository is not in the cache, or cannot be reached.
     """
-    chosen = _stated(options)
+    chosen = _declared(options)
     if chosen is None:
         folder = snapshot(options.path, options.revision, [CARD], offline)
         chosen = _chosen(options, folder)
@@ -105,7 +105,7 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
 
 def planned_tables(options: HuggingfaceOptions) -> list[str]:
     """As `tables_of`, from the list of files alone: nothing is written, and a card that knows better is not read."""
-    chosen = _stated(options)
+    chosen = _declared(options)
     if chosen is None:
         chosen = files_of_split(list_files(options.path, options.revision), {}, options.split, options.name)
     return [CARD, *(["*.parquet"] if chosen is None else chosen)]
@@ -133,7 +133,7 @@ def _check_whole(options: HuggingfaceOptions, missing: list[str], mend: str) -> 
         raise OutOfReachError(f"{options.where} is incomplete: {missing[0]} is missing; {mend}")
 
 
-def _stated(options: HuggingfaceOptions) -> list[str] | None:
+def _declared(options: HuggingfaceOptions) -> list[str] | None:
     """The patterns that the task file states for the wanted split; UsageError if it states others alone."""
     files = options.data_files
     if isinstance(files, dict):
@@ -149,7 +149,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 def _chosen(options: HuggingfaceOptions, folder: Path) -> list[str] | None:
     """The patterns of the wanted split, from the task file, else from the card or the names of the files there."""
-    return _stated(options) or files_of_split(_tables(folder), _card(folder), options.split, options.name)
+    return _declared(options) or files_of_split(_tables(folder), _card(folder), options.split, options.name)
 
 
 def _tables(folder: Path) -> list[str]:

@@ -95,9 +95,9 @@ def name_of_adapter(adapter: Any, written: bool) -> str:
     kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
     if isinstance(own, str) and own.strip():
         return own
-    stated = model_info(adapter)["fingerprint"]
-    if stated:
-        return f"{kind}-{hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8]}"
+    declared = model_info(adapter)["fingerprint"]
+    if declared:
+        return f"{kind}-{hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:8]}"
     if written:
         raise UsageError(
             f"{kind} states no fingerprint, so its results would be taken for those of any other {kind}; give "
@@ -138,8 +138,8 @@ def capabilities(adapter: Any) -> list[str]:
 def model_info(adapter: Any) -> dict[str, Any]:
     """What an adapter states about itself, for the record."""
     with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
-        stated = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
-        shown = dict(stated) if isinstance(stated, Mapping) else {"fingerprint": str(stated)}
+        declared = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
+        shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)}
         json.dumps(shown, allow_nan=False)
     info: dict[str, Any] = {"capabilities": capabilities(adapter), "fingerprint": shown}
     files = getattr(adapter, "files", None)

@@ -13,7 +13,7 @@ from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
-from ttmbench.evaluator.settings import check_config, model_settings, store_of, task_settings, tasks_of
+from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
@@ -68,7 +68,7 @@ def _analyses(
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
-    context = RunContext(registry, config, adapter, store=store_of(config))
+    context = RunContext(registry, config, adapter, cache=cache_of(config))
     for task in tasks.values():
         settings = task_settings(registry, config, task.spec)
         plan = plan_task(
@@ -81,12 +81,12 @@ def _analyses(
         )
         scored = score_task(plan, context)
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
-        said: dict[str, Any]
+        detail: dict[str, Any]
         if analysis == ALPHA:
             assert scored.parts is not None, "parts were asked for"
             tuned = registry.metric("group_score")
             metrics = {one.name: one for one in (*plan.metrics, tuned)}
-            said = {
+            detail = {
                 "metric": tuned.name,
                 "reads_labels": "to report; and one half's labels choose the alpha of the other half",
                 "hyperparameters": {},
@@ -97,7 +97,7 @@ def _analyses(
             by_name = {one.name: one for one in plan.metrics}
             shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
             stage = adaptation(scored, context, settings, shown)
-            said = {
+            detail = {
                 "metric": metric.name,
                 "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
                 "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
@@ -117,7 +117,7 @@ def _analyses(
             "data_sha256": scored.fingerprint,
             "model_name": config.model_name,
             "model_info": model_info(adapter),
-            **said,
+            **detail,
             "date": started.timestamp(),
             "deterministic": config.deterministic,
             "packages": environment.packages(),

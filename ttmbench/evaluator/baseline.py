@@ -108,8 +108,8 @@ def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) 
     row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}
-    told = {name: paired[name] for name in ("ci", "p", "p_holm", "test")}
-    return {**row, "paired": True, **told, "won": len(paired["won"]), "lost": len(paired["lost"])}
+    detail = {name: paired[name] for name in ("ci", "p", "p_holm", "test")}
+    return {**row, "paired": True, **detail, "won": len(paired["won"]), "lost": len(paired["lost"])}
 
 
 def check_baseline(document: Mapping[str, Any]) -> None:

@@ -62,14 +62,14 @@ def naming_what_cannot() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        told = str(error)
-        lacking = _LACKING.match(told)
+        detail = str(error)
+        lacking = _LACKING.match(detail)
         if lacking:
             raise TtmbenchError(
                 f"torch has no deterministic version of {lacking['operation']} on this device, so this cannot be "
                 "computed with --deterministic; use --device cpu, or leave it out"
             ) from error
-        if WORKSPACE in told and "deterministic" in told.lower():
+        if WORKSPACE in detail and "deterministic" in detail.lower():
             raise TtmbenchError(
                 f"CUDA was started before --deterministic without a fixed workspace; set {WORKSPACE}=:4096:8 in the "
                 "environment before Python starts"

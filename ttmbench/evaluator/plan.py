@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench.cache.scores import ScoreStore
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
@@ -34,8 +34,8 @@ class RunContext:
         config: the run.
         adapter: the model.
         samples: ids of the groups to use; None for all.
-        store: where raw scores are kept; None to keep none.
-        at_once: how much the model takes at a time, learnt from one task to the next; None for what the run says.
+        cache: where raw scores are kept; None to keep none.
+        sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
         folders: where adapted models go; empty if they are not kept.
     """
 
@@ -43,14 +43,14 @@ class RunContext:
     config: RunConfig
     adapter: Any
     samples: set[str] | None = None
-    store: ScoreStore | None = None
-    at_once: BatchSizer | None = None
+    cache: ScoreCache | None = None
+    sizer: BatchSizer | None = None
     folders: Folders = field(default_factory=dict)
 
     @property
     def batch_sizer(self) -> BatchSizer:
         """How much the model takes at a time."""
-        return self.at_once or BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
+        return self.sizer or BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class RunRecord:
             {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
         )
 
-    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+    def restore_completed(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
         """Takes over what an earlier run of the same command has of some tasks, and when it began."""
         for task in tasks:
             self._earlier[task] = {key: document[key][task] for key in keys_by_task() if task in document.get(key, {})}

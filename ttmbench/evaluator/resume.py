@@ -89,7 +89,7 @@ class RunDirectory:
         if self.files.finished or not _holds_something(state):
             shutil.rmtree(state, ignore_errors=True)
 
-    def settle(
+    def keep_completed(
         self, fingerprint: Mapping[str, Any], data_of: Callable[[str], str | None] = lambda task: None
     ) -> list[str]:
         """Decides what of the earlier run stays, now that the model is known.
@@ -119,7 +119,7 @@ class RunDirectory:
         ]
         artifacts = self.previous.get("artifacts", {})
         self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
-        warn(f"going on with {self.files.results}{_told(kept, statuses)}")
+        warn(f"going on with {self.files.results}{_reported(kept, statuses)}")
         return kept
 
     def _leave_previous(self) -> None:
@@ -197,7 +197,7 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
     return RunDirectory(files, previous, lock, config, started)
 
 
-def make_room(files: RunFiles) -> None:
+def archive_existing(files: RunFiles) -> None:
     """Moves a run's document aside whose name is wanted for numbers that are computed at once.
 
     Raises:
@@ -281,7 +281,7 @@ def _holds_something(state: Path) -> bool:
     return any(path.is_file() and path.name != "lock" for path in state.rglob("*"))
 
 
-def _told(kept: Sequence[str], statuses: Mapping[str, str]) -> str:
+def _reported(kept: Sequence[str], statuses: Mapping[str, str]) -> str:
     left = len(statuses) - len(kept)
     if left == 0:
         return ": every task is done (--overwrite always runs them again)"

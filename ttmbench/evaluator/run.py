@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ttmbench._util.console import warn
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.progress import progress_iter as progress_of
-from ttmbench.cache.scores import ScoreStore
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
@@ -28,11 +28,11 @@ from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
+    cache_of,
     check_config,
     datasets_of,
     model_settings,
     read_samples,
-    store_of,
     task_settings,
     tasks_of,
 )
@@ -215,7 +215,7 @@ def _run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, store_of(config), baseline)
+    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -232,7 +232,7 @@ class _Work:
     settings: Mapping[str, TTMConfig]
     samples: set[str] | None
     record: RunRecord
-    store: ScoreStore | None
+    cache: ScoreCache | None
     baseline: Baseline | None
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
@@ -254,7 +254,7 @@ class _Work:
             if remark is not None:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-            context = RunContext(self.registry, config, adapter, self.samples, self.store, sizer, folders)
+            context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
@@ -277,16 +277,16 @@ class _Work:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
         if place is None or place.previous is None:
             return []
-        kept = place.settle(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
+        kept = place.keep_completed(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
         if place.previous is not None:
-            self.record.take_over(place.previous, kept)
+            self.record.restore_completed(place.previous, kept)
         self.took_over = True
         return kept
 
     def _data_now(self, name: str, adapter: Any) -> str | None:
         """Fingerprint of a task's data as they are now; None, which is said, if they cannot be read."""
         try:
-            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.store)
+            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.cache)
         except DataError as error:
             warn(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None

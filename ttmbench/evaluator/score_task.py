@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench.cache.scores import ScoreStore
-from ttmbench.cache.task import TaskStore
+from ttmbench.cache.scores import ScoreCache
+from ttmbench.cache.task import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
@@ -85,11 +85,11 @@ class _Laps:
 
 @dataclass(frozen=True)
 class _Data:
-    """The groups of a task, where they came from, what the store knows of them; or features with their fingerprint."""
+    """The groups of a task, where they came from, what the cache knows of them; or features with their fingerprint."""
 
     groups: list[Group]
     source: dict[str, Any]
-    store: TaskStore
+    cache: TaskCache
     laps: _Laps
     features: Prepared | None = None
     fingerprint: str | None = None
@@ -100,7 +100,7 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
 
     Args:
         plan: the task.
-        context: model, configuration and store.
+        context: model, configuration and cache.
 
     Returns:
         Data and scores.
@@ -123,8 +123,8 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
         plan=plan,
         groups=data.groups,
         source=data.source,
-        from_store=data.store.keep(raw, found.parts, context.config.model_name),
-        fingerprint=data.fingerprint or data.store.data.hexdigest(),
+        from_store=data.cache.keep(raw, found.parts, context.config.model_name),
+        fingerprint=data.fingerprint or data.cache.data.hexdigest(),
         stage=found.stage,
         raw=raw,
         seconds=data.laps.seconds,
@@ -134,8 +134,8 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
 
 
 def _load(plan: TaskPlan, context: RunContext) -> _Data:
-    """The groups of a task; those of stored features are the file's rows, of which the store keeps nothing."""
-    laps, features, fingerprint, kept_in = _Laps(), None, None, context.store
+    """The groups of a task; those of stored features are the file's rows, of which the cache keeps nothing."""
+    laps, features, fingerprint, kept_in = _Laps(), None, None, context.cache
     if plan.way == "stored_features":
         features, fingerprint = _stored(context.adapter, context.config, plan.spec)
         groups = _nameless_groups(len(features.rows.images), plan.spec.shape)
@@ -143,8 +143,8 @@ def _load(plan: TaskPlan, context: RunContext) -> _Data:
     else:
         groups, source = load_data(context.registry, context.config, plan.task, context.samples)
     laps("load")
-    store = TaskStore(kept_in, context.adapter, plan.spec, groups, plan.all_pairs, plan.prior)
-    return _Data(groups, source, store, laps, features, fingerprint)
+    cache = TaskCache(kept_in, context.adapter, plan.spec, groups, plan.all_pairs, plan.prior)
+    return _Data(groups, source, cache, laps, features, fingerprint)
 
 
 def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
@@ -157,38 +157,40 @@ def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> 
 
 def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     """Every input prepared once and held in memory: dual encoders, and models that are adapted to the task."""
-    store = data.store
+    cache = data.cache
     # Preparing recognises the data too, so it comes first where it is needed in any case, or nothing is kept yet.
-    prepare_first = plan.needs_inputs or not store.may_have
+    prepare_first = plan.needs_inputs or not cache.may_have
     if not prepare_first:
         _look_up(data)
     stage: PreparedTask | None = None
-    if store.kept is None:
+    if cache.kept is None:
         with phase("prepare"):
-            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, store.data, store.prepared)
+            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
         data.laps("prepare")
         stage = _stage(plan, context, prepared)
     if prepare_first:
-        store.look_up()
+        cache.look_up()
     with phase("score"):
-        if store.kept is not None:
-            return _Raw(store.kept.raw, stage, store.kept.parts)
+        if cache.kept is not None:
+            return _Raw(cache.kept.raw, stage, cache.kept.parts)
         assert stage is not None, "what is not kept was prepared"
-        return _Raw(stage.score(store.blocks), stage)
+        return _Raw(stage.score(cache.blocks), stage)
 
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
-    store, adapter, at_once = data.store, context.adapter, context.batch_sizer
+    cache, adapter, batch_sizer = data.cache, context.adapter, context.batch_sizer
     _look_up(data)
     with phase("score"):
-        if store.kept is not None:
-            return _Raw(store.kept.raw, parts=store.kept.parts)
+        if cache.kept is not None:
+            return _Raw(cache.kept.raw, parts=cache.kept.parts)
         if not isinstance(adapter, PreparedPairScorer):
-            return _Raw(score_with_pairs(adapter, data.groups, at_once, plan.all_pairs, store.data, store.blocks)[0])
+            return _Raw(
+                score_with_pairs(adapter, data.groups, batch_sizer, plan.all_pairs, cache.data, cache.blocks)[0]
+            )
         prior = plan.prior
         every = plan.all_pairs or (prior is not None and prior.prior == "test_images")
-        table, _ = score_streaming(adapter, data.groups, at_once, every, store.data, store.prepared, store.blocks)
+        table, _ = score_streaming(adapter, data.groups, batch_sizer, every, cache.data, cache.prepared, cache.blocks)
         if prior is None:
             return _Raw(table.scores(plan.all_pairs))
         parts = likelihoods(prior, data.groups, table, plan.all_pairs)
@@ -203,8 +205,8 @@ _SCORE: dict[str, Callable[[TaskPlan, _Data, RunContext], _Raw]] = {
 
 
 def _look_up(data: _Data) -> None:
-    if data.store.on:
-        data.store.look_up()
+    if data.cache.on:
+        data.cache.look_up()
         data.laps("look_up")
 
 
@@ -252,11 +254,11 @@ def data_fingerprint(
     adapter: Any,
     task: TaskFile,
     samples: set[str] | None,
-    run_store: ScoreStore | None,
+    run_cache: ScoreCache | None,
 ) -> str:
     """The fingerprint that `score_task` would find of the data as they are now, without a model at work.
 
-    Images whose files were decoded before are recognised by the store, if there is one.
+    Images whose files were decoded before are recognised by the cache, if there is one.
 
     Args:
         registry: sources.
@@ -264,7 +266,7 @@ def data_fingerprint(
         adapter: the model; stored features are its data.
         task: the task.
         samples: ids of the groups to use; None for all.
-        run_store: where digests of images are kept.
+        run_cache: where digests of images are kept.
 
     Returns:
         sha256, hexadecimal.
@@ -274,9 +276,9 @@ def data_fingerprint(
     """
     if way_of(adapter) == "stored_features":
         return _stored(adapter, config, task.spec)[1]
-    pixels = None if run_store is None else run_store.pixels(task.spec.task)
+    pixels = None if run_cache is None else run_cache.pixels(task.spec.task)
     found = Fingerprint(load_data(registry, config, task, samples)[0], pixels)
-    found.take_in_the_rest()
+    found.add_remaining()
     if pixels is not None:
         pixels.flush()
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""What a configuration means: its tasks, the settings of each, samples, store, and what adapters are given."""
+"""What a configuration means: its tasks, the settings of each, samples, cache, and what adapters are given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.cache.scores import ScoreStore, open_store
+from ttmbench.cache.scores import ScoreCache, open_cache
 from ttmbench.config import RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks, take_in
 from ttmbench.data.loading import given_data_folder
@@ -29,9 +29,9 @@ def check_config(config: RunConfig) -> None:
         given_data_folder(config.data_dir)
 
 
-def store_of(config: RunConfig) -> ScoreStore | None:
+def cache_of(config: RunConfig) -> ScoreCache | None:
     """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
-    return open_store(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
+    return open_cache(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:

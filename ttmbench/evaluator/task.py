@@ -25,7 +25,7 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MA
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.variants import Adaptation, Ran
+from ttmbench.ttm.variants import Adaptation, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
 
 
@@ -40,7 +40,7 @@ class _Done:
     """
 
     name: str
-    ran: Ran
+    ran: VariantResult
     seconds: float
 
     @property
@@ -145,7 +145,7 @@ def _variants(
     """Every variant of the test-time stage that the run asks for, in the order of the columns, as each is over."""
     config, save = context.config, _saver(scored, context)
     stage = replace(adaptation(scored, context, settings), checkpoint=checkpoint)
-    wanted: list[tuple[str, Callable[[], Ran]]] = []
+    wanted: list[tuple[str, Callable[[], VariantResult]]] = []
     if config.simple_match:
         kept = None if config.ttm else save
         wanted.append((SIMPLE_MATCH, lambda: stage.simple_match(kept)))

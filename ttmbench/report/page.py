@@ -155,11 +155,11 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, str(hardware[key])
     if document.get("git_hash"):
         yield "commit", str(document["git_hash"])
-    stated = (document.get("model_info") or {}).get("fingerprint")
-    if isinstance(stated, Mapping) and stated:
-        plain = {key: value for key, value in stated.items() if not isinstance(value, Mapping)}
+    declared = (document.get("model_info") or {}).get("fingerprint")
+    if isinstance(declared, Mapping) and declared:
+        plain = {key: value for key, value in declared.items() if not isinstance(value, Mapping)}
         yield "the model states", _words(plain)
-        yield from ((str(key), _words(value)) for key, value in stated.items() if key not in plain)
+        yield from ((str(key), _words(value)) for key, value in declared.items() if key not in plain)
 
 
 def _words(value: Any, depth: int = 3) -> str:

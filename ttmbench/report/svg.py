@@ -161,12 +161,12 @@ def _titled(chart: Chart) -> str:
 
 def _spoken(chart: Chart) -> str:
     """First and last value of each line, for those who hear the page."""
-    said = []
+    detail = []
     for line in chart.lines:
         known = [value for value in line.y if value is not None]
         if known:
-            said.append(f"{line.name}: from {known[0]:.4g} to {known[-1]:.4g}")
-    return "; ".join(said)
+            detail.append(f"{line.name}: from {known[0]:.4g} to {known[-1]:.4g}")
+    return "; ".join(detail)
 
 
 def _svg(width: float, height: float, label: str, parts: Sequence[str]) -> str:

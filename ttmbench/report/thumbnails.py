@@ -118,8 +118,8 @@ def _doubt(license_name: str, gated: bool) -> str:
     """Why images may not be copied; empty if they surely may."""
     if copies_allowed(license_name, gated):
         return ""
-    stated = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
-    return f"{'its data are gated' if gated else stated}, which does not surely allow copies"
+    declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+    return f"{'its data are gated' if gated else declared}, which does not surely allow copies"
 
 
 def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
@@ -141,15 +141,15 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
     kind = "small copies" if options.images == "thumbnails" else "links to the files"
-    said = [f"{len(found)} {kind}"] if found else ["names only"]
-    said += [f"{len(others)} groups differ from the data at hand"] if others else []
-    said += (
+    detail = [f"{len(found)} {kind}"] if found else ["names only"]
+    detail += [f"{len(others)} groups differ from the data at hand"] if others else []
+    detail += (
         [f"{len(broken)} images could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
         if broken
         else []
     )
-    said += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
-    return Thumbnails(task, found, "; ".join(said))
+    detail += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
+    return Thumbnails(task, found, "; ".join(detail))
 
 
 def _wanted(sets: Sequence[GroupSet]) -> Iterator[tuple[str, list[str], list[str]]]:

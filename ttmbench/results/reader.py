@@ -128,8 +128,8 @@ def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]
     """
     kind, stem = about.get("kind"), name.rsplit(".", 1)[0]
     named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
-    stated = about.get("task")
-    return str(stated) if stated in tasks else max(named, key=len, default=None)
+    declared = about.get("task")
+    return str(declared) if declared in tasks else max(named, key=len, default=None)
 
 
 class _RefusedError(Exception):

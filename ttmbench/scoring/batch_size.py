@@ -59,7 +59,7 @@ class BatchSizer:
         device = getattr(adapter, "device", None)
         return cls(FIRST_TRY if isinstance(device, torch.device) and device.type != "cpu" else DEFAULT)
 
-    def over(self, start: int, stop: int, work: Callable[[slice], T]) -> Iterator[T]:
+    def map_batches(self, start: int, stop: int, work: Callable[[slice], T]) -> Iterator[T]:
         """Does some work on all rows, so many at a time; what failed for want of memory is done again with half.
 
         Args:

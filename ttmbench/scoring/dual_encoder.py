@@ -47,11 +47,11 @@ def encode(
     Returns:
         Features of both sides.
     """
-    at_once = BatchSizer.of(batch_size)
+    batch_sizer = BatchSizer.of(batch_size)
     with torch.inference_mode():
         return Features(
-            images=_encode(adapter, adapter.encode_images, prepared.images, at_once, "images", blocks),
-            captions=_encode(adapter, adapter.encode_captions, prepared.captions, at_once, "captions", blocks),
+            images=_encode(adapter, adapter.encode_images, prepared.images, batch_sizer, "images", blocks),
+            captions=_encode(adapter, adapter.encode_captions, prepared.captions, batch_sizer, "captions", blocks),
         )
 
 
@@ -130,17 +130,17 @@ def _encode(
     adapter: DualEncoder,
     encoder: Callable[[Any], torch.Tensor],
     batch: Batch,
-    at_once: BatchSizer,
+    batch_sizer: BatchSizer,
     side: str,
     blocks: BlockStore | None,
 ) -> torch.Tensor:
     parts: list[torch.Tensor] = []
     device: torch.device | None = None
     with progress_bar(n_rows(batch), f"encoding {side}", side) as shown:
-        for span in spans(n_rows(batch), FEATURES, at_once.rows):
+        for span in spans(n_rows(batch), FEATURES, batch_sizer.rows):
             kept = load(blocks, side, span)
             if kept is None:
-                done = at_once.over(span.start, span.stop, lambda rows: _rows(encoder, batch, rows, side))
+                done = batch_sizer.map_batches(span.start, span.stop, lambda rows: _rows(encoder, batch, rows, side))
                 parts.append(torch.cat(list(done)))
                 device = parts[-1].device
                 if blocks is not None:
@@ -149,6 +149,6 @@ def _encode(
                 parts.append(torch.from_numpy(kept))
             shown.update(span.stop - span.start)
     if device is None:  # All features were kept, on the CPU; any row shows where the model has its own.
-        stated = getattr(adapter, "device", None)
-        device = stated if isinstance(stated, torch.device) else encoder(take(batch, slice(0, 1))).device
+        declared = getattr(adapter, "device", None)
+        device = declared if isinstance(declared, torch.device) else encoder(take(batch, slice(0, 1))).device
     return torch.cat([part.to(device) for part in parts])

@@ -69,7 +69,7 @@ class Fingerprint:
             if self._kept is not None:
                 self._kept.put(image, self._digests[image.name])
 
-    def note(self, image: ImageRef, pixels: str) -> None:
+    def add_digest(self, image: ImageRef, pixels: str) -> None:
         """Takes in one distinct image by the digest of its pixels."""
         self._digests.setdefault(image.name, pixels)
 
@@ -89,7 +89,7 @@ class Fingerprint:
 
         return open_image
 
-    def take_in_the_rest(self) -> None:
+    def add_remaining(self) -> None:
         """Takes in every image that has not been added; opens those whose digest is not kept."""
         images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
         for group_id, image in progress_iter(images, "looking at data", "images", total=len(images)):
@@ -97,7 +97,7 @@ class Fingerprint:
             if known is None:
                 self.add(image, open_upright(image, group_id))
             else:
-                self.note(image, known)
+                self.add_digest(image, known)
 
     def hexdigest(self) -> str:
         """sha256 over every group's images and captions in order; every image must have been added."""

@@ -67,7 +67,7 @@ def score_with_pairs(
     score: dict[tuple[str, str], float] = {}
     open_now: dict[str, Image] = {}
     open_image = lru_cache(KEPT)(fingerprint.opener())
-    at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
 
     def values_of(chosen: slice) -> np.ndarray:
         nonlocal open_now
@@ -83,15 +83,15 @@ def score_with_pairs(
         return values
 
     with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, at_once.rows):
+        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
             values = load(blocks, "pairs", span)
             if values is None:
-                values = np.concatenate(list(at_once.over(span.start, span.stop, values_of)))
+                values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, values_of)))
                 save(blocks, "pairs", span, values)
             else:
                 shown.update(len(values))
             score.update(zip(wanted[span.start : span.stop], values.tolist(), strict=True))
-    fingerprint.take_in_the_rest()
+    fingerprint.add_remaining()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
     grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
     matrix = None

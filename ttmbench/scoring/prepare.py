@@ -123,7 +123,7 @@ def prepare_some(
             new.append((group_id, image))
         else:
             rows[image.name], pixels = found
-            fingerprint.note(image, pixels)
+            fingerprint.add_digest(image, pixels)
     if new:
         batch = adapter.prepare_images(open_all(new, fingerprint))
         for place, (_, image) in enumerate(new):

@@ -95,7 +95,7 @@ def score_streaming(
 
     captions = adapter.prepare_captions(distinct_captions(groups))
     table = _score(adapter, rows, encoder, captions, len(images), batch_size, all_pairs, blocks)
-    fingerprint.take_in_the_rest()
+    fingerprint.add_remaining()
     return table, fingerprint.hexdigest()
 
 
@@ -139,14 +139,14 @@ def _score(
     all_pairs: bool,
     blocks: BlockStore | None,
 ) -> PairTable:
-    wanted, at_once = _wanted(rows, n_images, n_rows(captions), all_pairs), BatchSizer.of(batch_size)
+    wanted, batch_sizer = _wanted(rows, n_images, n_rows(captions), all_pairs), BatchSizer.of(batch_size)
     values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
     with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, at_once.rows):
+        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
             found = load(blocks, "pairs", span)
             if found is None:
                 work = _Batches(adapter, encoder, captions, wanted)
-                found = np.concatenate(list(at_once.over(span.start, span.stop, work.score)))
+                found = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, work.score)))
                 shown.update(len(found))
                 save(blocks, "pairs", span, found)
             else:

@@ -42,7 +42,7 @@ class PseudoLabels:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What an iteration trains on.
 
     Attributes:
@@ -55,7 +55,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class SelectionProposal:
     """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
 
     Attributes:
@@ -67,7 +67,7 @@ class Proposal:
         rng: for what is drawn at random; the same seed and iteration give the same stream.
     """
 
-    choice: Choice
+    choice: Selection
     in_task_order: np.ndarray
     tie: np.ndarray
     n_captions: int
@@ -75,10 +75,10 @@ class Proposal:
     rng: np.random.Generator
 
 
-Supervision = Callable[[Proposal], Choice]
+Supervision = Callable[[SelectionProposal], Selection]
 
 
-def algorithm1_selection(proposal: Proposal) -> Choice:
+def algorithm1_selection(proposal: SelectionProposal) -> Selection:
     """The supervision of Algorithm 1: train on what the threshold keeps."""
     return proposal.choice
 
@@ -164,7 +164,7 @@ def adapt(
         shown.update(done * config.epochs)
         for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
             started = time.perf_counter()
-            own = Choice(labels.captions, select(labels, threshold, by_share))
+            own = Selection(labels.captions, select(labels, threshold, by_share))
             chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
             loss = trainer.train(iteration, blind.pairs(chosen), shown)
             rate = trainer.rate(iteration)
@@ -213,7 +213,7 @@ def overfit(
     blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
     fixed = select(labels, -math.inf, by_share=False)
-    pairs = blind.pairs(Choice(labels.captions, fixed))
+    pairs = blind.pairs(Selection(labels.captions, fixed))
     trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
     captions = blind.unshuffle(labels.captions)
     done = 0
@@ -292,10 +292,10 @@ class ShuffledTask:
         matching = match_groups(np.take_along_axis(scores.groups, self._order[:, None, :], axis=2))
         return PseudoLabels(matching.captions, matching.margin, matching.tie)
 
-    def proposal(self, choice: Choice, tie: np.ndarray, rng: np.random.Generator) -> Proposal:
+    def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""
         n_captions = int(self._order.shape[-1])
-        return Proposal(choice, self.unshuffle(choice.captions), tie, n_captions, self._stage.is_global, rng)
+        return SelectionProposal(choice, self.unshuffle(choice.captions), tie, n_captions, self._stage.is_global, rng)
 
     def unshuffle(self, captions: np.ndarray) -> np.ndarray:
         """A matching's captions by their positions in the task's own order."""
@@ -303,7 +303,7 @@ class ShuffledTask:
             return np.asarray(self._order[captions])
         return np.take_along_axis(self._order, captions, axis=1)
 
-    def pairs(self, choice: Choice) -> TrainingPairs:
+    def pairs(self, choice: Selection) -> TrainingPairs:
         """What to train on for the chosen units, as rows of distinct images and captions."""
         rows, own = self._stage.prepared.rows, self.unshuffle(choice.captions)
         if not isinstance(self._stage.adapter, Trainable):
@@ -314,7 +314,7 @@ class ShuffledTask:
             images, captions = rows.images, np.take_along_axis(rows.captions, own, axis=1)
         return TrainingPairs(images[choice.selected], captions[choice.selected])
 
-    def _all_inside(self, choice: Choice) -> TrainingPairs:
+    def _all_inside(self, choice: Selection) -> TrainingPairs:
         """Every pair inside the chosen groups, in the shuffled order, and which of them the choice matches."""
         if self._stage.is_global:
             raise UsageError(

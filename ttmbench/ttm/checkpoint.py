@@ -129,8 +129,8 @@ class SeedCheckpoint:
             text = {"ttmbench": json.dumps(card, sort_keys=True)}
             write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
         except (OSError, SafetensorError, TtmbenchError) as error:
-            told = isinstance(error, TtmbenchError)
-            self._warn(str(error) if told else f"{self._folder / name} cannot be written: {error}")
+            detail = isinstance(error, TtmbenchError)
+            self._warn(str(error) if detail else f"{self._folder / name} cannot be written: {error}")
             self._folder = None
 
     def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:

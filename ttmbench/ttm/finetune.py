@@ -70,12 +70,12 @@ def finetune(
     rng: np.random.Generator,
     crop_rng: np.random.Generator | None = None,
     epoch_done: Callable[[float], object] = lambda loss: None,
-    at_once: int | BatchSizer = DEFAULT,
+    part_size: int | BatchSizer = DEFAULT,
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs.
 
     With matched pairs alone, every image of a batch meets every caption of it. With pairs that are said to match or
-    not, each stands on its own, so a batch is gone through in parts of ``at_once`` pairs. If memory runs out, the
+    not, each stands on its own, so a batch is gone through in parts of ``part_size`` pairs. If memory runs out, the
     gradient of the same loss over the same batch is computed in smaller parts, where the adapter can do that.
 
     Args:
@@ -89,7 +89,7 @@ def finetune(
         rng: orders the units anew in every epoch.
         crop_rng: places the crops of enlarged images, where the task was prepared for augmentation.
         epoch_done: called with the loss of each epoch.
-        at_once: what is in memory at a time; changes gradients by rounding at most.
+        part_size: what is in memory at a time; changes gradients by rounding at most.
 
     Returns:
         Loss of every epoch: the mean over its batches, each weighted with its units, so that a smaller last batch
@@ -99,7 +99,7 @@ def finetune(
         DivergedError: the loss is not a finite number.
         TtmbenchError: memory is too small.
     """
-    memory = BatchSizer.of(at_once)
+    memory = BatchSizer.of(part_size)
     units = len(pairs.images)
     steps_per_epoch = -(-units // batch)
     steps = steps_per_epoch * config.epochs
@@ -185,12 +185,12 @@ def _whole(adapter: Trainable, batch: _TrainingBatch) -> torch.Tensor:
     return loss.detach().float()
 
 
-def _pairs_in_parts(adapter: PairTrainable, batch: _TrainingBatch, at_once: int) -> torch.Tensor:
+def _pairs_in_parts(adapter: PairTrainable, batch: _TrainingBatch, part_size: int) -> torch.Tensor:
     """The loss is a mean over pairs, so parts of it add up."""
     assert batch.matched is not None, "pairs are said to match or not"
     total = torch.zeros(())
-    for start in range(0, len(batch.matched), at_once):
-        part = slice(start, start + at_once)
+    for start in range(0, len(batch.matched), part_size):
+        part = slice(start, start + part_size)
         matched = batch.matched[part]
         loss = adapter.pair_loss(take(batch.images, part), take(batch.captions, part), matched)
         loss = loss * (len(matched) / len(batch.matched))
@@ -200,7 +200,7 @@ def _pairs_in_parts(adapter: PairTrainable, batch: _TrainingBatch, at_once: int)
 
 
 def contrastive_in_parts(
-    adapter: TrainableInParts, images: Batch, captions: Batch, at_once: int | None
+    adapter: TrainableInParts, images: Batch, captions: Batch, part_size: int | None
 ) -> torch.Tensor:
     """The gradient of a contrastive loss over a whole batch, with only some of its rows in memory at a time.
 
@@ -212,14 +212,14 @@ def contrastive_in_parts(
         adapter: the model.
         images: prepared images of the batch.
         captions: prepared captions, as many.
-        at_once: rows in memory at a time.
+        part_size: rows in memory at a time.
 
     Returns:
         The loss; gradients are added to the parameters.
     """
-    assert at_once is not None, "asked for once memory has run out"
+    assert part_size is not None, "asked for once memory has run out"
     sides = ((adapter.train_images, images), (adapter.train_captions, captions))
-    parts = [slice(start, start + at_once) for start in range(0, n_rows(images), at_once)]
+    parts = [slice(start, start + part_size) for start in range(0, n_rows(images), part_size)]
     features = []
     with torch.no_grad():
         for tower, rows in sides:

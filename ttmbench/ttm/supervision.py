@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ttmbench.ttm.algorithm import Choice, Proposal, Supervision
+from ttmbench.ttm.algorithm import Selection, SelectionProposal, Supervision
 
 
 def oracle(truth: np.ndarray) -> Supervision:
@@ -23,14 +23,14 @@ def oracle(truth: np.ndarray) -> Supervision:
         A supervision; thresholds do not matter to it.
     """
 
-    def choose(proposal: Proposal) -> Choice:
+    def choose(proposal: SelectionProposal) -> Selection:
         right = (proposal.in_task_order == truth).all(axis=1)
-        return Choice(proposal.choice.captions, right & ~proposal.tie)
+        return Selection(proposal.choice.captions, right & ~proposal.tie)
 
     return choose
 
 
-def placebo(proposal: Proposal) -> Choice:
+def placebo(proposal: SelectionProposal) -> Selection:
     """The units that TTM selects, each with a matching drawn at random: what training as such does to a model.
 
     In the global variant the selected images get captions drawn without repetition from all captions.
@@ -44,10 +44,10 @@ def placebo(proposal: Proposal) -> Choice:
         every = np.broadcast_to(np.arange(proposal.n_captions), (n_units, proposal.n_captions))
         drawn = proposal.rng.permuted(every, axis=1)[:, :images]
     captions[chosen.selected] = drawn[chosen.selected]
-    return Choice(captions, chosen.selected)
+    return Selection(captions, chosen.selected)
 
 
-def shuffle(proposal: Proposal) -> Choice:
+def shuffle(proposal: SelectionProposal) -> Selection:
     """TTM's own pseudo-labels, each moved to another selected unit: same labels, same units, wrong company.
 
     With fewer than two selected units nothing can be moved, and nothing is trained on.
@@ -55,10 +55,10 @@ def shuffle(proposal: Proposal) -> Choice:
     chosen = proposal.choice
     units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
     if len(units) < 2:
-        return Choice(chosen.captions, np.zeros_like(chosen.selected))
+        return Selection(chosen.captions, np.zeros_like(chosen.selected))
     captions = chosen.captions.copy()
     captions[units] = chosen.captions[np.roll(units, 1)]
-    return Choice(captions, chosen.selected)
+    return Selection(captions, chosen.selected)
 
 
-CONTROLS: Mapping[str, Callable[[Proposal], Choice]] = {"placebo": placebo, "shuffle": shuffle}
+CONTROLS: Mapping[str, Callable[[SelectionProposal], Selection]] = {"placebo": placebo, "shuffle": shuffle}

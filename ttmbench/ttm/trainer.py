@@ -93,7 +93,7 @@ class Trainer:
             rng=np.random.default_rng([self._seed, iteration]),
             crop_rng=np.random.default_rng([self._seed, iteration, 1]),
             epoch_done=epoch_done,
-            at_once=self._stage.batch_size,
+            part_size=self._stage.batch_size,
         )
 
 

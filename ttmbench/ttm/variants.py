@@ -27,15 +27,15 @@ from ttmbench.ttm.supervision import CONTROLS, oracle
 from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import IterationRecord, MetricSpec, Scores
 
-Variant = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
+RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 """Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
 
-Finished = Callable[[int, dict[str, Any]], object]
+OnSeedDone = Callable[[int, dict[str, Any]], object]
 """Called with the seed and the record of a run that is over, while the model is still adapted."""
 
 
 @dataclass(frozen=True)
-class Ran:
+class VariantResult:
     """What a variant gives.
 
     Attributes:
@@ -100,7 +100,7 @@ class Adaptation:
             return self.raw.truth[:, None]
         return np.broadcast_to(np.arange(self.raw.groups.shape[1]), self.raw.groups.shape[:2])
 
-    def ttm(self, *, audit: bool = False, finished: Finished | None = None) -> Ran:
+    def ttm(self, *, audit: bool = False, finished: OnSeedDone | None = None) -> VariantResult:
         """TTM for every seed; the last iteration is the result.
 
         Args:
@@ -127,19 +127,21 @@ class Adaptation:
         }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return Ran(_final(runs), record)
+        return VariantResult(_final(runs), record)
 
-    def oracle(self) -> Ran:
+    def oracle(self) -> VariantResult:
         """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
         runs = self._every_seed("oracle", self._supervised(oracle(self.truth)))
-        return Ran(_final(runs), {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)})
+        return VariantResult(
+            _final(runs), {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
+        )
 
-    def control(self, name: str) -> Ran:
+    def control(self, name: str) -> VariantResult:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.supervision.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        return Ran(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
+        return VariantResult(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 
-    def holdout(self, share: float) -> Ran:
+    def holdout(self, share: float) -> VariantResult:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
 
         Args:
@@ -171,9 +173,9 @@ class Adaptation:
             "seeds": list(self.seeds),
             "iterations": part._lines(runs),
         }
-        return Ran(_final(runs), record, tuple(held.tolist()), raw_held)
+        return VariantResult(_final(runs), record, tuple(held.tolist()), raw_held)
 
-    def simple_match(self, finished: Finished | None = None) -> Ran:
+    def simple_match(self, finished: OnSeedDone | None = None) -> VariantResult:
         """SimpleMatch's overfitting step (section 3.1) for every seed."""
 
         def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
@@ -185,7 +187,7 @@ class Adaptation:
         runs = self._every_seed("simple_match", variant, finished=finished)
         restarts = [len(run.steps) for run in runs]
         record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
-        return Ran(_final(runs), record)
+        return VariantResult(_final(runs), record)
 
     def steps(
         self,
@@ -207,16 +209,16 @@ class Adaptation:
             keep=keep,
         )
 
-    def _supervised(self, supervision: Supervision) -> Variant:
+    def _supervised(self, supervision: Supervision) -> RunSeed:
         return lambda seed, resume, keep: self.steps(seed, supervision, resume, keep)
 
     def _every_seed(
         self,
         name: str,
-        variant: Variant,
+        variant: RunSeed,
         *,
         notify: bool = False,
-        finished: Finished | None = None,
+        finished: OnSeedDone | None = None,
         evaluate: Callable[[], Scores] | None = None,
     ) -> list[_SeedRun]:
         """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
@@ -315,9 +317,9 @@ class Adaptation:
         return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
 
     def _rate_record(self) -> dict[str, Any]:
-        stated = self.settings.lr is not None
-        note = self.settings.lr_note or (None if stated else NO_LEARNING_RATE)
-        return {"value": self.learning_rate, "source": "stated" if stated else "default", "note": note}
+        declared = self.settings.lr is not None
+        note = self.settings.lr_note or (None if declared else NO_LEARNING_RATE)
+        return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
 
 
 def _final(runs: Sequence[_SeedRun]) -> list[Scores]:

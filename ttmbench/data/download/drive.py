@@ -56,10 +56,10 @@ def confirmed(page: str, url: str) -> str:
     parser.feed(page)
     parser.close()
     if parser.action is None:
-        said = " ".join(" ".join(parser.said).split())
+        words = " ".join(" ".join(parser.words).split())
         raise OutOfReachError(
-            f"{url} gave a page in place of the file ({said[:200] or 'it may ask for a login'}); open the address in a "
-            "browser, or try again later"
+            f"{url} gave a page in place of the file ({words[:200] or 'it may ask for a login'}); open the address in "
+            "a browser, or try again later"
         )
     target = urlsplit(urljoin(url, parser.action))
     if target.scheme not in ("http", "https") or target.netloc not in HOSTS:
@@ -75,7 +75,7 @@ class _Page(HTMLParser):
         super().__init__()
         self.action: str | None = None
         self.fields: dict[str, str] = {}
-        self.said: list[str] = []
+        self.words: list[str] = []
         self._in_form = self._in_error = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -98,4 +98,4 @@ class _Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Keeps the words of the error."""
         if self._in_error:
-            self.said.append(data)
+            self.words.append(data)

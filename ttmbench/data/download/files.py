@@ -64,14 +64,14 @@ class DataFile:
             return self._missing_of_folder(known)
         if self.origin_of is not None and self.origin_of.unpack and known is None:
             return None  # size and digest are the archive's, not the file's
-        stated = None if self.origin_of is None or self.origin_of.unpack else self.origin_of
+        declared = None if self.origin_of is None or self.origin_of.unpack else self.origin_of
         size = self.target.stat().st_size
         wanted = (known or {}).get("unpacked", known or {}).get("bytes")
-        if stated is not None and stated.bytes is not None:
-            wanted = stated.bytes
+        if declared is not None and declared.bytes is not None:
+            wanted = declared.bytes
         if wanted is not None and size != wanted:
             return f"it has {size} bytes in place of {wanted}"
-        if stated is not None and stated.sha256 is not None and file_digest(self.target) != stated.sha256:
+        if declared is not None and declared.sha256 is not None and file_digest(self.target) != declared.sha256:
             return "its sha256 is not that of the task file"
         return None
 
@@ -123,7 +123,7 @@ class DataFile:
         part = self.target.with_name(f"{self.target.name}.part")
         got = web.fetch(origin, part, self.path)
         about: dict[str, Any] = {"url": got.url, "bytes": got.bytes, "sha256": got.sha256}
-        said = amount(got.bytes)
+        detail = amount(got.bytes)
         if origin.unpack:
             try:
                 unpacked = unpack(part, self.target, origin.member)
@@ -131,14 +131,14 @@ class DataFile:
                 forget(part)
                 raise
             about["unpacked"] = vars(unpacked)
-            said += f", unpacked to {unpacked.files} files of {amount(unpacked.bytes)}"
+            detail += f", unpacked to {unpacked.files} files of {amount(unpacked.bytes)}"
         else:
             if self.target.is_dir():
                 raise DataError(f"{self.target} is a folder, but {origin.url} is a file; move it away")
             part.replace(self.target)
         forget(part)
         record.write(self.data_dir, self.path, about)
-        return said
+        return detail
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class HubDataset(_Repository):
         if not any(folder.rglob("*.parquet")):
             open_table(self.options, Path(), offline=False)
             return "fetched by the library datasets"
-        return _said(folder)
+        return _detail(folder)
 
     def _planned(self) -> list[str]:
         return planned_tables(self.options)
@@ -127,7 +127,7 @@ class HubFiles(_Repository):
 
     def fetch(self, web: Web) -> str:
         """Fetches them."""
-        return _said(snapshot(self.options.path, self.options.revision, self._planned(), offline=False))
+        return _detail(snapshot(self.options.path, self.options.revision, self._planned(), offline=False))
 
     def _planned(self) -> list[str] | None:
         return list(self.options.allow) or None
@@ -145,6 +145,6 @@ def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
     return any(root.glob("*/*/*/dataset_info.json"))
 
 
-def _said(folder: Path) -> str:
+def _detail(folder: Path) -> str:
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"

@@ -45,10 +45,10 @@ def read_first_of(request: LoadRequest) -> Loaded:
         OutOfReachError: none is at hand; the message says why for each.
         DataError: the one that is at hand is wrong.
     """
-    return first_at_hand(read_options(FirstOfOptions, request).of, request)
+    return first_available(read_options(FirstOfOptions, request).of, request)
 
 
-def first_at_hand(sources: Sequence[Mapping[str, Any]], request: LoadRequest) -> Loaded:
+def first_available(sources: Sequence[Mapping[str, Any]], request: LoadRequest) -> Loaded:
     """Reads sources in their order until one is at hand; arguments and errors as for `read_first_of`."""
     reasons: list[str] = []
     passed: list[str] = []

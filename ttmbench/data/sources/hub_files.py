@@ -51,8 +51,8 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
         loaded = read_files(own, options, request)
-        said = {} if Path(options.path).is_dir() else {"folder": str(own)}
-        return Loaded(loaded.groups, {"revision": None, **said, **loaded.source})
+        detail = {} if Path(options.path).is_dir() else {"folder": str(own)}
+        return Loaded(loaded.groups, {"revision": None, **detail, **loaded.source})
     folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
     # In the hub's cache a snapshot's files are links to blobs beside the snapshots, in the same repository's folder.
     roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.loading import LoadRequest, read_options
-from ttmbench.data.sources.first_of import first_at_hand, locations_of_all
+from ttmbench.data.sources.first_of import first_available, locations_of_all
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded
 
@@ -110,7 +110,7 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     """
     options = read_options(WhatsupOptions, request)
     _check(options, request.shape)
-    raw = first_at_hand(options.of, _photographs(request))
+    raw = first_available(options.of, _photographs(request))
     scenes = _scenes(_photo(group) for group in raw.groups)
     fixed = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
     groups = _pairs(scenes, options.relations) if options.relations else _singles(scenes)
@@ -119,7 +119,7 @@ def read_whatsup(request: LoadRequest) -> Loaded:
         "relations": list(options.relations) if options.relations else None,
         "fix_labels": options.fix_labels,
         "corrections": [f"images of {pair} exchanged" for pair, check in fixed.items() if check.exchange],
-        "label_checks": {pair: check.said for pair, check in fixed.items()},
+        "label_checks": {pair: check.detail for pair, check in fixed.items()},
         "data": raw.source,
         "revision": raw.source.get("revision"),
     }
@@ -213,7 +213,7 @@ class _Check:
     """Whether the images of a pair are to be exchanged, and what that rests on."""
 
     exchange: bool
-    said: str
+    detail: str
 
 
 def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, _Check]:

@@ -12,7 +12,7 @@ from typing import Any
 from ttmbench._util.files import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.plugins.trackers.tracker import Sink, Tracking
+from ttmbench.plugins.trackers.tracker import Sink, TrackerPlugin
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ TRACKERS = {
 }
 
 
-def make_trackers(config: RunConfig) -> list[tuple[str, Tracking]]:
+def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
     """The trackers of a run, none of them open yet, as plugins.
 
     Args:
@@ -59,7 +59,9 @@ def make_trackers(config: RunConfig) -> list[tuple[str, Tracking]]:
     """
     chosen: dict[str, TrackerSpec] = {name: TRACKERS[name] for name in dict.fromkeys(config.track)}
     settings = _settings(config, chosen)
-    return [(f"tracker {name}", Tracking(name, _sink(name, spec, settings[name]))) for name, spec in chosen.items()]
+    return [
+        (f"tracker {name}", TrackerPlugin(name, _sink(name, spec, settings[name]))) for name, spec in chosen.items()
+    ]
 
 
 def _settings(config: RunConfig, chosen: Mapping[str, TrackerSpec]) -> dict[str, dict[str, Any]]:

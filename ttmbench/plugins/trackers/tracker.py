@@ -31,7 +31,7 @@ class Sink(Protocol):
         """Ends the run with its results document."""
 
 
-class Tracking:
+class TrackerPlugin:
     """Passes what the hooks say on to a sink; after the first failure the sink is left alone.
 
     Curves are written in the order of their iterations. Of a seed that an earlier run began, this one is told the later
@@ -43,7 +43,7 @@ class Tracking:
         self._failed = self._warned = False
         self._written: dict[tuple[str, int], int] = {}
         self._waiting: dict[tuple[str, int, int], dict[str, float]] = {}
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     @hookimpl
     def ttmbench_run_started(self, config: Mapping[str, Any]) -> None:
@@ -74,9 +74,9 @@ class Tracking:
         self._try("could not end its run", partial(self._sink.close, result))
 
     def _write_numbers(self, values: Mapping[str, float]) -> None:
-        new = {name: value for name, value in values.items() if self._told.get(name) != value}
+        new = {name: value for name, value in values.items() if self._reported.get(name) != value}
         if new:
-            self._told.update(new)
+            self._reported.update(new)
             self._try("could not log numbers", partial(self._sink.numbers, new))
 
     def _write_curves(self, *only: str | int) -> None:
@@ -99,10 +99,10 @@ class Tracking:
             self._failed = True
             self._say(f"{what} ({type(error).__name__}: {error}); the run goes on without it")
             return
-        said = [one for one in caught if one.category is UserWarning]
-        if said and not self._warned:
+        detail = [one for one in caught if one.category is UserWarning]
+        if detail and not self._warned:
             self._warned = True
-            self._say(str(said[0].message))
+            self._say(str(detail[0].message))
 
     def _say(self, text: str) -> None:
         warn(f"tracker {self._tracker}: {text}")

@@ -97,7 +97,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed))
     open_image = lru_cache(KEPT)(fingerprint.opener())
-    at_once = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
     given: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
@@ -111,10 +111,10 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
         ]
 
     with progress_bar(len(questions), "asking", "questions") as shown:
-        for part in at_once.over(0, len(questions), ask):
+        for part in batch_sizer.map_batches(0, len(questions), ask):
             given += part
             shown.update(len(part))
-    fingerprint.take_in_the_rest()
+    fingerprint.add_remaining()
     return Answered(given, _choices(given, len(groups), len(groups[0].images)), fingerprint.hexdigest())
 
 

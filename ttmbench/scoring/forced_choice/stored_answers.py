@@ -138,10 +138,10 @@ def _colorswap_right(
         ) from None
     if answer is None and "error" not in entry:
         raise DataError(f"{path}: group {group} has no answer response_{subject}_{number}")
-    said = str(answer or "")
-    choice = read_colorswap_text(said, captions) if side == "text" else read_colorswap_image(said)
+    detail = str(answer or "")
+    choice = read_colorswap_text(detail, captions) if side == "text" else read_colorswap_image(detail)
     if choice is None:
-        unread.append((group, f"{subject} {number}", said))
+        unread.append((group, f"{subject} {number}", detail))
     return choice == correct
 
 
@@ -157,10 +157,10 @@ def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
         if not {"answer", "caption", "negative_caption"} <= set(item):
             raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
         answer = item["answer"] if isinstance(item["answer"], dict) else {"multiple_choice_answer": item["answer"]}
-        chosen, said = str(answer.get("multiple_choice_answer")).strip(), str(answer.get("free_form_answer", ""))
+        chosen, detail = str(answer.get("multiple_choice_answer")).strip(), str(answer.get("free_form_answer", ""))
         caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
         if chosen not in (caption, negative):
-            unread.append((str(key), "image 1", said or chosen))
+            unread.append((str(key), "image 1", detail or chosen))
         right.append([chosen == caption])
         ids.append(str(key))
         if "correct" in item and bool(item["correct"]) != right[-1][0]:

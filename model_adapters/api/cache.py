@@ -30,15 +30,15 @@ def request_key(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-class AnswerStore:
+class AnswerCache:
     """Answers by the key of their request. Several processes may use one file at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
-    def opened(self) -> Iterator[OpenStore]:
-        """The store, open for as long as the block lasts; UsageError if the file cannot be used."""
+    def opened(self) -> Iterator[OpenAnswerCache]:
+        """The cache, open for as long as the block lasts; UsageError if the file cannot be used."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # One thread at a time uses it, but in a notebook that is not the one that opens it.
@@ -49,7 +49,7 @@ class AnswerStore:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(_TABLE)
-            yield OpenStore(connection)
+            yield OpenAnswerCache(connection)
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         finally:
@@ -59,7 +59,7 @@ class AnswerStore:
         return UsageError(f"answers cannot be kept in {self.path}: {error}; choose another file with cache=PATH")
 
 
-class OpenStore:
+class OpenAnswerCache:
     """An `AnswerStore` with its file open."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -1,6 +1,6 @@
-"""Times what the store of scores and prepared images saves, and costs: one process, the same task each time.
+"""Times what the cache of scores and prepared images saves, and costs: one process, the same task each time.
 
-    python benchmarks/store.py
+    python benchmarks/score_cache.py
 
 Model (a random SigLIP of 224 pixels) and images (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
 of two times of one run.
@@ -102,7 +102,7 @@ def main() -> None:
         },
     }
     for label, ratio in report["ratios"].items():
-        print(f"{label:<36}  {ratio:5.2f} times as fast as without the store")
+        print(f"{label:<36}  {ratio:5.2f} times as fast as without the cache")
     print(f"same scores: {report['same_scores']}")
     if options.output:
         options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
