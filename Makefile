@@ -15,7 +15,7 @@ types:
 	$(PYTHON) -m mypy model_adapters
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto
 
 slow:
 	$(PYTHON) -m pytest -m slow

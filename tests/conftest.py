@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes too: the tests themselves take every core
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections.abc import Callable, Iterator

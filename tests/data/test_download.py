@@ -61,7 +61,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
 
 
 IMAGES = {f"val/{color}.png": png(color) for color in COLORS}
-IMAGES = zip_of(IMAGES)
+ARCHIVE = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
 
 
@@ -86,7 +86,7 @@ def data(tmp_path) -> Path:
 def annotations(site, **get) -> dict:
     """A source whose files are on the server."""
     site.put("/rows.json", ANNOTATIONS)
-    site.put("/images.zip", IMAGES)
+    site.put("/images.zip", ARCHIVE)
     origins = {
         "mine/rows.json": {"url": f"{site.url}/rows.json"},
         "mine/images": {"url": f"{site.url}/images.zip", "unpack": True},
@@ -150,7 +150,7 @@ def test_what_was_done_is_written_beside_the_data(site, tmp_path, data, capsys):
     assert known["mine/rows.json"]["url"] == f"{site.url}/rows.json" and known["mine/rows.json"]["time"][:2] == "20"
     sizes = sum(map(len, IMAGES.values()))
     assert known["mine/images"]["unpacked"] == {"files": 4, "bytes": sizes}
-    assert known["mine/images"]["sha256"] == hashlib.sha256(IMAGES).hexdigest()
+    assert known["mine/images"]["sha256"] == hashlib.sha256(ARCHIVE).hexdigest()
 
 
 def test_what_is_here_and_whole_is_not_fetched_again(site, tmp_path, data, capsys):
@@ -242,7 +242,7 @@ def test_a_digest_that_fits_is_kept(site, tmp_path, data, capsys):
         "sha256": hashlib.sha256(ANNOTATIONS).hexdigest(),
         "bytes": len(ANNOTATIONS),
     }
-    images = {"url": f"{site.url}/images.zip", "unpack": True, "sha256": hashlib.sha256(IMAGES).hexdigest()}
+    images = {"url": f"{site.url}/images.zip", "unpack": True, "sha256": hashlib.sha256(ARCHIVE).hexdigest()}
     path = task_file(tmp_path, annotations(site, **{"mine/rows.json": rows, "mine/images": images}))
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0 and len(site.log) == 2
@@ -296,10 +296,10 @@ def test_ctrl_c_while_unpacking_keeps_the_archive(site, tmp_path, data, capsys, 
 
     monkeypatch.setattr(download_files, "unpack", unpack)
     assert run(capsys, "download", path, "--data_dir", data)[0] == 130
-    assert (data / "mine" / "images.part").read_bytes() == IMAGES
+    assert (data / "mine" / "images.part").read_bytes() == ARCHIVE
     monkeypatch.setattr(download_files, "unpack", real)
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
-    assert site.log[-1][2]["Range"] == f"bytes={len(IMAGES)}-"
+    assert site.log[-1][2]["Range"] == f"bytes={len(ARCHIVE)}-"
 
 
 @pytest.mark.parametrize("what", ["below a file", "a file", "read only"])
@@ -529,7 +529,7 @@ def test_a_dry_run_lists_what_would_be_fetched_and_writes_nothing(site, tmp_path
     assert code == 0 and not data.exists() and not any(method == "GET" for method, _, _ in site.log)
     said = lines(out)
     assert said["mine/rows.json"].startswith("would fetch 1.2 kB, http")
-    assert said["mine/images"].startswith(f"would fetch {len(IMAGES)} B, {site.url}/images.zip (unpacked)")
+    assert said["mine/images"].startswith(f"would fetch {len(ARCHIVE)} B, {site.url}/images.zip (unpacked)")
     assert said["mine"].startswith("not all here ") and said["mine"].endswith("if that fails: the data folder")
     assert said["shapes_place"] == "present drawn on this machine"
 
