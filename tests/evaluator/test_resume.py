@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from ttmbench.evaluator import resume
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 from ttmbench.ttm import checkpoint as checkpoints
+from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.ttm.trainer import TrainingState
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
@@ -464,6 +467,53 @@ def test_checkpoints_of_other_scores_are_not_used(tmp_path):
     assert TaskCheckpoint(tmp_path, "data").seed("ttm", 0, other).read().final is None
     kept.finish(scores, 0)
     assert TaskCheckpoint(tmp_path, "others").seed("ttm", 0, scores).read().final is None
+
+
+@pytest.fixture
+def kept_seed(tmp_path) -> SeedCheckpoint:
+    """A seed with two iterations behind it."""
+    scores = ttmbench.types.Scores(np.random.RandomState(0).rand(3, 2, 2).astype(np.float32))
+    kept = TaskCheckpoint(tmp_path / "task", "data", "run").seed("ttm", 0, scores)
+    captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
+    for number in (1, 2):
+        step = Step(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
+        kept.keep(step, TrainingState(number, scores, {"weight": torch.arange(4.0)}, None, {}))
+    return kept
+
+
+def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys):
+    """Also not of its header: an iteration's number, a threshold or a loss is as much a number as a weight."""
+    assert len(kept_seed.read().steps) == 2
+    files = {path: path.read_bytes() for path in sorted((tmp_path / "task").rglob("*.safetensors"))}
+    assert [path.name for path in files] == [
+        "iteration_1.safetensors",
+        "iteration_2.safetensors",
+        "training.safetensors",
+    ]
+    rng = np.random.RandomState(1)
+    for path, content in files.items():
+        header = 8 + int.from_bytes(content[:8], "little")
+        for bit in {*rng.choice(8 * header, 300, replace=False), *rng.choice(8 * len(content), 50)}:
+            changed = bytearray(content)
+            changed[bit // 8] ^= 1 << bit % 8
+            path.parent.mkdir(exist_ok=True)
+            for other, whole in files.items():
+                other.write_bytes(whole)
+            path.write_bytes(bytes(changed))
+            assert kept_seed.read().steps == (), f"bit {bit} of {path.name}"
+    assert "its seed starts again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["another iteration", "another seed", "another variant", "another run"])
+def test_a_checkpoint_in_anothers_place_is_not_used(kept_seed, tmp_path, where):
+    folder, scores = tmp_path / "task" / "ttm" / "seed_0", kept_seed.read().steps[0].scores
+    place = {"another seed": ("ttm", 1), "another variant": ("oracle", 0)}.get(where, ("ttm", 0))
+    run = "other" if where == "another run" else "run"
+    if where == "another iteration":
+        shutil.copy(folder / "iteration_1.safetensors", folder / "iteration_2.safetensors")
+    elif where != "another run":
+        shutil.copytree(folder, tmp_path / "task" / place[0] / f"seed_{place[1]}")
+    assert TaskCheckpoint(tmp_path / "task", "data", run).seed(*place, scores).read().steps == ()
 
 
 def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, monkeypatch, capsys):

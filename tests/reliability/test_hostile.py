@@ -621,7 +621,9 @@ def test_a_registering_hook_that_raises(monkeypatch, capsys, hook, error):
 
 
 @pytest.mark.parametrize("hook", REGISTERING)
-@pytest.mark.parametrize("items", [None, 3, [None], ["x"], [{}], [object()]], ids=["None", "number", "none inside", "text", "dict", "object"])
+@pytest.mark.parametrize(
+    "items", [None, 3, [None], ["x"], [{}], [object()]], ids=["None", "number", "none inside", "text", "dict", "object"]
+)
 def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, items):
     if hook == "task_dirs" and items == ["x"]:
         pytest.skip("a name of a folder that is not there is the next test's")

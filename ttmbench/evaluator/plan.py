@@ -37,6 +37,7 @@ class RunContext:
         cache: where raw scores are kept; None to keep none.
         sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
         folders: where adapted models go; empty if they are not kept.
+        key: of the run (`ttmbench.evaluator.resume.run_key`); what it keeps of the test-time stage is for it alone.
     """
 
     registry: Registry
@@ -46,6 +47,7 @@ class RunContext:
     cache: ScoreCache | None = None
     sizer: BatchSizer | None = None
     folders: Folders = field(default_factory=dict)
+    key: str = ""
 
     @property
     def batch_sizer(self) -> BatchSizer:

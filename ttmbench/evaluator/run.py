@@ -215,7 +215,7 @@ def _run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline)
+    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -234,6 +234,7 @@ class _Work:
     record: RunRecord
     cache: ScoreCache | None
     baseline: Baseline | None
+    key: str
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
 
@@ -254,7 +255,7 @@ class _Work:
             if remark is not None:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-            context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders)
+            context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):

@@ -88,7 +88,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     failure: Exception | None = None
     if plan.adapts:
         try:
-            for one in _variants(scored, context, settings, TaskCheckpoint(state, scored.fingerprint)):
+            kept = TaskCheckpoint(state, scored.fingerprint, context.key)
+            for one in _variants(scored, context, settings, kept):
                 done.append(one)
                 _notify_scored(context, scored, one.scores)
         except Exception as error:

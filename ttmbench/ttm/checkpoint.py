@@ -6,7 +6,6 @@ once the seed is over, its final scores. Every file carries a digest; one that d
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
+from ttmbench._util.sealed import SealError, load_sealed, save_sealed
 from ttmbench.errors import TtmbenchError
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.trainer import TrainingState
@@ -118,34 +118,36 @@ class SeedCheckpoint:
 
     def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any]) -> None:
         from safetensors import SafetensorError
-        from safetensors.torch import save_file
 
         if self._folder is None:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-            card = {**about, "start": self._start, "sha256": tensors_digest(apart)}
-            text = {"ttmbench": json.dumps(card, sort_keys=True)}
-            write_atomically(self._folder / name, lambda path: save_file(apart, path, metadata=text))
+            card = {**about, "file": self._place(name), "start": self._start}
+            write_atomically(self._folder / name, lambda path: save_sealed(path, apart, card))
         except (OSError, SafetensorError, TtmbenchError) as error:
             detail = isinstance(error, TtmbenchError)
             self._warn(str(error) if detail else f"{self._folder / name} cannot be written: {error}")
             self._folder = None
 
     def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
-        from safetensors import safe_open
-
         if not path.exists():
             raise FileNotFoundError(path)
-        with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})["ttmbench"])
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        if about["sha256"] != tensors_digest(tensors):
-            raise ValueError(f"{path.name} is damaged")
+        try:
+            tensors, about = load_sealed(path)
+        except SealError as error:
+            raise ValueError(f"{path.name} is damaged: {error}") from None
+        if about["file"] != self._place(path.name):
+            raise ValueError(f"{path.name} was written as {about['file']}")
         if about["start"] != self._start:
-            raise ValueError("it began from other scores")
+            raise ValueError("it began from other scores, data or settings")
         return tensors, about
+
+    def _place(self, name: str) -> str:
+        """A file's own name, with its seed and variant: one that was put in another's place is not used."""
+        assert self._folder is not None
+        return "/".join((*self._folder.parts[-2:], name))
 
 
 class TaskCheckpoint:
@@ -154,15 +156,16 @@ class TaskCheckpoint:
     Args:
         folder: of the task; None to keep nothing.
         data: fingerprint of the data; part of what every seed starts from.
+        run: key of the run (`ttmbench.evaluator.resume.run_key`); likewise.
     """
 
-    def __init__(self, folder: Path | None = None, data: str = "") -> None:
-        self._folder, self._data, self._warned = folder, data, False
+    def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:
+        self._folder, self._data, self._run, self._warned = folder, data, run, False
 
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The files of one variant and seed, which start from raw scores."""
         folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._data}:{tensors_digest(_score_tensors(raw))}"
+        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(_score_tensors(raw))}"
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
