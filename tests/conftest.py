@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -10,11 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes too: the tes
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +31,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c():
+    """A suite that a script starts in the background ignores SIGINT, and what its tests start would too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def real_scores() -> Path:
     """Score files of real models, where they are at hand."""
@@ -44,110 +49,12 @@ def real_scores() -> Path:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site() -> Iterator[object]:
     """A web server of the test's own, on this machine."""
+    from support.web_server import Site
+
     with Site() as running:
         yield running
-
-
-@dataclass
-class Page:
-    """What the server gives for a path.
-
-    Attributes:
-        body: the file.
-        ranges: whether it can send a part of it.
-        etag: version of the file; None sends none.
-        kind: content type.
-        first: answers before the file is given at all: (status, headers, body).
-        cut: numbers of bytes after which the connection breaks, one an answer.
-        length: whether Content-Length is sent.
-        headers: further headers.
-    """
-
-    body: bytes
-    ranges: bool = True
-    etag: str | None = '"1"'
-    kind: str = "application/octet-stream"
-    first: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
-    cut: list[int] = field(default_factory=list)
-    length: bool = True
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-class Site:
-    """A server of files in memory that misbehaves as it is told; ``log`` has every request."""
-
-    def __init__(self) -> None:
-        self.pages: dict[str, Page] = {}
-        self.log: list[tuple[str, str, dict[str, str]]] = []
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                site._answer(self)
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self.url = f"http://{self.host}"
-
-    def __enter__(self) -> Site:
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def put(self, path: str, body: bytes, **how: Any) -> str:
-        """A file; returns its address."""
-        self.pages[path] = Page(body, **how)
-        return self.url + path
-
-    def asked(self, path: str) -> int:
-        """How often the file was asked for."""
-        return sum(method == "GET" and at.partition("?")[0] == path for method, at, _ in self.log)
-
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        self.log.append((handler.command, handler.path, dict(handler.headers)))
-        page = self.pages.get(handler.path) or self.pages.get(handler.path.partition("?")[0])
-        if page is None:
-            handler.send_error(404)
-            return
-        if page.first:
-            status, headers, body = page.first.pop(0)
-            self._send(handler, status, {**headers, "Content-Length": str(len(body))}, body)
-            return
-        headers = {"Content-Type": page.kind} | page.headers | ({"ETag": page.etag} if page.etag else {})
-        status, start = 200, 0
-        wanted = handler.headers.get("Range")
-        if wanted and page.ranges and handler.headers.get("If-Range") in (None, page.etag):
-            start = int(wanted.removeprefix("bytes=").rstrip("-"))
-            if start >= len(page.body):
-                self._send(handler, 416, {"Content-Range": f"bytes */{len(page.body)}", "Content-Length": "0"}, b"")
-                return
-            status = 206
-            headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
-        body = page.body[start:]
-        if page.length:
-            headers["Content-Length"] = str(len(body))
-        self._send(handler, status, headers, body[: page.cut.pop(0)] if page.cut else body)
-
-    def _send(self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes) -> None:
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        if handler.command != "HEAD":
-            handler.wfile.write(body)
-        handler.close_connection = True
 
 
 @pytest.fixture

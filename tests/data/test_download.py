@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -547,6 +548,28 @@ def test_two_processes_at_once_fetch_a_file_once(site, tmp_path, data):
     assert site.asked("/rows.json") == site.asked("/images.zip") == 1
     assert set(record(data)) == {"mine/rows.json", "mine/images"}
     assert not list(data.rglob("*.part*")) and not list(data.rglob(".*.unpacking.*"))
+
+
+def test_who_waits_for_another_process_says_so(tmp_path, capsys):
+    from threading import Thread
+
+    from ttmbench.data.download.manifest import locked
+
+    def second() -> None:
+        with locked(tmp_path, "mine/rows.json"):
+            pass
+
+    with locked(tmp_path, "mine/rows.json"):
+        waiting = Thread(target=second)
+        waiting.start()
+        for _ in range(500):
+            told = capsys.readouterr().err
+            if told:
+                break
+            time.sleep(0.01)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert told == "ttmbench: mine/rows.json is being fetched by another process; waiting until it is done\n"
 
 
 def test_records_of_many_at_once_are_all_kept(tmp_path):

@@ -100,6 +100,92 @@ def test_a_part_of_another_version_is_started_anew(site, web, tmp_path, how, kno
     assert fetch(web, url, part).sha256 == sha256(BODY) and part.read_bytes() == BODY
 
 
+def ends_early(status, headers, body):
+    if status == 206:
+        start, _, total = headers["Content-Range"].removeprefix("bytes ").replace("/", "-").split("-")
+        body = body[: len(body) // 2]
+        headers |= {"Content-Range": f"bytes {start}-{int(start) + len(body) - 1}/{total}"}
+        headers |= {"Content-Length": str(len(body))}
+    return status, headers, body
+
+
+def other_version(status, headers, body):
+    return status, headers | ({"ETag": '"2"'} if status == 206 else {}), bytes(len(body)) if status == 206 else body
+
+
+def no_version(status, headers, body):
+    if status == 206:
+        headers, body = {name: value for name, value in headers.items() if name != "ETag"}, bytes(len(body))
+    return status, headers, body
+
+
+def other_total(status, headers, body):
+    if status == 206:
+        headers, body = headers | {"Content-Range": headers["Content-Range"] + "0"}, bytes(len(body))
+    return status, headers, body
+
+
+def no_total(status, headers, body):
+    if status == 206:
+        span = headers["Content-Range"].partition("/")[0]
+        headers, body = headers | {"Content-Range": f"{span}/*"}, bytes(len(body))
+    return status, headers, body
+
+
+def other_length(status, headers, body):
+    return (
+        (status, headers | {"Content-Length": str(len(body) - 7)}, body[7:]) if status == 206 else (200, headers, body)
+    )
+
+
+@pytest.mark.parametrize("odd", [ends_early, other_version, no_version, other_total, no_total, other_length])
+def test_a_rest_is_taken_only_if_it_surely_is_the_rest(site, web, tmp_path, odd):
+    """What a server sends as the rest of a file may end early, be of another version, or be counted wrongly."""
+    url = site.put("/file.bin", BODY, cut=[3000], odd=odd)
+    part = tmp_path / "file.part"
+    assert fetch(web, url, part).sha256 == sha256(BODY) and part.read_bytes() == BODY
+    ranges = [headers.get("Range") for _, _, headers in site.log]
+    assert ranges[:2] == [None, "bytes=3000-"] and (ranges[2] is not None) == (odd is ends_early)
+
+
+def test_a_part_that_nobody_asked_for_is_not_the_whole(site, web, tmp_path):
+    def part_of_it(status, headers, body):
+        return 206, headers | {"Content-Range": f"bytes 0-4999/{len(BODY)}", "Content-Length": "5000"}, body[:5000]
+
+    url = site.put("/file.bin", BODY, odd=part_of_it)
+    with pytest.raises(OutOfReachError, match="sent a part where the whole was asked for"):
+        fetch(web, url, tmp_path / "file.part")
+    site.pages["/file.bin"].odd = lambda status, headers, body: (
+        206,
+        headers | {"Content-Range": f"bytes 0-{len(BODY) - 1}/{len(BODY)}"},
+        body,
+    )
+    assert fetch(web, url, tmp_path / "file.part").sha256 == sha256(BODY)
+
+
+def test_without_a_version_there_is_no_rest(site, web, tmp_path):
+    url = site.put("/file.bin", BODY, cut=[3000], etag=None)
+    assert fetch(web, url, tmp_path / "file.part").sha256 == sha256(BODY)
+    assert [headers.get("Range") for _, _, headers in site.log] == [None, None]
+
+
+def test_a_server_that_trickles_is_given_up(site, waits, tmp_path):
+    url = site.put("/file.bin", BODY, pause=0.02)
+    slow = Web(tries=2, pause=0.5, timeout=5, patience=0.3, least=1000, sleep=waits.append)
+    began = time.monotonic()
+    with pytest.raises(OutOfReachError, match=r"gave \d+ bytes in \d+ seconds, which is too slow, 2 times"):
+        fetch(slow, url, tmp_path / "file.part")
+    assert time.monotonic() - began < 20 and 0 < (tmp_path / "file.part").stat().st_size < 1000
+
+
+def test_a_body_without_end_is_given_up(site, web, tmp_path, monkeypatch):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "download_bytes=5000")
+    url = site.put("/file.bin", BODY, length=False)
+    with pytest.raises(DataError, match="goes on beyond 5000 bytes; TTMBENCH_LIMITS=download_bytes="):
+        fetch(web, url, tmp_path / "file.part")
+    assert not (tmp_path / "file.part").exists()
+
+
 def test_a_server_that_always_stops_is_given_up_and_the_part_is_kept(site, web, tmp_path, waits):
     url = site.put("/file.bin", BODY, cut=[3000, 0, 0, 0, 0])
     with pytest.raises(OutOfReachError) as caught:
@@ -184,7 +270,7 @@ def test_another_digest_is_refused_and_nothing_is_kept(site, web, tmp_path):
     assert not isinstance(caught.value, OutOfReachError) and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("length", "stated"), [(True, 5), (True, 99999), (False, 5), (False, 99999)])
+@pytest.mark.parametrize(("length", "declared"), [(True, 5), (True, 99999), (False, 5), (False, 99999)])
 def test_another_size_is_refused(site, web, tmp_path, length, declared):
     url = site.put("/file.bin", BODY, length=length)
     with pytest.raises(DataError, match=rf"the (task file says {declared}|{declared} bytes of the task file)"):

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -543,7 +545,7 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
 ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "40", "--ttm", "--device", "cpu"]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, **how: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", "ttmbench", *ARGUMENTS, *arguments],
@@ -551,6 +553,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         text=True,
         env=environment,
+        **how,
     )
 
 
@@ -574,6 +577,21 @@ def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["status"] == "interrupted" and document["errors"][0]["stage"] == "ttm"
     assert kept_files(path)
+
+
+def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
+    """A shell without job control ignores SIGINT for what it starts by `&`; SIGTERM is what schedulers send."""
+    path = tmp_path / "x.json"
+    ignored = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5", preexec_fn=ignored)
+    wait_for(lambda: kept_files(path), process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "Ctrl-C at the terminal is not for it"
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and told.strip().endswith("and the same command goes on"), told
+    assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted" and kept_files(path)
 
 
 def test_a_killed_run_goes_on(tmp_path, capsys):

@@ -4,6 +4,8 @@
     python tests/reliability/faults.py kills --kills 200
     python tests/reliability/faults.py trouble
     python tests/reliability/faults.py same
+    python tests/reliability/faults.py flips --flips 10000
+    python tests/reliability/faults.py cuts --files 1000
 
 Each experiment is a subcommand with a module of its own; it prints a table, writes JSON on request and exits 1 if it
 found a fault.
@@ -15,7 +17,14 @@ import argparse
 from importlib import import_module
 
 # subcommand -> module with add_options(parser) and main(options) -> exit code
-EXPERIMENTS = {"fuzz": "fuzzing", "kills": "kills", "trouble": "trouble", "same": "same"}
+EXPERIMENTS = {
+    "fuzz": "fuzzing",
+    "kills": "kills",
+    "trouble": "trouble",
+    "same": "same",
+    "flips": "flips",
+    "cuts": "cuts",
+}
 
 
 def main() -> int:

@@ -691,7 +691,7 @@ def test_scores_that_no_model_should_return(folder_task, scores, message):
 
 
 @pytest.mark.parametrize(
-    "stated",
+    "declared",
     [raising(RuntimeError("x")), {"x": np.zeros(2)}, {"x": float("nan")}, {"x": {1, 2}}, raising(SystemExit(0))],
 )
 def test_a_fingerprint_that_is_none(folder_task, declared):

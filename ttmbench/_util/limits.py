@@ -18,6 +18,7 @@ DEFAULTS: dict[str, int] = {
     "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
     "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
     "array_members": 10_000,  # arrays in one file
+    "download_bytes": 256 << 30,  # of a file whose size neither its server nor its task file states
     "archive_files": 1_000_000,
     "archive_bytes": 256 << 30,  # of all files of an archive together
     "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free

@@ -24,7 +24,7 @@ def cache_folder(given: str | Path | None) -> Path | None:
     Returns:
         The folder, which may not exist; None if nothing is to be kept.
 
-    >>> store_folder("off") is None
+    >>> cache_folder("off") is None
     True
     """
     detail = given if given is not None else os.environ.get(CACHE_VARIABLE)

@@ -6,19 +6,32 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 INTERRUPTED = 130
 
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM is passed on as SIGINT; a second signal during the saving ends the process without it."""
+    """Inside, SIGTERM is passed on as SIGINT; a second signal during the saving ends the process without it.
+
+    Where SIGINT is ignored, as in what a script starts in the background, it stays so until SIGTERM comes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    # Raised as a signal, not as an exception: asyncio lets requests under way end only if it sees the signal.
-    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    ctrl_c = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Raised as a signal, not as an exception: asyncio lets requests under way end only if it sees the signal.
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ctrl_c == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, ctrl_c)

@@ -23,14 +23,16 @@ from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirec
 from tqdm import tqdm
 
 from ttmbench._util.files import file_digest
+from ttmbench._util.limits import limit, raised_by
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
-from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, forget
+from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, digits, forget, validator
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 CHUNK = 1 << 20
 PAGE_BYTES = 1 << 20
+_LEAST_FREE = 1 << 28  # bytes of the disk that a file of unknown size leaves
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -74,6 +76,8 @@ class Web:
         pause: seconds before the second attempt; doubled each time.
         longest_wait: a server that asks for more seconds than this is not waited for.
         timeout: seconds without a byte.
+        patience: seconds in which at least ``least`` bytes have to come.
+        least: see there.
         sleep: waits so many seconds.
     """
 
@@ -81,6 +85,8 @@ class Web:
     pause: float = 1.0
     longest_wait: float = 120.0
     timeout: float = 30.0
+    patience: float = 60.0
+    least: int = 60_000
     sleep: Callable[[float], None] = time.sleep
     _opener: OpenerDirector = field(default_factory=_opener, repr=False)
     _down: set[str] = field(default_factory=set, repr=False)
@@ -92,7 +98,7 @@ class Web:
         request = Request(url, method="HEAD", headers=_headers())
         try:
             with self._opener.open(request, timeout=timeout) as response:
-                return _whole(response.headers.get("Content-Length"))
+                return digits(response.headers.get("Content-Length"))
         except HTTPError as error:
             error.close()
             return None
@@ -136,7 +142,7 @@ class Web:
                 return self._once(origin, part, what)
             except TryAgain as problem:
                 have = part.stat().st_size if part.exists() else 0
-                failed = 1 if have > most >= 0 else failed + 1
+                failed = 1 if have > most >= 0 and not problem.slow else failed + 1
                 most = max(most, have)
                 wait = self.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
                 kept = f"; the {have} bytes that came are kept, and the next attempt goes on from there" if have else ""
@@ -165,14 +171,13 @@ class Web:
             packed = response.headers.get("Content-Encoding", "identity")
             if packed.lower() != "identity" and not origin.unpack:
                 raise OutOfReachError(f"{what}: {url} is sent packed ({packed}), which was not asked for")
-            start = state.where_it_starts(response)
-            total = _total(response, start)
+            start, total = state.span_of(response)
             if origin.bytes is not None and total is not None and total != origin.bytes:
                 raise DataError(f"{what}: {url} has {total} bytes, but the task file says {origin.bytes}")
-            PartialFile(url, _validator(response.headers), total, start).write(part)
+            PartialFile(url, validator(response.headers), total, start).write(part)
             if total is not None and total - start > shutil.disk_usage(part.parent).free:
                 raise DataError(f"{what} needs {total - start} more bytes than are free in {part.parent}")
-            return _save(response, part, start, total, Got(url, origin.bytes or -1, ""), what)
+            return self._save(response, part, start, total, Got(url, origin.bytes or -1, ""), what)
 
     @contextlib.contextmanager
     def _answer(self, url: str, state: PartialFile) -> Iterator[Any]:
@@ -204,7 +209,7 @@ class Web:
                 code, wait = error.code, _asked_to_wait(error.headers)
                 whole = RANGE.fullmatch(error.headers.get("Content-Range", ""))
             if code == 416:
-                if whole and whole[2] == str(state.have):
+                if whole and whole[3] == str(state.have) and state.total in (None, state.have):
                     raise _AllHere from None
                 state.restart()
                 raise TryAgain(f"{url} has no such rest", 0.0) from None
@@ -217,36 +222,75 @@ class Web:
         with response:
             yield response
 
-
-def _save(response: Any, part: Path, start: int, total: int | None, wanted: Got, what: str) -> Got:
-    """Writes the answer to the part and checks that all of it came."""
-    hashed = hashlib.sha256()
-    if start:
-        with part.open("rb") as file:
-            while block := file.read(CHUNK):
+    def _save(self, response: Any, part: Path, start: int, total: int | None, wanted: Got, what: str) -> Got:
+        """Writes the answer to the part and checks that all of it came."""
+        hashed = hashlib.sha256()
+        if start:
+            with part.open("rb") as file:
+                while block := file.read(CHUNK):
+                    hashed.update(block)
+        size, pace = start, _Pace(self, wanted.url)
+        shown = tqdm(
+            desc=what,
+            total=total,
+            initial=start,
+            unit="B",
+            unit_scale=True,
+            leave=False,
+            disable=None,
+            dynamic_ncols=True,
+        )
+        with part.open("ab" if start else "wb") as file, shown:
+            while block := _read(response, wanted.url):
+                file.write(block)
                 hashed.update(block)
-    size = start
-    shown = tqdm(
-        desc=what, total=total, initial=start, unit="B", unit_scale=True, leave=False, disable=None, dynamic_ncols=True
-    )
-    with part.open("ab" if start else "wb") as file, shown:
-        while block := _read(response, wanted.url):
-            file.write(block)
-            hashed.update(block)
-            size += len(block)
-            shown.update(len(block))
-            if wanted.bytes >= 0 and size > wanted.bytes:
-                raise DataError(f"{what}: {wanted.url} gives more than the {wanted.bytes} bytes of the task file")
-    if total is not None and size != total:
-        raise TryAgain(f"{wanted.url} ended after {size} of {total} bytes")
-    if wanted.bytes >= 0 and size != wanted.bytes:
-        raise DataError(f"{what}: {wanted.url} has {size} bytes, but the task file says {wanted.bytes}")
-    return Got(wanted.url, size, hashed.hexdigest())
+                size += len(block)
+                shown.update(len(block))
+                if wanted.bytes >= 0 and size > wanted.bytes:
+                    raise DataError(f"{what}: {wanted.url} gives more than the {wanted.bytes} bytes of the task file")
+                _check_room(size, total, part, what)
+                pace.came(len(block))
+        if total is not None and size != total:
+            raise TryAgain(f"{wanted.url} ended after {size} of {total} bytes")
+        if wanted.bytes >= 0 and size != wanted.bytes:
+            raise DataError(f"{what}: {wanted.url} has {size} bytes, but the task file says {wanted.bytes}")
+        return Got(wanted.url, size, hashed.hexdigest())
+
+
+@dataclass
+class _Pace:
+    """Whether bytes come fast enough."""
+
+    web: Web
+    url: str
+    since: float = field(default_factory=time.monotonic)
+    bytes: int = 0
+
+    def came(self, more: int) -> None:
+        self.bytes += more
+        waited = time.monotonic() - self.since
+        if waited < self.web.patience:
+            return
+        if self.bytes < self.web.least:
+            raise TryAgain(f"{self.url} gave {self.bytes} bytes in {waited:.0f} seconds, which is too slow", slow=True)
+        self.since, self.bytes = time.monotonic(), 0
+
+
+def _check_room(size: int, total: int | None, part: Path, what: str) -> None:
+    """A body of unstated length has an end: the limit, and the disk's."""
+    if total is not None:
+        return
+    if size > limit("download_bytes"):
+        forget(part)
+        raise DataError(f"{what} goes on beyond {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
+    if shutil.disk_usage(part.parent).free < _LEAST_FREE:
+        raise DataError(f"{what} leaves less than {_LEAST_FREE} bytes free in {part.parent}, and has no end in sight")
 
 
 def _read(response: Any, url: str) -> bytes:
+    """What has come by now: a server that trickles does not hold it up."""
     try:
-        block: bytes = response.read(CHUNK)
+        block: bytes = response.read1(CHUNK)
         return block
     except (HTTPException, OSError) as error:
         raise TryAgain(f"the connection to {urlsplit(url).netloc} broke ({error or type(error).__name__})") from None
@@ -255,22 +299,6 @@ def _read(response: Any, url: str) -> bytes:
 def _headers() -> dict[str, str]:
     # Packed on the way, a file would have another size than its server says.
     return {"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity"}
-
-
-def _validator(headers: Any) -> str | None:
-    """What If-Range takes: a strong ETag, else the date."""
-    etag = headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
-
-
-def _total(response: Any, start: int) -> int | None:
-    """Bytes of the whole file."""
-    rest = _whole(response.headers.get("Content-Length"))
-    return None if rest is None else start + rest
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _asked_to_wait(headers: Any) -> float | None:

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from ttmbench._util.console import warn
 from ttmbench._util.files import write_atomically
 from ttmbench.errors import DataError, UsageError
 
@@ -22,7 +23,7 @@ FORMAT = 1
 
 @contextmanager
 def locked(data_dir: Path, path: str) -> Iterator[None]:
-    """Keeps a path of the data folder to this process; another one waits here.
+    """Keeps a path of the data folder to this process; another one waits here, and says so.
 
     Args:
         data_dir: the data folder.
@@ -35,7 +36,11 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
     try:
         (data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
         lock = FileLock(data_dir / LOCKS / f"{name}.lock")
-        lock.acquire()
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            warn(f"{path} is being fetched by another process; waiting until it is done")
+            lock.acquire()
     except OSError as error:
         raise UsageError(
             f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"

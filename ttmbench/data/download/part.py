@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.ASCII)
 
 
 class TryAgain(Exception):
-    """Something that may pass: why, how many seconds the server asks to wait, and whether it answered at all."""
+    """Something that may pass: why, how many seconds the server asks to wait, whether it answered at all, and was slow.
 
-    def __init__(self, why: str, wait: float | None = None, unreachable: bool = False) -> None:
+    What is slow counts as a failed attempt though something came.
+    """
+
+    def __init__(self, why: str, wait: float | None = None, unreachable: bool = False, slow: bool = False) -> None:
         super().__init__(why)
         self.wait = wait
         self.unreachable = unreachable
+        self.slow = slow
 
 
 @dataclass(frozen=True)
@@ -51,21 +55,44 @@ class PartialFile:
         beside(part).write_text(json.dumps(known), encoding="utf-8")
 
     def headers(self) -> dict[str, str]:
-        """Asks for the rest, if the version is still the same."""
-        if not self.have:
+        """Asks for the rest, if the version is still the same; for the whole, if no version is known."""
+        if not self.have or not self.validator:
             return {}
-        return {"Range": f"bytes={self.have}-"} | ({"If-Range": self.validator} if self.validator else {})
+        return {"Range": f"bytes={self.have}-", "If-Range": self.validator}
 
-    def where_it_starts(self, response: Any) -> int:
-        """First byte of the answer: 0 if the server sends the whole file, again or anew."""
-        if response.status != 206:
-            return 0
-        found = RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        fits = found and found[1] == str(self.have) and (self.total is None or found[2] == str(self.total))
-        if not fits:
-            self.restart()
-            raise TryAgain(f"{self.url} sent another part than was asked for", 0.0)
-        return self.have
+    def span_of(self, response: Any) -> tuple[int, int | None]:
+        """Which part of the file an answer has.
+
+        Args:
+            response: the answer, of status 200 or 206.
+
+        Returns:
+            Its first byte (0 if the server sends the whole file, again or anew), and how many bytes the whole file
+            has; None if the server does not say.
+
+        Raises:
+            TryAgain: it is another part than was asked for, or one of another version; what is at hand is thrown away.
+        """
+        rest = digits(response.headers.get("Content-Length"))
+        if response.status == 200:
+            return 0, rest
+        found = RANGE.fullmatch(response.headers.get("Content-Range", "")) if response.status == 206 else None
+        if found is None or found[1] is None or found[3] == "*":
+            raise self._another("sent another part than was asked for")
+        start, last, total = int(found[1]), int(found[2]), int(found[3])
+        if start != self.have or not start <= last < total or rest not in (None, last + 1 - start):
+            raise self._another("sent another part than was asked for")
+        if not start:
+            if last + 1 < total:
+                raise self._another("sent a part where the whole was asked for")
+            return 0, total
+        if validator(response.headers) != self.validator or self.total not in (None, total):
+            raise self._another("sent a part of another version")
+        return start, total
+
+    def _another(self, what: str) -> TryAgain:
+        self.restart()
+        return TryAgain(f"{self.url} {what}", 0.0)
 
     def restart(self) -> None:
         """Throws the part away."""
@@ -82,3 +109,14 @@ def forget(part: Path) -> None:
 def beside(part: Path) -> Path:
     """Where what is known of a partial file is written."""
     return part.with_name(f"{part.name}.json")
+
+
+def validator(headers: Any) -> str | None:
+    """What If-Range takes: a strong ETag, else the date."""
+    etag: str | None = headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+
+
+def digits(text: str | None) -> int | None:
+    """A header's number; None if it is none."""
+    return int(text) if text and text.isascii() and text.isdigit() else None

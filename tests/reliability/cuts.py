@@ -1,0 +1,170 @@
+"""Cuts downloads at every kind of place, by servers honest and not: a file that is called fetched is the right one.
+
+The connection breaks in a header, in the body, after the last byte; the next answer is a whole file, the right rest, a
+rest that ends early, one of another version, one without a version, one of another place or length, an error, a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.web_server import Site
+
+from ttmbench.data.download import http
+from ttmbench.data.download.http import Web
+from ttmbench.data.origin import Origin
+from ttmbench.errors import DataError, OutOfReachError
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this experiment."""
+    parser.add_argument("--files", type=int, default=1000)
+    parser.add_argument("--seed", type=int, help="drawn anew if it is not given; printed")
+    parser.add_argument("--json", type=Path, help="write the counts")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Fetches so many files; 1 if one that was called fetched is not what its server has now."""
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    found = fetch_all(options.files, seed)
+    print("| downloads | seed | fetched | refused | wrong |")
+    print("|---:|---:|---:|---:|---:|")
+    print(f"| {options.files} | {seed} | {found['fetched']} | {found['refused']} | {found['wrong']} |")
+    if options.json is not None:
+        options.json.write_text(json.dumps({"seed": seed, **found}), encoding="utf-8")
+    return int(found["wrong"] > 0)
+
+
+def fetch_all(count: int, seed: int) -> dict[str, int]:
+    """Fetches files from a server that cuts and lies at random.
+
+    Args:
+        count: of files.
+        seed: says how they are cut.
+
+    Returns:
+        How many were fetched and refused, and how many of those fetched are no version that the server ever had whole.
+    """
+    rng = random.Random(seed)
+    found = {"fetched": 0, "refused": 0, "wrong": 0}
+    chunk, http.CHUNK = http.CHUNK, 1 << 10
+    try:
+        with tempfile.TemporaryDirectory() as folder, Site() as site:
+            for number in range(count):
+                found[_one(rng, site, Path(folder) / f"{number}.part")] += 1
+    finally:
+        http.CHUNK = chunk
+    return found
+
+
+def _one(rng: random.Random, site: Site, part: Path) -> str:
+    old, new = rng.randbytes(rng.randint(1, 20_000)), rng.randbytes(rng.randint(1, 20_000))
+    versions = [old, old if rng.random() < 0.6 else new]
+    cuts = [rng.choice((0, 1, len(old) - 1, len(old), rng.randint(0, len(old)))) for _ in range(rng.randint(1, 4))]
+    url = site.put(
+        "/file.bin",
+        old,
+        cut=cuts,
+        etag=rng.choice(('"1"', '"1"', '"1"', None, 'W/"1"')),
+        ranges=rng.random() < 0.8,
+        length=rng.random() < 0.8,
+        odd=_lying(rng, rng.choice(LIES), site, versions),
+    )
+    try:
+        got = Web(tries=4, pause=0, timeout=5, sleep=lambda _: None).fetch(Origin(url=url), part, "the file")
+    except (OutOfReachError, DataError):
+        return "refused"
+    honest = {hashlib.sha256(one).hexdigest() for one in versions}
+    digest = hashlib.sha256(part.read_bytes()).hexdigest()
+    unstated = not site.pages["/file.bin"].length and got.bytes < len(old)  # nobody could know that more was to come
+    return "fetched" if digest == got.sha256 and (digest in honest or unstated) else "wrong"
+
+
+def _lying(rng: random.Random, lie: Callable[..., Answer] | None, site: Site, versions: list[bytes]) -> Any:
+    answers = 0
+
+    def odd(status: int, headers: dict[str, str], body: bytes) -> Answer:
+        nonlocal answers
+        answers += 1
+        if answers > 1 and versions[1] is not versions[0] and status == 200:
+            body, headers = versions[1], headers | ({"ETag": '"2"'} if "ETag" in headers else {})
+            if "Content-Length" in headers:
+                headers["Content-Length"] = str(len(body))
+        if lie is None or (status == 200 and lie is not _unasked) or rng.random() < 0.3:
+            return status, headers, body
+        return lie(rng, status, headers, body)
+
+    return odd
+
+
+def _span(headers: dict[str, str]) -> tuple[int, int, str]:
+    start, last, total = headers["Content-Range"].removeprefix("bytes ").replace("/", "-").split("-")
+    return int(start), int(last), total
+
+
+def _with(headers: dict[str, str], span: str, body: bytes) -> dict[str, str]:
+    return headers | {"Content-Range": f"bytes {span}"} | ({"Content-Length": str(len(body))} if body else {})
+
+
+def _early(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    start, _, total = _span(headers)
+    body = body[: rng.randint(1, len(body))]
+    return status, _with(headers, f"{start}-{start + len(body) - 1}/{total}", body), body
+
+
+def _other_version(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return status, headers | {"ETag": '"7"'}, rng.randbytes(len(body))
+
+
+def _no_version(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return status, {name: value for name, value in headers.items() if name != "ETag"}, rng.randbytes(len(body))
+
+
+def _elsewhere(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    start, last, total = _span(headers)
+    moved = max(0, start + rng.choice((-1, 1, -100)))
+    return status, _with(headers, f"{moved}-{last}/{total}", body), body
+
+
+def _other_total(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    start, last, _ = _span(headers)
+    return status, _with(headers, f"{start}-{last}/{rng.choice(('*', '1', str(last + 1000), 'x'))}", body), body
+
+
+def _no_range(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return status, {name: value for name, value in headers.items() if name != "Content-Range"}, body
+
+
+def _unasked(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    if status != 200:
+        return status, headers, body
+    some = body[: rng.randint(1, len(body))]
+    return 206, _with(headers, f"0-{len(some) - 1}/{len(body)}", some), some
+
+
+def _error(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return rng.choice((500, 503, 404, 416)), {"Content-Length": "2"}, b"no"
+
+
+def _page(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return 200, {"Content-Type": "text/html", "Content-Length": "6"}, b"<html>"
+
+
+def _empty(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    return 204, {}, b""
+
+
+LIES = (
+    *(None, None, _early, _other_version, _no_version, _elsewhere, _other_total),
+    *(_no_range, _unasked, _error, _page, _empty),
+)

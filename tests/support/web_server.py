@@ -1,0 +1,122 @@
+"""A web server of files in memory, which misbehaves as a test tells it to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+
+@dataclass
+class Page:
+    """What the server gives for a path.
+
+    Attributes:
+        body: the file.
+        ranges: whether it can send a part of it.
+        etag: version of the file; None sends none.
+        kind: content type.
+        first: answers before the file is given at all: (status, headers, body).
+        cut: numbers of bytes after which the connection breaks, one an answer.
+        length: whether Content-Length is sent.
+        headers: further headers.
+        odd: changes an answer before it is sent: (status, headers, body) of what an honest server would send.
+        pause: seconds between single bytes; 0 sends all at once.
+    """
+
+    body: bytes
+    ranges: bool = True
+    etag: str | None = '"1"'
+    kind: str = "application/octet-stream"
+    first: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    length: bool = True
+    headers: dict[str, str] = field(default_factory=dict)
+    odd: Callable[[int, dict[str, str], bytes], tuple[int, dict[str, str], bytes]] | None = None
+    pause: float = 0.0
+
+
+class Site:
+    """A server of files in memory that misbehaves as it is told; ``log`` has every request."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Page] = {}
+        self.log: list[tuple[str, str, dict[str, str]]] = []
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site._answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.host}"
+
+    def __enter__(self) -> Site:
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def put(self, path: str, body: bytes, **how: Any) -> str:
+        """A file; returns its address."""
+        self.pages[path] = Page(body, **how)
+        return self.url + path
+
+    def asked(self, path: str) -> int:
+        """How often the file was asked for."""
+        return sum(method == "GET" and at.partition("?")[0] == path for method, at, _ in self.log)
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.log.append((handler.command, handler.path, dict(handler.headers)))
+        page = self.pages.get(handler.path) or self.pages.get(handler.path.partition("?")[0])
+        if page is None:
+            handler.send_error(404)
+            return
+        if page.first:
+            status, headers, body = page.first.pop(0)
+            self._send(handler, status, {**headers, "Content-Length": str(len(body))}, body)
+            return
+        headers = {"Content-Type": page.kind} | page.headers | ({"ETag": page.etag} if page.etag else {})
+        status, start = 200, 0
+        wanted = handler.headers.get("Range")
+        if wanted and page.ranges and handler.headers.get("If-Range") in (None, page.etag):
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(page.body):
+                self._send(handler, 416, {"Content-Range": f"bytes */{len(page.body)}", "Content-Length": "0"}, b"")
+                return
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
+        body = page.body[start:]
+        if page.length:
+            headers["Content-Length"] = str(len(body))
+        if page.odd is not None:
+            status, headers, body = page.odd(status, headers, body)
+        self._send(handler, status, headers, body[: page.cut.pop(0)] if page.cut else body, page.pause)
+
+    def _send(
+        self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes, pause: float = 0.0
+    ) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if handler.command != "HEAD":
+            with suppress(ConnectionError):  # who fetches may have heard enough
+                for part in [body[at : at + 1] for at in range(len(body))] if pause else [body]:
+                    handler.wfile.write(part)
+                    time.sleep(pause)
+        handler.close_connection = True
