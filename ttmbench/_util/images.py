@@ -22,6 +22,7 @@ class BadImage(DataError):
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
+_START_OF_SCAN = b"\xff\xda"
 KEPT = 4  # decoded images that an opener may keep: those of one group, say
 
 
@@ -51,6 +52,8 @@ def open_image(file: Path | io.BytesIO) -> Image:
         try:
             with Image.open(file, formats=FORMATS) as image:
                 check_size(image.size)
+                if image.format in ("JPEG", "MPO"):
+                    _check_scans(file)
                 image.seek(0)
                 animated = bool(getattr(image, "is_animated", False))
                 image.seek(0)
@@ -85,6 +88,14 @@ def check_size(size: tuple[int, int]) -> None:
             f"it is a strip of {width}x{height} pixels: one side is more than {limit('image_aspect')} times the "
             f"other; {raised_by('image_aspect')}"
         )
+
+
+def _check_scans(file: Path | io.BytesIO) -> None:
+    """Refuses a JPEG that is decoded again and again: each scan costs the time of a whole image, and few bytes."""
+    content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
+    scans = content.count(_START_OF_SCAN)  # inside a scan the first of these two bytes is always followed by another
+    if scans > limit("jpeg_scans"):
+        raise BadImage(f"it has {scans} scans, more than {limit('jpeg_scans')}; {raised_by('jpeg_scans')}")
 
 
 def as_rgb(image: Image, turn: bool = True) -> Image:

@@ -12,6 +12,7 @@ from ttmbench.errors import UsageError
 VARIABLE = "TTMBENCH_LIMITS"
 DEFAULTS: dict[str, int] = {
     "yaml_bytes": 1_000_000,  # of a task file or of --config
+    "yaml_number": 400,  # characters of a number: reading one takes the square of its length
     "yaml_depth": 50,  # mappings and lists inside one another
     "text_bytes": 2_000_000_000,  # of a JSON, JSON lines or CSV file
     "array_bytes": 16_000_000_000,  # of an npz or safetensors file, unpacked
@@ -26,6 +27,9 @@ DEFAULTS: dict[str, int] = {
     "image_pixels": 89_000_000,  # width times height
     "image_bytes": 500_000_000,  # of one encoded image
     "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
+    "table_bytes": 2_000_000_000,  # of a parquet file, decoded, that packs more than table_ratio to one
+    "table_ratio": 20,
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task

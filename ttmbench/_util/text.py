@@ -20,6 +20,7 @@ from ttmbench._util.limits import limit, raised_by
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+_TEXT = "tag:yaml.org,2002:str"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -132,7 +133,7 @@ def _finite(text: str) -> float:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML without doubled keys, without aliases, of bounded depth."""
+    """Safe YAML without doubled keys, without aliases, of bounded depth, with numbers of bounded length."""
 
     depth = 0
     deepest = 50
@@ -146,6 +147,15 @@ class _StrictLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.tag != _TEXT and len(node.value) > limit("yaml_number"):  # 1:59:59:... is one number to YAML 1.1
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(
+                f"line {line} has a number of {len(node.value)} characters; write a text in quotes; "
+                f"{raised_by('yaml_number')}"
+            )
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

@@ -12,6 +12,7 @@ from typing import Any
 
 from ttmbench.data.hub_access import HuggingfaceOptions, commit_of, list_files, reach, snapshot
 from ttmbench.data.loading import below, inside
+from ttmbench.data.parquet import check_decoded
 from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 
@@ -183,6 +184,9 @@ def _commit(revision: str | None) -> str | None:
 def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offline: bool, **more: Any) -> Any:
     import datasets
 
+    if Path(path).is_dir():
+        names_of_files = _tables(Path(path)) if chosen is None else _matching(Path(path), chosen)
+        check_decoded(Path(path) / name for name in names_of_files if name.endswith(".parquet"))
     files = None if chosen is None else {options.split: chosen}
     # The card counts all splits; with a choice of files, these counts would be an error.
     checks = "no_checks" if files else None
