@@ -16,6 +16,7 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cache.entry import read_entry
+from ttmbench.cache.images import evict
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
@@ -194,6 +195,18 @@ def test_images_of_an_older_folder_go_with_temporary_files(filled, capsys):
     others = len(listed(capsys, filled)) - 1
     assert cache(capsys, filled, "prune", "--kind", "temporary")[0] == 0
     assert not (filled / "pictures").exists() and len(listed(capsys, filled)) == others
+
+
+@pytest.mark.parametrize("kind", ["scores", "prepared"])
+def test_a_folder_that_is_a_link_is_not_walked(filled, capsys, tmp_path, kind):
+    elsewhere = tmp_path / "elsewhere"
+    (filled / kind).rename(elsewhere)
+    (filled / kind).symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    assert kind not in {item["kind"] for item in listed(capsys, filled)}
+    assert cache(capsys, filled, "prune", "--all")[0] == 0
+    evict(filled, 0)
+    assert sorted(elsewhere.rglob("*")) == before and len(before) > 2
 
 
 # --- digests of images -------------------------------------------------------------------------------------

@@ -550,6 +550,16 @@ def test_two_processes_at_once_fetch_a_file_once(site, tmp_path, data):
     assert not list(data.rglob("*.part*")) and not list(data.rglob(".*.unpacking.*"))
 
 
+def test_a_part_that_is_a_link_is_not_followed(site, tmp_path, data, capsys):
+    path, victim = task_file(tmp_path, annotations(site)), tmp_path / "victim"
+    victim.write_bytes(b"years of work")
+    (data / "mine").mkdir(parents=True)
+    (data / "mine" / "rows.json.part").symlink_to(victim)
+    code, out, _ = run(capsys, "download", str(path), "--data_dir", str(data))
+    assert code == 4 and "rows.json.part is a link, which no download makes and none follows" in out
+    assert victim.read_bytes() == b"years of work"
+
+
 def test_who_waits_for_another_process_says_so(tmp_path, capsys):
     from threading import Thread
 

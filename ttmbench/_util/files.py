@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import DEVICES
 from ttmbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 
@@ -65,6 +68,18 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def lock_holds(lock: BaseFileLock) -> bool:
+    """Whether a lock that was taken is one on the file that others will find.
+
+    Who had it before may have removed the file between its opening and its locking: such a lock keeps nobody out.
+    """
+    descriptor = lock._context.lock_file_fd
+    try:
+        return descriptor is None or os.path.samestat(os.fstat(descriptor), Path(lock.lock_file).stat())
+    except FileNotFoundError:
+        return False
 
 
 def to_json(document: Mapping[str, Any]) -> str:

@@ -148,8 +148,10 @@ class _StrictLoader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
-        if node.tag != _TEXT and len(node.value) > limit("yaml_number"):  # 1:59:59:... is one number to YAML 1.1
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        if (
+            isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number")
+        ):  # 1:59:59:... is one number to YAML 1.1
             line = node.start_mark.line + 1
             raise yaml.YAMLError(
                 f"line {line} has a number of {len(node.value)} characters; write a text in quotes; "

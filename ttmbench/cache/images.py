@@ -106,6 +106,8 @@ def evict(folder: Path, limit: int) -> None:
     """
     found: list[tuple[float, int, Path]] = []
     for path in (folder / PREPARED).glob(f"*/*/*{ENDING}"):
+        if any(one.is_symlink() for one in (path, *path.parents[:3])):
+            continue
         with suppress(OSError):
             stat = path.stat()
             found.append((stat.st_mtime, stat.st_size, path))

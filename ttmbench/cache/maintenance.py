@@ -176,7 +176,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
 
     old = time.time() - _LEFT_BEHIND
     for kind in FOLDERS:
-        if not (folder / kind).is_dir():
+        if not (folder / kind).is_dir() or (folder / kind).is_symlink():
             continue
         for place, _, names in os.walk(folder / kind, onerror=cannot):
             for name in sorted(names):
@@ -250,6 +250,6 @@ def _beyond(items: Sequence[Item], room: int) -> list[Item]:
 def _drop_empty(folder: Path) -> None:
     """Removes the cache's folders that are empty by now, from the bottom up."""
     for kind in FOLDERS:
-        for place, _, _ in os.walk(folder / kind, topdown=False):
+        for place, _, _ in () if (folder / kind).is_symlink() else os.walk(folder / kind, topdown=False):
             with suppress(OSError):
                 Path(place).rmdir()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import filelock
 
 from ttmbench._util.console import warn
-from ttmbench._util.files import file_digest
+from ttmbench._util.files import file_digest, lock_holds
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
@@ -36,6 +38,7 @@ INDIFFERENT = frozenset(
         "deterministic",  # which adds what bits depend on, where it is on
     }
 )
+LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 
@@ -83,11 +86,15 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets go, and tidies up if nothing is left to go on from."""
-        self._lock.release()
+        """Tidies up if nothing is left to go on from, and lets go: whoever comes meanwhile finds the lock taken."""
         state = self.files.state
         if self.files.finished or not _holds_something(state):
+            with suppress(FileNotFoundError):
+                for inside in state.iterdir():
+                    if inside.name != LOCK:
+                        shutil.rmtree(inside, ignore_errors=True)
             shutil.rmtree(state, ignore_errors=True)
+        self._lock.release()
 
     def keep_completed(
         self, fingerprint: Mapping[str, Any], data_of: Callable[[str], str | None] = lambda task: None
@@ -181,6 +188,9 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
                 f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
                 "them as they are; name another --output_path"
             )
+        if previous is not None and _aside(files, previous).results.exists():  # a kill came between two moves
+            _move_aside(files, previous)
+            previous = None
         same = previous is not None and previous.get("run_key") == key
         if config.overwrite == "always":
             shutil.rmtree(files.state / "tasks", ignore_errors=True)
@@ -192,8 +202,7 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
     except BaseException:
         lock.release()
         raise
-    for stray in files.folder.glob(f".{files.results.name}.*.tmp"):
-        stray.unlink(missing_ok=True)
+    files.remove_strays()
     return RunDirectory(files, previous, lock, config, started)
 
 
@@ -246,39 +255,67 @@ def _document(path: Path, strict: bool) -> dict[str, Any] | None:
 
 
 def _lock(files: RunFiles) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(files.state / "lock")
+    lock = filelock.FileLock(files.state / LOCK)
     try:
         files.state.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        _refuse_links(files.state)
+        while True:
+            lock.acquire(timeout=0)
+            if lock_holds(lock):
+                return lock
+            lock.release()  # who had it has just removed the folder
+            files.state.mkdir(parents=True, exist_ok=True)
     except filelock.Timeout:
         raise UsageError(
             f"another run is writing to {files.results}; wait until it is done, or name another --output_path"
         ) from None
     except OSError as error:
         raise UsageError(f"{files.state} cannot be written to: {error.strerror or error}") from None
-    return lock
+
+
+def _refuse_links(state: Path) -> None:
+    """A run makes no links there; what one leads to is not ours to write to, and still less to remove."""
+    found = [state, *(Path(place) / name for place, folders, names in os.walk(state) for name in (*folders, *names))]
+    for path in found:
+        if path.is_symlink():
+            raise UsageError(f"{path} is a link, which no run makes and none follows; remove it")
+
+
+def _aside(files: RunFiles, document: Mapping[str, Any]) -> RunFiles:
+    """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
+    stamp = datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
+    return RunFiles.of(str(files.results.with_name(f"{files.results.stem}.{stamp}.json")), "", "")
 
 
 def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
-    """Gives another run's files a name with its time, so that nothing is overwritten."""
-    stamp = datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
-    results = files.results.with_name(f"{files.results.stem}.{stamp}.json")
-    aside = RunFiles.of(str(results), "", "")
-    artifacts: dict[str, Any] = {}
-    for name, about in document.get("artifacts", {}).items():
-        path = files.folder / Path(name).name
-        moved = path.with_name(path.name.replace(files.results.stem, results.stem, 1))
-        if path.is_file():
-            path.replace(moved)
-        artifacts[moved.name] = about
-    if _holds_something(files.state) and not aside.state.exists():
-        files.state.rename(aside.state)
+    """Gives another run's files a name with its time.
+
+    The document with the new names comes first and the old one goes last: after a kill in between, both are there, and
+    `open_place` does the rest.
+    """
+    aside = _aside(files, document)
+    moves = {name: _moved(name, files, aside) for name in document.get("artifacts", {})}
+    artifacts = {moves[name]: about for name, about in document.get("artifacts", {}).items()}
     aside.write_results({**document, "artifacts": artifacts})
-    warn(f"{files.results} held another run; it is {results.name} now")
+    for name, moved in moves.items():
+        path = files.folder / Path(name).name
+        if path.is_file():
+            path.replace(aside.folder / moved)
+    if _holds_something(files.state):
+        aside.state.mkdir(exist_ok=True)
+        for inside in files.state.iterdir():
+            if inside.name != LOCK and not (aside.state / inside.name).exists():
+                inside.rename(aside.state / inside.name)
+    files.results.unlink(missing_ok=True)
+    warn(f"{files.results} held another run; it is {aside.results.name} now")
+
+
+def _moved(name: str, files: RunFiles, aside: RunFiles) -> str:
+    return Path(name).name.replace(files.results.stem, aside.results.stem, 1)
 
 
 def _holds_something(state: Path) -> bool:
-    return any(path.is_file() and path.name != "lock" for path in state.rglob("*"))
+    return any(path.is_file() and path.name != LOCK for path in state.rglob("*"))
 
 
 def _reported(kept: Sequence[str], statuses: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ttmbench.results.scores_file import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
+_KINDS, _ENDINGS = ("samples", "scores", "ttm"), ("jsonl", "safetensors")
 
 
 @dataclass
@@ -84,6 +86,14 @@ class RunFiles:
     def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
         """Writes the score arrays of a task."""
         self._write("scores", task, "safetensors", lambda path: save_scores(path, scores, metadata))
+
+    def remove_strays(self) -> None:
+        """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""
+        stem = escape(self.beside.replace("{kind}", "\0").replace("{task}", "\1"))
+        beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
+        for name in (escape(self.results.name), *(f"{one}.{ending}" for one in beside for ending in _ENDINGS)):
+            for stray in self.folder.glob(f".{name}.*.tmp"):
+                stray.unlink(missing_ok=True)
 
     def _write(self, kind: str, task: str, ending: str, write: Callable[[Path], object]) -> None:
         path = self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"

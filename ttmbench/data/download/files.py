@@ -121,6 +121,8 @@ class DataFile:
         if self.target.is_symlink():
             raise DataError(f"{self.target} is a link, and {self.missing()}; mend what it leads to, or remove it")
         part = self.target.with_name(f"{self.target.name}.part")
+        if part.is_symlink():
+            raise DataError(f"{part} is a link, which no download makes and none follows; remove it")
         got = web.fetch(origin, part, self.path)
         about: dict[str, Any] = {"url": got.url, "bytes": got.bytes, "sha256": got.sha256}
         detail = amount(got.bytes)

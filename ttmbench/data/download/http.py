@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -240,7 +241,7 @@ class Web:
             disable=None,
             dynamic_ncols=True,
         )
-        with part.open("ab" if start else "wb") as file, shown:
+        with _opened(part, start > 0) as file, shown:
             while block := _read(response, wanted.url):
                 file.write(block)
                 hashed.update(block)
@@ -285,6 +286,13 @@ def _check_room(size: int, total: int | None, part: Path, what: str) -> None:
         raise DataError(f"{what} goes on beyond {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
     if shutil.disk_usage(part.parent).free < _LEAST_FREE:
         raise DataError(f"{what} leaves less than {_LEAST_FREE} bytes free in {part.parent}, and has no end in sight")
+
+
+def _opened(part: Path, appends: bool) -> IO[bytes]:
+    """A part to write to; its name can be foreseen, so nothing that a link of that name leads to."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(part, flags, 0o666), "ab" if appends else "wb")
 
 
 def _read(response: Any, url: str) -> bytes:

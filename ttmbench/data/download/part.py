@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import replace_file
+
 RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.ASCII)
 
 
@@ -52,7 +54,7 @@ class PartialFile:
     def write(self, part: Path) -> None:
         """Writes it down beside the part."""
         known = {"url": self.url, "validator": self.validator, "total": self.total}
-        beside(part).write_text(json.dumps(known), encoding="utf-8")
+        replace_file(beside(part), lambda path: path.write_text(json.dumps(known), encoding="utf-8"), to_disk=False)
 
     def headers(self) -> dict[str, str]:
         """Asks for the rest, if the version is still the same; for the whole, if no version is known."""

@@ -1,0 +1,126 @@
+"""The folder of a run: one writer, no link followed, nothing left behind or lost by a kill between two steps."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import filelock
+import pytest
+
+import ttmbench
+from ttmbench._util.files import lock_holds
+from ttmbench.errors import UsageError
+from ttmbench.evaluator import resume
+
+QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
+
+
+def evaluate(path: Path, tasks: str = "shapes_color", **more):
+    return ttmbench.simple_evaluate("tiny-clip", tasks, output_path=str(path), **{**QUICK, **more})
+
+
+class Killed(BaseException):
+    """Ends a run the hard way."""
+
+
+@pytest.fixture
+def victim(tmp_path) -> Path:
+    """Somebody else's folder, with what a run would remove of its own."""
+    folder = tmp_path / "victim"
+    (folder / "tasks" / "shapes_color").mkdir(parents=True)
+    (folder / "tasks" / "shapes_color" / "thesis.txt").write_text("years of work")
+    (folder / "lock").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("overwrite", ["always", "failed"])
+@pytest.mark.parametrize("link", ["", "tasks", "tasks/shapes_color", "lock"])
+def test_a_link_in_the_state_folder_is_not_followed(tmp_path, victim, link, overwrite):
+    path = tmp_path / "x.json"
+    place = tmp_path / ".x.state" / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(victim / link)
+    before = {file: file.read_bytes() for file in victim.rglob("*") if file.is_file()}
+    with pytest.raises(UsageError, match=r"\.x\.state.* is a link, which no run makes and none follows; remove it"):
+        evaluate(path, overwrite=overwrite, ttm={"iterations": 1, "epochs": 1}, seeds=[0])
+    assert {file: file.read_bytes() for file in victim.rglob("*") if file.is_file()} == before
+    place.unlink()
+    assert evaluate(path, overwrite=overwrite)["status"] == "done"
+
+
+def test_two_later_runs_do_not_meet_when_an_earlier_one_ends(tmp_path, monkeypatch):
+    """Who opened the lock's file before it was removed holds a lock that nobody else can see."""
+    folder = tmp_path / ".x.state"
+    folder.mkdir()
+    earlier = filelock.FileLock(folder / "lock")
+    earlier.acquire()
+    assert lock_holds(earlier)
+    (folder / "lock").unlink()
+    assert not lock_holds(earlier)
+    later = filelock.FileLock(folder / "lock")
+    later.acquire(timeout=0)
+    assert lock_holds(later) and not lock_holds(earlier)
+    later.release()
+    earlier.release()
+
+
+def test_a_run_ends_with_its_lock_held_until_the_folder_is_gone(tmp_path, monkeypatch):
+    removed, released = threading.Event(), []
+    rmtree = resume.shutil.rmtree
+
+    def watched(folder, **more):
+        with pytest.raises(filelock.Timeout):
+            filelock.FileLock(tmp_path / ".x.state" / "lock", is_singleton=False).acquire(timeout=0)
+        rmtree(folder, **more)
+        removed.set()
+
+    monkeypatch.setattr(resume.shutil, "rmtree", watched)
+    assert evaluate(tmp_path / "x.json")["status"] == "done"
+    assert removed.is_set() and not (tmp_path / ".x.state").exists() and not released
+
+
+@pytest.mark.parametrize("name", ["x.json", "x_samples_shapes_color.jsonl", "x_scores_shapes_color.safetensors"])
+def test_what_a_killed_run_was_writing_is_removed(tmp_path, name):
+    stray, foreign = tmp_path / f".{name}.0123456789ab.tmp", tmp_path / ".y.json.0123456789ab.tmp"
+    for file in (stray, foreign):
+        file.write_bytes(b"half")
+    assert evaluate(tmp_path / "x.json", log_samples=True)["status"] == "done"
+    assert not stray.exists() and foreign.exists()
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2, 3])
+@pytest.mark.parametrize("then", ["the new command", "the old command"])
+def test_a_kill_while_files_are_moved_aside_orphans_none(tmp_path, monkeypatch, moves, then):
+    path = tmp_path / "x.json"
+    first = evaluate(path, log_samples=True, save_scores=True)
+    files = {name: (tmp_path / name).read_bytes() for name in first["artifacts"]}
+    assert len(files) == 2
+    with monkeypatch.context() as patched:
+        left = [moves]
+        replace, unlink = Path.replace, Path.unlink
+
+        def counted(move):
+            def one(self, *words, **more):
+                if self.name in files or self == path:
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                return move(self, *words, **more)
+
+            return one
+
+        patched.setattr(Path, "replace", counted(replace))
+        patched.setattr(Path, "unlink", counted(unlink))
+        if moves < 3:
+            with pytest.raises(Killed):
+                evaluate(path, log_samples=True, save_scores=True, seed=1)
+    more = {"seed": 1} if then == "the new command" else {}
+    assert evaluate(path, log_samples=True, save_scores=True, **more)["status"] == "done"
+    documents = [json.loads(one.read_text(encoding="utf-8")) for one in sorted(tmp_path.glob("x*.json"))]
+    named = [name for document in documents for name in document["artifacts"]]
+    assert sorted(named) == sorted(one.name for one in tmp_path.glob("x*") if one.suffix in (".jsonl", ".safetensors"))
+    kept = [(tmp_path / name).read_bytes() for name in named]
+    assert all(content in kept for name, content in files.items() if name.endswith("jsonl"))
+    assert not list(tmp_path.glob(".*.tmp"))
