@@ -560,6 +560,25 @@ def test_a_part_that_is_a_link_is_not_followed(site, tmp_path, data, capsys):
     assert victim.read_bytes() == b"years of work"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_token_in_an_address_is_never_shown_or_written(site, tmp_path, data, capsys, fails):
+    spec = annotations(site)
+    spec["get"]["mine/rows.json"] = f"{site.url}/rows.json?token=sesame-open&n=1"
+    spec["get"]["mine/images"]["url"] = f"{site.url}/images.zip?access_key=sesame-open"
+    if fails:
+        site.pages["/images.zip"].body = b"no archive"
+        site.pages["/rows.json"].cut = [5] * 20
+    path = task_file(tmp_path, spec)
+    words = ["download", str(path), "--data_dir", str(data)]
+    texts = []
+    for more in (["--dry_run"], []):
+        code, out, err = run(capsys, *words, *more)
+        texts += [out, err]
+    assert (code != 0) == fails and any("token=sesame-open" in at for _, at, _ in site.log)
+    texts += [file.read_text("utf-8", "replace") for file in data.rglob("*") if file.is_file()]
+    assert not [text for text in texts if "sesame" in text] and "token=<redacted>" in "".join(texts)
+
+
 def test_who_waits_for_another_process_says_so(tmp_path, capsys):
     from threading import Thread
 

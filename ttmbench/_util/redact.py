@@ -21,7 +21,7 @@ _VALUE = re.compile(
     r"|github_pat_\w{16,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{20,}|xox[abprs]-[\w-]{8,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
 )
-_USER_IN_URL = re.compile(r"(\w://)[^/\s@\"']+@")
+_USER_IN_URL = re.compile(r"(\w://)[^/?#\s\"']+@")  # up to the last @: a password may have one
 _QUERY = re.compile(rf"([?&]{_QUERY_NAME}=)[^&\s#\"',]+")
 _SHORTEST = 8  # a shorter value of an environment variable may be any word
 
@@ -29,7 +29,7 @@ _SHORTEST = 8  # a shorter value of an environment variable may be any word
 def scrub(text: str) -> str:
     """A text without what is a secret by its form, or is the value of an environment variable named like one.
 
-    >>> scrub("https://me:pw@host/x?token=abc&a=1 and hf_abcdefghij")
+    >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
     """
     for name, value in os.environ.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.files import file_digest
+from ttmbench._util.redact import scrub
 from ttmbench.data.download import manifest as record
 from ttmbench.data.download.archive import Unpacked, unpack
 from ttmbench.data.download.http import Web
@@ -124,7 +125,7 @@ class DataFile:
         if part.is_symlink():
             raise DataError(f"{part} is a link, which no download makes and none follows; remove it")
         got = web.fetch(origin, part, self.path)
-        about: dict[str, Any] = {"url": got.url, "bytes": got.bytes, "sha256": got.sha256}
+        about: dict[str, Any] = {"url": scrub(got.url), "bytes": got.bytes, "sha256": got.sha256}
         detail = amount(got.bytes)
         if origin.unpack:
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.files import replace_file
+from ttmbench._util.redact import scrub
 
 RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.ASCII)
 
@@ -45,7 +46,7 @@ class PartialFile:
         try:
             known = json.loads(beside(part).read_text(encoding="utf-8"))
             have = part.stat().st_size
-            if known["url"] == url and have:
+            if known["url"] == scrub(url) and have:
                 return PartialFile(url, known["validator"], known["total"], have, part)
         except (OSError, ValueError, TypeError, KeyError):
             pass
@@ -53,7 +54,7 @@ class PartialFile:
 
     def write(self, part: Path) -> None:
         """Writes it down beside the part."""
-        known = {"url": self.url, "validator": self.validator, "total": self.total}
+        known = {"url": scrub(self.url), "validator": self.validator, "total": self.total}
         replace_file(beside(part), lambda path: path.write_text(json.dumps(known), encoding="utf-8"), to_disk=False)
 
     def headers(self) -> dict[str, str]:
