@@ -3,7 +3,7 @@
 Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice.
 Inside a group, whether two matchings tie is decided by the exact sums of the given numbers, so rounding in the addition
 neither makes nor breaks a tie, and relabelling images or captions changes nothing. The global assignment, which sums
-hundreds of numbers, calls totals equal within 1e-12 of the largest score times the number of captions.
+hundreds of numbers, calls totals equal within 1e-12 of the scores' spread times the number of captions.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from ttmbench.types import GlobalMatching, Matching
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
+_LIMB = 32  # bits
+_LARGEST_WHOLE = 2**53  # beyond it float64 skips whole numbers
+_LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the range of floats
 
 
 def check_scores(scores: np.ndarray) -> np.ndarray:
@@ -51,11 +54,15 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
 
 def _floats(scores: np.ndarray) -> np.ndarray:
     array = np.asarray(scores)
-    if array.dtype.kind == "f":
-        return array
     if array.dtype.kind in "iub":
+        if array.size and max(abs(int(array.min())), abs(int(array.max()))) > _LARGEST_WHOLE:
+            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are no exact float64; scale the scores")
         return array.astype(np.float64)
-    raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
+    if array.dtype.kind != "f":
+        raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
+    if bool((np.isfinite(array) & (np.abs(array) > _LARGEST)).any()):
+        raise ValueError(f"a score is larger than any logit ({_LARGEST:g}); scale the scores")
+    return array
 
 
 @lru_cache(maxsize=64)
@@ -177,8 +184,8 @@ def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
 
 
 def _totals(
-    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
-) -> Float[np.ndarray, "groups injections"]:
+    scores: Real[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
+) -> Real[np.ndarray, "groups injections"]:
     total = scores[:, 0, table[:, 0]]
     for image in range(1, table.shape[1]):
         total = total + scores[:, image, table[:, image]]
@@ -199,15 +206,43 @@ def _best_and_margin(
     doubt = 4 * table.shape[1] * np.finfo(np.float64).eps * np.abs(scores).sum(axis=(1, 2))
     for group in np.flatnonzero(margin <= doubt):
         close = np.flatnonzero(totals[group] >= top[group] - doubt[group])
-        sums = [_exact_total(scores[group], table[p]) for p in close]
-        order = sorted(range(len(close)), key=lambda p: sums[p], reverse=True)
-        best[group] = close[order[0]]
-        margin[group] = _positive_float(sums[order[0]] - sums[order[1]])
+        first, difference = _exact_best_and_margin(scores[group], table[close])
+        best[group], margin[group] = close[first], _positive_float(difference)
     return best, margin
 
 
-def _exact_total(scores: Float[np.ndarray, "images captions"], matching: Int[np.ndarray, " images"]) -> Fraction:
-    return sum((Fraction(float(scores[i, j])) for i, j in enumerate(matching)), Fraction(0))
+def _exact_best_and_margin(
+    scores: Float[np.ndarray, "images captions"], table: Int[np.ndarray, "injections images"]
+) -> tuple[int, Fraction]:
+    """The first of the matchings with the largest exact total, and what it has more than the best of the others.
+
+    Floats are whole multiples of a power of two. They are cut into limbs of 32 bits, so that totals of all matchings
+    are exact in arrays of int64.
+    """
+    fractions, exponents = np.frexp(scores)
+    whole = [int(one) for one in np.ravel(fractions * 2.0**53)]
+    unit = min((int(e) for e, one in zip(np.ravel(exponents), whole, strict=True) if one), default=0)
+    whole = [one << (int(e) - unit) if one else 0 for e, one in zip(np.ravel(exponents), whole, strict=True)]
+    least = min(whole)  # every matching has as many terms, so this changes no difference
+    limbs = max(1, -(-(max(whole) - least).bit_length() // _LIMB))
+    mask = (1 << _LIMB) - 1
+    digits = [[(one - least) >> (_LIMB * limb) & mask for one in whole] for limb in range(limbs)]
+    sums = _totals(np.array(digits, dtype=np.int64).reshape(limbs, *scores.shape), table)
+    for limb in range(limbs - 1):
+        sums[limb + 1] += sums[limb] >> _LIMB
+        sums[limb] &= mask
+    first = _largest(sums, np.arange(len(table)))
+    second = _largest(sums, np.delete(np.arange(len(table)), first))
+    more = sum(int(sums[limb, first] - sums[limb, second]) << (_LIMB * limb) for limb in range(limbs))
+    return first, Fraction(more) * Fraction(2) ** (unit - 53)
+
+
+def _largest(sums: Int[np.ndarray, "limbs injections"], among: Int[np.ndarray, " some"]) -> int:
+    """The first of some matchings with the largest sum; the last limb is the highest."""
+    for row in sums[::-1]:
+        values = row[among]
+        among = among[values == values.max()]
+    return int(among[0])
 
 
 def _positive_float(value: Fraction) -> float:
@@ -230,7 +265,8 @@ def _ambiguous(
     loss[:images, images] = own - scores[:, unused].max(axis=1) if len(unused) else np.inf
     # No cycle is negative at the optimum, so shortest distances from an outside node are potentials, and a cycle
     # costs nothing exactly where all its edges are tight.
-    tolerance = 1e-12 * max(1.0, float(np.abs(scores).max()))
+    spread = float(scores.max()) - float(scores.min())
+    tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * float(np.abs(scores).max()))
     distance = np.zeros(images + 1)
     for _ in range(images + 1):
         shorter = np.minimum(distance, (distance[:, None] + loss).min(axis=0))

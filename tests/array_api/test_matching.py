@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
@@ -125,3 +126,49 @@ def test_global_matching_refuses_more_images_than_captions():
         match_global(np.zeros((3, 2)))
     with pytest.raises(ValueError, match="image 1"):
         match_global(np.array([[0.0, 1.0], [np.nan, 1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_whole_numbers_that_floats_cannot_tell_apart_are_refused(dtype):
+    scores = np.array([[[2**53, 1], [1, 2]]], dtype=dtype)
+    assert match_groups(scores).captions.tolist() == [[0, 1]]
+    scores[0, 0, 1] = 2**53 + 1
+    for refuses in (match_groups, lambda s: match_global(s[0]), oracle_margin):
+        with pytest.raises(ValueError, match=r"whole numbers beyond 2\*\*53 \(u?int64\) are no exact float64"):
+            refuses(scores)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_near_the_end_of_the_floats_are_refused(dtype):
+    scores = np.array([[[1e30, 1], [1, 1e29]]], dtype=dtype).clip(-1e30, 1e30)
+    scores[0, 0, 0] = 1e29
+    assert match_groups(scores).captions.tolist() == [[0, 1]]
+    scores[0, 0, 0] = -3e38
+    for refuses in (match_groups, lambda s: match_global(s[0])):
+        with pytest.raises(ValueError, match=r"larger than any logit \(1e\+30\)"):
+            refuses(scores)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-11, 1.0, 1e15])
+def test_global_ties_do_not_depend_on_the_scores_scale(scale):
+    scores = np.random.RandomState(0).randint(0, 4, (12, 12)).astype(float)
+    assert match_global(scores * scale).tie.tolist() == match_global(scores).tie.tolist()
+    untied = np.random.RandomState(0).rand(12, 12)
+    assert not match_global(untied * scale).tie.any() and match_global(np.full((3, 4), scale)).tie.all()
+
+
+@given(score_arrays(st.floats(-1e30, 1e30) | st.sampled_from([0.1, 0.2, 0.3, 1e-310, -0.1, 1e16, 1.0])))
+def test_close_totals_are_compared_exactly(scores):
+    """Against sums of fractions, one matching after the other."""
+    found = match_groups(scores)
+    for g, s in enumerate(scores):
+        exact = [[Fraction(float(one)) for one in row] for row in s]
+        totals = [sum(exact[i][c] for i, c in enumerate(p)) for p in injections(*s.shape).tolist()]
+        best, second = sorted(totals, reverse=True)[:2]
+        assert totals[injections(*s.shape).tolist().index(found.captions[g].tolist())] == best
+        assert found.tie[g] == (best == second)
+
+
+def test_a_constant_scorer_on_the_largest_groups():
+    """Every matching of 40,320 is as good as the best: more than sums of fractions, one by one, get through."""
+    assert match_groups(np.full((20, 8, 8), 0.1)).tie.all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 
 import numpy as np
 import pytest
@@ -26,19 +25,15 @@ def progressive(scans: int) -> io.BytesIO:
 
 
 def test_a_jpeg_of_many_scans():
-    began = time.process_time()
     with pytest.raises(BadImage, match=r"it has \d{4} scans, more than 100; TTMBENCH_LIMITS=jpeg_scans=N"):
         open_image(progressive(5000))
-    assert time.process_time() - began < 5
     assert open_image(progressive(1)).size == (2000, 2000)
 
 
 @pytest.mark.parametrize("number", ["1" + ":59" * 200_000, "9" * 500_000, "0x" + "f" * 500_000, "1" * 500_000 + ".5"])
 def test_a_yaml_number_of_half_a_megabyte(number):
-    began = time.process_time()
     with pytest.raises(Unreadable, match=r"line 2 has a number of \d+ characters; write a text in quotes"):
         parse_yaml(f"a: 1:30\nb: {number}\n")
-    assert time.process_time() - began < 20, "most of it is PyYAML's scanner"
 
 
 def test_yaml_texts_may_be_long():
