@@ -893,3 +893,17 @@ def test_every_limit_stands_in_the_page_with_its_number():
     text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, flags=re.MULTILINE))
     assert {name: int(value) for name, value in rows.items()} == limits.DEFAULTS
+
+
+def test_limits_that_cannot_be_read_end_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "garbage")
+    for words in (["ls", "tasks"], ["validate", "shapes_color"], ["--model", "tiny-clip", "--tasks", "shapes_color"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == "ttmbench: TTMBENCH_LIMITS: 'garbage' is not limit=number\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_named_pipe_is_no_file_of_scores(tmp_path, capsys):
+    os.mkfifo(tmp_path / "scores.npz")
+    assert main(["score", str(tmp_path / "scores.npz"), "--task", "shapes_color"]) != 0
+    assert capsys.readouterr().err.endswith("scores.npz: cannot be read (is no regular file)\n")

@@ -6,7 +6,8 @@ import re
 import unicodedata
 from typing import Any
 
-from ttmbench._util.limits import limit
+from ttmbench._util.limits import DEFAULTS, limit
+from ttmbench.errors import UsageError
 
 DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
@@ -68,7 +69,11 @@ def one_line(text: str, most: int | None = None) -> str:
     >>> one_line("two\nlines " + "x" * 50, most=20)
     'two lines xxxxxxxxxx... (60 characters)'
     """
-    most = limit("message_characters") if most is None else most
+    if most is None:
+        try:
+            most = limit("message_characters")
+        except UsageError:  # this line may be the one that says so
+            most = DEFAULTS["message_characters"]
     line = plain(" ".join(text[: 8 * most].split()), keep="")
     return line if len(line) <= most else f"{line[:most]}... ({len(text)} characters)"
 

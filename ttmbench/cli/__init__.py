@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
         hold, 4 data or weights out of reach, 130 interrupted.
     """
+    from ttmbench._util.limits import check_limits
     from ttmbench.cli.parser import build_parser, normalise
 
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as stop:  # argparse has said what is wrong, or helped
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
+        check_limits()
         code: int = options.execute(options)
         return code
     except TtmbenchError as error:

@@ -61,6 +61,8 @@ def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> Stor
             finite; the group is named.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
+            raise DataError(f"{path}: cannot be read (is no regular file)")
         with path.open("rb") as file:
             head = file.read(16)
     except OSError as error:

@@ -43,6 +43,8 @@ class StoredAnswers:
 
 def is_answers(path: Path) -> bool:
     """Whether a file is a whole JSON document of stored answers, rather than of scores; False if it cannot be read."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
