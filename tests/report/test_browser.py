@@ -17,9 +17,9 @@ from ttmbench.report.thumbnails import Thumbnails
 
 
 @pytest.fixture(scope="module")
-def report_page(reported_runs, tmp_path_factory) -> Path:
+def report_page(reported_runs, evil_task, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("page") / "report.html"
-    assert main(["report", str(reported_runs), "-o", str(target)]) == 0
+    assert main(["report", str(reported_runs), "-o", str(target), "--include_path", str(evil_task.parent)]) == 0
     return target
 
 
@@ -267,10 +267,11 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
         assert took < 1500, f"{took:.0f} ms"
 
 
-def test_linked_images_are_shown(chromium, reported_runs, tmp_path):
+def test_linked_images_are_shown(chromium, reported_runs, evil_task, tmp_path):
     (document,) = (reported_runs / "tiny-clip-seed1").glob("results_*.json")
     target = tmp_path / "links.html"
-    assert main(["report", str(document), "-o", str(target), "--images", "links"]) == 0
+    here = ["--include_path", str(evil_task.parent)]
+    assert main(["report", str(document), "-o", str(target), "--images", "links", *here]) == 0
     page = chromium.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

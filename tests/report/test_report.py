@@ -332,12 +332,12 @@ def test_copies_follow_the_licence(task, allowed):
     assert copies_allowed(spec.license, spec.gated) is allowed
 
 
-def test_images_by_licence_and_by_what_is_asked(copied, capsys):
+def test_images_by_licence_and_by_what_is_asked(copied, evil_task, capsys):
     path, document = document_of(copied, "tiny-clip")
     document["configs"]["shapes_color"]["license"] = "no redistribution"
     document["configs"]["shapes_replace"]["gated"] = True
     path.write_text(json.dumps(document))
-    assert main(["report", str(copied)]) == 0
+    assert main(["report", str(copied), "--include_path", str(evil_task.parent)]) == 0
     out = capsys.readouterr().out
     assert "images of shapes_color: names only: its licence is stated as “no redistribution”" in out
     assert "images of shapes_replace: names only: its data are gated" in out
@@ -353,11 +353,10 @@ def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_tas
     file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
-    config = {**run.document["config"], "tasks": [str(file)]}
-    other = replace(one, run=replace(run, document={**run.document, "config": config}))
     assert run.document["configs"]["evil_captions"]["license"] == "CC0-1.0"
-    assert "stated as “no copies please”" in thumbnails_for([other], ThumbnailOptions()).why
-    assert len(thumbnails_for([other], ThumbnailOptions(allowed=frozenset({"evil_captions"}))).images) == 4
+    here = ThumbnailOptions(include_path=(str(folder),))
+    assert "stated as “no copies please”" in thumbnails_for([one], here).why
+    assert len(thumbnails_for([one], replace(here, allowed=frozenset({"evil_captions"}))).images) == 4
 
 
 def test_groups_that_changed_get_their_images_first(reported_runs):
@@ -372,29 +371,68 @@ def test_groups_that_changed_get_their_images_first(reported_runs):
     assert sum(order) > 0 and order == sorted(order, reverse=True)
 
 
-def test_links_lead_to_files(reported_runs, tmp_path, capsys):
+def test_links_lead_to_files(reported_runs, evil_task, tmp_path, capsys):
     path, _ = document_of(reported_runs, "tiny-clip-seed1")
     target = tmp_path / "pages" / "page.html"
-    assert main(["report", str(path), "-o", str(target), "--images", "links"]) == 0
+    links = ["-o", str(target), "--images", "links", "--include_path", str(evil_task.parent)]
+    assert main(["report", str(path), *links]) == 0
     page = Page(target.read_text(encoding="utf-8"))
     images = json.loads(page.blocks["thumbnails-0"])
     assert len(images) == 4
     for name, address in images.items():
         assert (target.parent / address).resolve().name == name and (target.parent / address).is_file()
-    assert main(["report", str(reported_runs), "-o", str(target), "--images", "links"]) == 0
+    assert main(["report", str(reported_runs), *links]) == 0
     assert "80 images could not be linked: they are no files" in capsys.readouterr().out, "they are drawn, not stored"
 
 
 def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
-    elsewhere = replace(run, document={**run.document, "config": {**run.document["config"], "tasks": ["gone.yaml"]}})
-    thumbnails = thumbnails_for([replace(one, run=elsewhere)], ThumbnailOptions())
-    assert not thumbnails.images and "the data are not at hand (unknown task 'evil_captions'" in thumbnails.why
+    thumbnails = thumbnails_for([one], ThumbnailOptions())
+    assert not thumbnails.images and "are not at hand here (unknown task 'evil_captions'" in thumbnails.why
+    assert "--include_path and --data_dir say where" in thumbnails.why
     other = json.loads(json.dumps(one.data))
     other["groups"][0][1][0] = "another caption"
-    thumbnails = thumbnails_for([replace(one, data=other)], ThumbnailOptions())
+    here = ThumbnailOptions(include_path=(str(evil_task.parent),))
+    thumbnails = thumbnails_for([replace(one, data=other)], here)
     assert len(thumbnails.images) == 2 and "1 groups differ from the data at hand" in thumbnails.why
+
+
+@pytest.mark.parametrize("named", ["tasks", "include_path", "data_dir", "task_args", "task"])
+def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp_path, monkeypatch, named):
+    """Whoever sends a document does not choose which files of the reader's come onto the page."""
+    run = gather(reported_runs).runs[1]
+    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
+    private = Path(shutil.copytree(evil_task.parent, tmp_path / "private"))
+    config = {
+        **run.document["config"],
+        "tasks": ["evil_captions"],
+        "include_path": [],
+        "data_dir": None,
+        "task_args": {},
+    }
+    here = tmp_path / "here"
+    here.mkdir()
+    text = evil_task.read_text(encoding="utf-8").replace(
+        "kind: folder, path: rows.jsonl", "kind: folder, path: nothing.jsonl"
+    )
+    (here / evil_task.name).write_text(text, encoding="utf-8")
+    config |= {
+        "tasks": {"tasks": [str(private / evil_task.name)]},
+        "include_path": {"include_path": [str(private)]},
+        "data_dir": {"data_dir": str(private)},
+        "task_args": {"task_args": {"path": str(private / "rows.jsonl")}},
+        "task": {},
+    }[named]
+    foreign = replace(one, run=replace(run, document={**run.document, "config": config}))
+    if named == "task":
+        foreign = replace(foreign, task=str(private / evil_task.name))
+    opened = []
+    monkeypatch.setattr(sys.modules["PIL.Image"], "open", lambda *words, **more: opened.append(words))
+    thumbnails = thumbnails_for(
+        [foreign], ThumbnailOptions(include_path=(str(here),), allowed=frozenset({foreign.task}))
+    )
+    assert not thumbnails.images and not opened and "names only" in thumbnails.why
 
 
 def test_means_over_datasets_are_numbers_too():

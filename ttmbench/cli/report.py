@@ -32,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max_images", metavar="N", type=count, default=2000, help="copies a task at most")
     parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
-    parser.add_argument("--data_dir", metavar="DIR", help="where data files lie (default: as the run had it)")
+    parser.add_argument(
+        "--data_dir", metavar="DIR", help="where data files lie; folders that a run names are not looked into"
+    )
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     add_verbosity(parser)
 

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def load_again(
     run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
 ) -> tuple[TaskSpec, dict[str, Group]]:
-    """Reads a task: its task file, the run's changes to the source, its limit and its data folder.
+    """Reads a task: its task file, the run's numbers for the source (a seed, say) and its limit.
 
-    What is read is said by a task file on this machine: one that is registered, or that the run named by its path. The
-    source that stands in the results document is not followed.
+    A results document may come from anyone, so none of its paths is followed: the task is registered here or lies in
+    ``include_path``, and its files lie in the data folder that is named here.
 
     Args:
         run: whose data they are.
         task: name.
-        data_dir: the data folder; by default that of the run.
-        include_path: folders of further task files, beside those of the run.
+        data_dir: the data folder; by default that of this machine.
+        include_path: folders of further task files.
 
     Returns:
         The task as its file states it now, and group id -> group.
@@ -40,16 +40,15 @@ def load_again(
 
     config: Mapping[str, Any] = run.document.get("config") or {}
     try:
-        theirs = [str(path) for path in config.get("include_path") or () if Path(str(path)).is_dir()]
-        # A folder may be named by both, and no task may be defined twice.
-        folders = {Path(path).resolve(): path for path in (*include_path, *theirs)}
-        registry = build_registry(list(folders.values()))
-        files = [Path(str(name)) for name in config.get("tasks") or () if str(name).endswith((".yaml", ".yml"))]
-        named = next((str(path) for path in files if path.stem == task and path.is_file()), task)
-        source = find_task(registry, named).with_source(dict(config.get("task_args") or {}))
+        if task.endswith((".yaml", ".yml")):
+            raise DataError(f"'{task}' is a file; --include_path names folders to look in")
+        registry = build_registry(list({Path(path).resolve(): path for path in include_path}.values()))
+        numbers = {
+            name: value for name, value in (config.get("task_args") or {}).items() if isinstance(value, int | float)
+        }
+        source = find_task(registry, task).with_source(numbers)
         limit = config.get("limit") if config.get("samples") is None else None
-        folder = data_dir or config.get("data_dir")
-        groups = load_groups(registry, source, int(limit) if limit else None, offline=True, data_dir=folder)
-    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError) as error:
+        groups = load_groups(registry, source, int(limit) if limit else None, offline=True, data_dir=data_dir)
+    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(" ".join(str(error).split())) from None
     return source.spec, {group.group_id: group for group in groups}

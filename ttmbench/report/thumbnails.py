@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ttmbench.types import Exif, Group, ImageRef
 
 Images = Literal["thumbnails", "links", "none"]
+_WHERE = "; --include_path and --data_dir say where task files and data lie"
 SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
 # Only what these words say in full: "MIT (captions); ..." speaks of captions alone.
 COPIES_ALLOWED = frozenset(
@@ -44,8 +45,8 @@ class ThumbnailOptions:
         images: small copies, links to the files, or names alone.
         allowed: tasks whose images may be copied whatever their licence says.
         most: copies a task at most.
-        data_dir: the data folder; by default that of the run.
-        include_path: folders of further task files, beside those of the run.
+        data_dir: the data folder; by default that of this machine.
+        include_path: folders of further task files; those that a run names are not looked into.
         page_folder: where the page goes: links start from there.
     """
 
@@ -106,7 +107,7 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
     try:
         spec, groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError as error:
-        return Thumbnails(task, why=f"names only: the data are not at hand ({error})")
+        return Thumbnails(task, why=f"names only: the data are not at hand here ({error}){_WHERE}")
     # The task file at hand may have been corrected since the run, or be another one.
     doubt = _doubt(spec.license, spec.gated) if careful else ""
     if doubt:
