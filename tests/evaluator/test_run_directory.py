@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import ttmbench
 from ttmbench._util.files import lock_holds
+from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import resume
 
@@ -124,3 +126,27 @@ def test_a_kill_while_files_are_moved_aside_orphans_none(tmp_path, monkeypatch, 
     kept = [(tmp_path / name).read_bytes() for name in named]
     assert all(content in kept for name, content in files.items() if name.endswith("jsonl"))
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_models_adapted_from_other_weights_are_moved_aside(tmp_path, tiny_siglip, capsys):
+    """The same command after the weights behind the same path have changed: nothing that was saved is lost."""
+    from safetensors.torch import load_file, save_file
+
+    model = Path(shutil.copytree(tiny_siglip, tmp_path / "model"))
+    words = ["--model", "hf", "--model_args", f"pretrained={model}", "--tasks", "shapes_color,shapes_replace"]
+    words += ["--limit", "6", "--ttm", "--ttm_args", "iterations=1,epochs=1,lr=1e-4", "--seeds", "0", "--device", "cpu"]
+    words += ["--bootstrap_iters", "0", "-o", str(tmp_path / "x.json"), "--save_adapted", str(tmp_path / "adapted")]
+    assert main(words) == 0
+    first = {path.relative_to(tmp_path / "adapted"): path.read_bytes() for path in saved(tmp_path / "adapted")}
+    weights = load_file(model / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    assert main(words) == 0
+    assert "held models that were adapted from other weights" in capsys.readouterr().err
+    (aside,) = tmp_path.glob("adapted.*")
+    assert {path.relative_to(aside): path.read_bytes() for path in saved(aside)} == first and len(first) == 2
+    second = {path.relative_to(tmp_path / "adapted"): path.read_bytes() for path in saved(tmp_path / "adapted")}
+    assert set(second) == set(first) and all(second[name] != first[name] for name in first)
+
+
+def saved(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("model.safetensors"))

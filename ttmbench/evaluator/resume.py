@@ -130,6 +130,7 @@ class RunDirectory:
         return kept
 
     def _leave_previous(self) -> None:
+        self._keep_adapted()
         if Path(self._config.output_path or "").suffix == ".json":
             _move_aside(self.files, self.previous or {})
             files = self.files
@@ -137,6 +138,16 @@ class RunDirectory:
             files = _new_files(self._config, self._started)
         self._lock.release()
         self.files, self.previous, self._lock = files, None, _lock(files)
+
+    def _keep_adapted(self) -> None:
+        """Moves models that the earlier run adapted aside: they are of other weights, and no run overwrites them."""
+        folder = Path(self._config.save_adapted or "")
+        if self._config.save_adapted is None or not folder.is_dir() or not any(folder.iterdir()):
+            return
+        aside = folder.with_name(f"{folder.name}.{_stamp(self.previous or {})}")
+        folder.rename(aside)
+        folder.mkdir()
+        warn(f"{folder} held models that were adapted from other weights; they are in {aside} now")
 
     def _intact(self, task: str) -> bool:
         """Whether the files that a task left are there as they were written."""
@@ -281,9 +292,14 @@ def _refuse_links(state: Path) -> None:
             raise UsageError(f"{path} is a link, which no run makes and none follows; remove it")
 
 
+def _stamp(document: Mapping[str, Any]) -> str:
+    """A document's time, as it stands in names."""
+    return datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
+
+
 def _aside(files: RunFiles, document: Mapping[str, Any]) -> RunFiles:
     """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
-    stamp = datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
+    stamp = _stamp(document)
     return RunFiles.of(str(files.results.with_name(f"{files.results.stem}.{stamp}.json")), "", "")
 
 
