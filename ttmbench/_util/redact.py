@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 GONE = "<redacted>"
@@ -32,9 +33,18 @@ def scrub(text: str) -> str:
     >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
     """
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and value in text and re.fullmatch(_NAME, name):
-            text = text.replace(value, GONE)
+    return _scrubbed(text, _in_environment())
+
+
+def _in_environment() -> tuple[str, ...]:
+    """Values of environment variables that are named like a secret."""
+    return tuple(value for name, value in os.environ.items() if len(value) >= _SHORTEST and re.fullmatch(_NAME, name))
+
+
+@lru_cache(maxsize=50_000)  # a results document has the same words again and again, and is written after every task
+def _scrubbed(text: str, secrets: tuple[str, ...]) -> str:
+    for value in secrets:
+        text = text.replace(value, GONE)
     text = _USER_IN_URL.sub(rf"\1{GONE}@", text) if "@" in text else text
     text = _QUERY.sub(rf"\1{GONE}", text) if "=" in text else text
     return _BEARER.sub(rf"\1\2{GONE}", _VALUE.sub(GONE, text))
@@ -76,13 +86,16 @@ def _redacted(value: Any) -> Any:
 
 def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
+    # As `scrub` has it, what the caller knows comes first.
+    return _scrub_all(value, (*sorted(known), *_in_environment()))
+
+
+def _scrub_all(value: Any, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, str):
-        for secret in known:
-            value = value.replace(secret, GONE)
-        return scrub(value)
+        return _scrubbed(value, secrets)
     if isinstance(value, dict):
-        return {key: scrub_values(one, known) for key, one in value.items()}
-    return [scrub_values(one, known) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _scrub_all(one, secrets) for key, one in value.items()}
+    return [_scrub_all(one, secrets) for one in value] if isinstance(value, list | tuple) else value
 
 
 def secrets_of(settings: Any, named: bool = False) -> set[str]:
