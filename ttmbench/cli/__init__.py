@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import clear_bars, each_note_once, warn
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
@@ -45,12 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
         hold, 4 data or weights out of reach, 130 interrupted.
     """
-    from ttmbench.cli.parser import build_parser, normalise
-
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    with each_note_once():
+        return _execute(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _execute(given: list[str]) -> int:
+    """The exit code of a command line; its errors are printed."""
+    from ttmbench.cli.parser import build_parser, normalise
+
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
@@ -99,4 +104,5 @@ def _without(arguments: Sequence[str], message: str) -> str:
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
+    clear_bars()
     return f"ttmbench: warning: {one_line(redact([str(message)]))}\n"

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.progress import progress_iter as progress_of
 from ttmbench.cache.scores import ScoreCache
@@ -182,7 +182,7 @@ def run(
     ``in_memory`` are the tasks among those of the configuration that are no files.
     """
     check_config(config)
-    with fixed_bits(config.deterministic, config.seed):
+    with each_note_once(), fixed_bits(config.deterministic, config.seed):
         return _run(config, adapter, command, plugins, in_memory)
 
 
