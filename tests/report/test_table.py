@@ -10,16 +10,16 @@ import sys
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.report.table import Column, lay_out, print_table
+from ttmbench.report.table import TableColumn, lay_out, print_table
 from ttmbench.report.terminal import print_results
 from ttmbench.results.reader import read_document
 
 WIDTHS = (60, 80, 120, 200)
 COLUMNS = [
-    Column("task", "heading"),
-    Column("metric", "key"),
-    *(Column(name, "number") for name in ("value", "95% interval", "chance", "p (Holm)")),
-    Column("note"),
+    TableColumn("task", "heading"),
+    TableColumn("metric", "key"),
+    *(TableColumn(name, "number") for name in ("value", "95% interval", "chance", "p (Holm)")),
+    TableColumn("note"),
 ]
 ROWS = [
     [
@@ -134,7 +134,7 @@ def test_a_console_without_lines_gets_dashes(monkeypatch):
 
 def test_no_number_breaks_where_the_encoding_has_nothing(tmp_path):
     """As `PYTHONIOENCODING=ascii ttmbench ...` prints it."""
-    program = "from ttmbench.report.table import *; print_table([Column('a', 'number')], [['1.00 ± 0.20']])"
+    program = "from ttmbench.report.table import *; print_table([TableColumn('a', 'number')], [['1.00 ± 0.20']])"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

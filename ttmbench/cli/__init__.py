@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line: parsed with the standard library alone; each command imports what it needs when it runs."""
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ COMMANDS = {
     "doctor": "what of tasks and models is on this machine",
     "new": "start a task of your own from a small example",
     "schema": "print the JSON Schema of results or task files",
+    "help": "what a command does, its options and examples",
 }
 """What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
 
@@ -48,6 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if "_ARGCOMPLETE" in os.environ:
+        from ttmbench.cli.complete import complete
+
+        complete()
     with each_note_once():
         return _execute(list(sys.argv[1:] if arguments is None else arguments))
 

@@ -18,7 +18,7 @@ from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, li
 from ttmbench.cli.options import add_verbosity, names
 from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
-from ttmbench.report.table import Column, print_table
+from ttmbench.report.table import TableColumn, print_table
 
 EXIT_DAMAGED = 1
 
@@ -137,8 +137,8 @@ def _print_items(items: Sequence[Item], title: str) -> None:
         echo(f"{title}, nothing kept")
         return
     echo(title)
-    columns = [Column("kind", "key"), Column("model", "key"), Column("task", "key")]
-    columns += [Column(name, "number") for name in ("version", "groups", "size", "used")]
+    columns = [TableColumn("kind", "key"), TableColumn("model", "key"), TableColumn("task", "key")]
+    columns += [TableColumn(name, "number") for name in ("version", "groups", "size", "used")]
     rows = [
         [
             item.kind + (" (damaged)" if item.damaged else ""),
@@ -152,7 +152,7 @@ def _print_items(items: Sequence[Item], title: str) -> None:
         ]
         for item in items
     ]
-    print_table([*columns, Column("name")], rows)
+    print_table([*columns, TableColumn("name")], rows)
 
 
 def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:

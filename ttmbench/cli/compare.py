@@ -12,7 +12,7 @@ from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
-from ttmbench.report.table import Column, print_table
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
@@ -92,7 +92,7 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
 def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     comparison = printable(comparison)
     one, other = comparison["names"]
-    columns = [Column(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
+    columns = [TableColumn(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
     smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"]}
     caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()

@@ -29,7 +29,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.models import locate_files
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.table import Column, print_table
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.types import AdapterSpec
 
 State = Literal["present", "missing", "gated", "unknown"]
@@ -86,7 +86,7 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
     lines.append(("HF_TOKEN", "set" if around["HF_TOKEN"] else "not set: gated datasets and models cannot be fetched"))
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
     lines += [(f"plugin {name}", f"could not be imported: {why}") for name, why in broken.items()]
-    print_table((Column("machine", "key"), Column("state")), lines)
+    print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 
 def _print_findings(findings: list[Finding]) -> None:
@@ -98,7 +98,10 @@ def _print_findings(findings: list[Finding]) -> None:
         if before is not None and before.kind != one.kind:
             rows.append([])
         rows.append([one.kind, one.name, one.state, one.detail + (f" -> {one.mend}" if one.mend else "")])
-    print_table((Column("kind", "key"), Column("name", "key"), Column("state", "key"), Column("detail")), rows)
+    print_table(
+        (TableColumn("kind", "key"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")),
+        rows,
+    )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ttmbench._util.console import echo
@@ -24,17 +25,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def ls(options: argparse.Namespace) -> int:
     """Lists names with one line each, or as JSON."""
-    rows = _ROWS[options.kind](build_registry(options.include_path or []))
-    if options.json:
+    return print_kind(options.kind, options.include_path or [], is_long=options.long, as_json=options.json)
+
+
+def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
+    """Prints what there is of a kind; returns the exit code."""
+    rows = _ROWS[kind](build_registry(include_path))
+    if as_json:
         echo(json.dumps(rows, indent=2))
         return 0
     if not rows:
         return 0
-    from ttmbench.report.table import Column, print_table  # rich is not needed for JSON
+    from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
 
-    left_out = () if options.long else _LONG.get(options.kind, ())
+    left_out = () if is_long else _LONG.get(kind, ())
     names = [name for name in rows[0] if name not in left_out]
-    columns = [Column(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
+    columns = [TableColumn(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
     print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
     return 0
 

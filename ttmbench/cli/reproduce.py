@@ -15,7 +15,7 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.table import Column, print_table
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import NOTHING
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
@@ -84,7 +84,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _list_tables() -> None:
-    columns = (Column("table", "key"), Column("rows", "number"), Column("where"), Column("paper"))
+    columns = (TableColumn("table", "key"), TableColumn("rows", "number"), TableColumn("where"), TableColumn("paper"))
     tables = [load_table(name) for name in shipped_tables()]
     rows = [[one.name, str(len(one.numbers)), f"{one.spec.source}, {one.spec.where}", one.spec.paper] for one in tables]
     print_table(columns, rows)
@@ -139,9 +139,9 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console = terminal.console()
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
-    columns = [Column(name, "key") for name in ("task", "model", "method: metric")]
-    columns += [Column(name, "number") for name in ("published", *(("ours", "difference", "allowed") * with_ours))]
-    columns.append(Column("verdict" if with_ours else "here"))
+    columns = [TableColumn(name, "key") for name in ("task", "model", "method: metric")]
+    columns += [TableColumn(name, "number") for name in ("published", *(("ours", "difference", "allowed") * with_ours))]
+    columns.append(TableColumn("verdict" if with_ours else "here"))
     shown = []
     for row in rows:
         number = row.number

@@ -21,7 +21,7 @@ _ASCII_HEAD = box.Box("\n".join(["    "] * 2 + [" -- "] + ["    "] * 5), ascii=T
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column.
 
     Attributes:
@@ -39,7 +39,7 @@ Cells = Sequence[str]
 
 
 def print_table(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     rows: Sequence[Cells],
     *,
     title: str = "",
@@ -92,10 +92,10 @@ def print_table(
         console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
 
 
-Block = tuple[list[Column], list[list[str]], list[int]]
+Block = tuple[list[TableColumn], list[list[str]], list[int]]
 
 
-def lay_out(columns: Sequence[Column], rows: Sequence[Cells], width: int) -> list[Block]:
+def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -> list[Block]:
     """Breaks a table into blocks that fit.
 
     Args:
@@ -106,7 +106,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Cells], width: int) -> lis
     Returns:
         For each block its columns, its rows and the width of each column. One block if the table fits.
 
-    >>> names = Column("task", "key"), Column("value", "number"), Column("chance", "number")
+    >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
     >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
     [['task', 'value'], ['task', 'chance']]
     """
@@ -170,7 +170,7 @@ def _pieces(text: str, width: int) -> list[str]:
     return parts
 
 
-def _natural(columns: Sequence[Column], rows: Sequence[Cells]) -> list[int]:
+def _natural(columns: Sequence[TableColumn], rows: Sequence[Cells]) -> list[int]:
     lines = [[column.name for column in columns], *rows]
     return [
         max(cell_len(part) for row in lines for part in row[index].split("\n")) if lines else 0
@@ -182,7 +182,9 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _squeezed(columns: Sequence[Column], rows: Sequence[Cells], widths: Sequence[int], room: int) -> list[int] | None:
+def _squeezed(
+    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], room: int
+) -> list[int] | None:
     """Widths with which columns fit, text made narrower if need be; None if that does not suffice."""
     if _total(widths) <= room:
         return list(widths)
@@ -204,7 +206,7 @@ def _shrunk(widths: Sequence[int], room: int, least: int, gap: int = GAP) -> lis
     return found
 
 
-def _forced(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+def _forced(columns: Sequence[TableColumn], widths: Sequence[int], room: int) -> list[int]:
     """Widths of a block that does not fit: what is no number gives way, down to a few characters."""
     loose = [index for index, column in enumerate(columns) if column.kind != "number"]
     left = room - _total(widths) + sum(widths[index] for index in loose)
@@ -215,8 +217,8 @@ def _forced(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
 
 
 def _taken(
-    columns: Sequence[Column], rows: Sequence[Cells], widths: Sequence[int], wanted: Sequence[int]
-) -> tuple[list[Column], list[list[str]], list[int]]:
+    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], wanted: Sequence[int]
+) -> tuple[list[TableColumn], list[list[str]], list[int]]:
     return (
         [columns[index] for index in wanted],
         [[row[index] for index in wanted] for row in rows],
@@ -224,7 +226,9 @@ def _taken(
     )
 
 
-def _without_headings(columns: Sequence[Column], rows: Sequence[Cells]) -> tuple[list[Column], list[list[str]]]:
+def _without_headings(
+    columns: Sequence[TableColumn], rows: Sequence[Cells]
+) -> tuple[list[TableColumn], list[list[str]]]:
     """The table with its heading as rows of their own, above those that it is of."""
     at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
     if at is None:

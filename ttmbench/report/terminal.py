@@ -8,8 +8,7 @@ from typing import Any
 from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable
-from ttmbench.report.table import Column as Head
-from ttmbench.report.table import print_table
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.results.labels import (
     CHOICE,
     COLUMNS,
@@ -90,8 +89,8 @@ def _notes(document: Mapping[str, Any]) -> dict[str, dict[str, None]]:
 
 def _print_summary(document: Mapping[str, Any], width: int | None) -> None:
     """Three rows a task: what the model scores as it is, by matching, and after adaptation."""
-    columns = [Head("task", "key"), Head("", "key")]
-    columns += [Head(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
+    columns = [TableColumn("task", "key"), TableColumn("", "key")]
+    columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
     table: list[list[str]] = []
     numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
     for task in document["results"]:
@@ -142,9 +141,9 @@ def _summary_rows(
 def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     baseline = document.get("baseline") or {"rows": []}
     compared = {(row["task"], key_of(row["metric"], row["filter"])): row for row in baseline["rows"]}
-    columns = [Head("task", "heading"), Head("metric", "key"), Head("", "key")]
-    columns += [Head(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
-    columns += [Head(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
+    columns = [TableColumn("task", "heading"), TableColumn("metric", "key"), TableColumn("", "key")]
+    columns += [TableColumn(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
+    columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
     table: list[list[str]] = []
     shown = None
     for one in numbers_of(document):
