@@ -145,6 +145,18 @@ def test_no_number_breaks_where_the_encoding_has_nothing(tmp_path):
     assert "1.00 +/- 0.20" in done.stdout and "---" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["ls", "tasks"], ["reproduce", "ttm_table1"]], ids=" ".join)
+def test_a_reader_that_has_enough_ends_in_silence(words):
+    """As `ttmbench ls tasks | head -1` closes its end."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "ttmbench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.close()
+    assert command.stderr.read() == "" and command.wait(timeout=60) == 0
+    command.stderr.close()
+
+
 def test_a_listing_has_one_line_a_task(monkeypatch):
     text = printed(monkeypatch, 80, lambda: main(["ls", "tasks"]))
     rows = text.splitlines()[2:]

@@ -108,6 +108,10 @@ def console(width: int | None = None) -> Console:
     """
     from rich.console import Console
 
+    class Pipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `| head` has read enough: `main` ends in silence
+
     if not width and not sys.stdout.isatty():
         width = UNLIMITED
-    return Console(width=width or None, highlight=False, markup=False, emoji=False)
+    return Pipe(width=width or None, highlight=False, markup=False, emoji=False)
