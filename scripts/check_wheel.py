@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow"]
+TABLES = ["rich"]  # draws the listing for people; --json does without it
 
 
 def clean_environment(folder: Path) -> Path:
@@ -51,7 +52,12 @@ def main() -> None:
             [*command, "ls", "tasks", "--json"], check=True, capture_output=True, text=True, cwd=folder
         )
         names = {row["task"] for row in json.loads(listed.stdout)}
+        if not full:
+            subprocess.run([*install, *TABLES], check=True)
+        table = subprocess.run([*command, "ls", "tasks"], check=True, capture_output=True, text=True, cwd=folder)
         expected = {path.stem for path in (ROOT / "tasks").glob("*.yaml")}
+        if {line.split()[0] for line in table.stdout.splitlines()[2:]} != expected:
+            sys.exit(f"`ttmbench ls tasks` does not list what tasks/ has: {table.stdout}")
         if names != expected:
             sys.exit(f"the wheel lists {sorted(names)}, tasks/ has {sorted(expected)}")
         tables = "from ttmbench.reproduce.tables import load_table, shipped_tables as t; print(*map(load_table, t()))"

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 
@@ -188,12 +189,12 @@ class RunConfig(BaseModel):
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
-        limit: use the first groups only.
+        limit: use the first groups only: so many, or below 1 this share of a task's groups, rounded up.
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time, fewer once memory runs out; changes no score. ``auto``
-            begins large on an accelerator.
+            begins large on an accelerator, and so does ``auto:4``.
         device: ``auto`` or what torch calls it.
-        dtype: of the model's arithmetic; weights and scores are fp32.
+        dtype: of the model's arithmetic; weights and scores are fp32. torch's names are read as ours.
         compile: run the model through ``torch.compile``.
         deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
@@ -234,7 +235,7 @@ class RunConfig(BaseModel):
     audit_labels: bool = False
     save_adapted: str | None = None
     seeds: list[int] | None = Field(None, min_length=1)
-    limit: int | None = Field(None, ge=1)
+    limit: int | float | None = None
     samples: str | None = None
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 64
     device: str = "auto"
@@ -257,6 +258,20 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @field_validator("model_args", mode="before")
+    @classmethod
+    def _read_model_args(cls, value: Any) -> Any:
+        pairs = parse_pairs(value) if isinstance(value, str) else value
+        if not isinstance(pairs, Mapping):
+            return pairs
+        return {key: read_dtype(one) if key in ("dtype", "weights_dtype") else one for key, one in pairs.items()}
+
+    @field_validator("dtype", "batch_size", "limit", mode="before")
+    @classmethod
+    def _read_spelling(cls, value: Any, info: ValidationInfo) -> Any:
+        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
+        return None if value is None else readers[str(info.field_name)](value)
 
     @property
     def adapts(self) -> bool:

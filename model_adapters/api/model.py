@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from ttmbench._util.console import warn
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
@@ -194,10 +194,9 @@ class ChatModel:
             raise DataError(f"{missing} of {total} answers are not stored, and --offline does not ask for them")
         out = self.settings.parameters["max_tokens"]
         cost = self.account.prices.of(missing * each, missing * out)
-        print(
+        warn(
             f"{self.settings.model}: {missing} of {total} questions to ask, about {missing * each:,.0f} tokens in and "
-            f"at most {missing * out:,} out, estimated cost {money(cost)}",
-            file=sys.stderr,
+            f"at most {missing * out:,} out, estimated cost {money(cost)}"
         )
 
     def _note_served(self, answer: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def example() -> str:
     """What the README's command prints first."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        print_results(read_document(FIRST), width=0)
+        print_results(read_document(FIRST))
     lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
     end = next(at for at, line in enumerate(lines) if line.endswith("every metric, percent"))
     return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import one_line, plain
@@ -11,6 +14,10 @@ from ttmbench._util.redact import redact, scrub
 if TYPE_CHECKING:
     from rich.console import Console
 
+UNLIMITED = 10_000  # characters of a line in a file or a pipe
+_SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
+_SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
+
 
 def echo(text: str = "", flush: bool = False) -> None:
     """Prints a text on stdout."""
@@ -18,13 +25,68 @@ def echo(text: str = "", flush: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """Prints one line on stderr."""
-    _print(f"ttmbench: {one_line(redact([text]))}", sys.stderr)
+    """Prints one line on stderr; inside `each_note_once` the same one no second time."""
+    line, said = f"ttmbench: {one_line(redact([text]))}", _SAID.get()
+    if said is not None:
+        if line in said:
+            return
+        said.add(line)
+    _print(line, sys.stderr)
 
 
 def _print(text: str, stream: Any, flush: bool = False) -> None:
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=flush)
+    with _bars_aside(stream):
+        print(encodable(text, getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
+
+
+@contextmanager
+def _bars_aside(stream: Any) -> Iterator[None]:
+    """Takes progress bars off the screen while a line is printed, and draws them again below it."""
+    if "tqdm" not in sys.modules:  # no bar without it
+        yield
+        return
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode(file=stream):
+        yield
+
+
+def clear_bars() -> None:
+    """Takes progress bars off the screen for a line that others print; the next step of a bar draws it again."""
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        for bar in list(getattr(tqdm, "_instances", ())):
+            if not bar.disable:
+                bar.clear()
+
+
+@contextmanager
+def each_note_once() -> Iterator[None]:
+    """Inside, `warn` prints a line no more than once; what is inside another of its kind belongs to the outer one."""
+    token = None if _SAID.get() is not None else _SAID.set(set())
+    try:
+        yield
+    finally:
+        if token is not None:
+            _SAID.reset(token)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """A text with what an encoding lacks spelt out: ``±`` as ``+/-``, a dash as ``-``, the rest as escapes."""
+    if fits_encoding(text, encoding):
+        return text
+    spelt = "".join(_SPELT.get(one, one) if not fits_encoding(one, encoding) else one for one in text)
+    return spelt.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def fits_encoding(text: str, encoding: str) -> bool:
+    """Whether an encoding has every character."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def printable(value: Any) -> Any:
@@ -38,8 +100,18 @@ def printable(value: Any) -> Any:
     return value
 
 
-def console(least: int, width: int | None = None) -> Console:
-    """A console that takes text as text: brackets are no markup, colons no emoji."""
+def console(width: int | None = None) -> Console:
+    """A console on stdout that takes text as text: brackets are no markup, colons no emoji.
+
+    Args:
+        width: in characters; by default the terminal's, and where stdout is none as much as anything needs.
+    """
     from rich.console import Console
 
-    return Console(width=max(least, width or Console().width), highlight=False, markup=False, emoji=False)
+    class Pipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `| head` has read enough: `main` ends in silence
+
+    if not width and not sys.stdout.isatty():
+        width = UNLIMITED
+    return Pipe(width=width or None, highlight=False, markup=False, emoji=False)

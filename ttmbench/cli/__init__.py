@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line: parsed with the standard library alone; each command imports what it needs when it runs."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import clear_bars, each_note_once, warn
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
@@ -31,6 +32,7 @@ COMMANDS = {
     "doctor": "what of tasks and models is on this machine",
     "new": "start a task of your own from a small example",
     "schema": "print the JSON Schema of results or task files",
+    "help": "what a command does, its options and examples",
 }
 """What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
 
@@ -45,13 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
         hold, 4 data or weights out of reach, 130 interrupted.
     """
-    from ttmbench._util.limits import check_limits
-    from ttmbench.cli.parser import build_parser, normalise
-
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "_ARGCOMPLETE" in os.environ:
+        from ttmbench.cli.complete import complete
+
+        complete()
+    with each_note_once():
+        return _execute(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _execute(given: list[str]) -> int:
+    """The exit code of a command line; its errors are printed."""
+    from ttmbench._util.limits import check_limits
+    from ttmbench.cli.parser import build_parser, normalise
+
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
@@ -101,4 +112,5 @@ def _without(arguments: Sequence[str], message: str) -> str:
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
+    clear_bars()
     return f"ttmbench: warning: {one_line(redact([str(message)]))}\n"

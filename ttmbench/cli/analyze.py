@@ -17,6 +17,7 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 
 DEFAULT_OUTPUT = "analysis"
+NOTHING = "-"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,7 @@ def analyze(options: argparse.Namespace) -> int:
         raise UsageError("analyze writes a JSON file and figures of each task, so --output_path is a folder")
     from ttmbench.evaluator.analyze import analyze_tasks
     from ttmbench.report.analysis_files import write_analysis
+    from ttmbench.report.table import TableColumn, print_table
     from ttmbench.ttm.analysis import ALPHA, ANALYSES
 
     if options.analysis not in (*ANALYSES, ALPHA):
@@ -60,68 +62,87 @@ def analyze(options: argparse.Namespace) -> int:
     command = ["ttmbench", *sys.argv[1:]]
     for document in analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs):
         echo(f"{document['model_name']} on {document['task']}: {document['analysis']}")
-        for line in _lines(document):
-            echo(f"  {line}")
+        heads, rows, below = _table(document)
+        columns = [TableColumn(name, "number" if place else "key") for place, name in enumerate(heads)]
+        print_table(columns, rows, caption=below)
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
     return 0
 
 
-def _lines(document: Mapping[str, Any]) -> list[str]:
+Table = tuple[Sequence[str], list[list[str]], str]  # heads, rows, text below
+
+
+def _table(document: Mapping[str, Any]) -> Table:
+    """An analysis as a table; numbers stand from the second column on."""
+    kinds = {"thresholds": _thresholds, "supervision": _supervision, "alpha": _alphas, "lr": _rates}
+    return kinds.get(document["analysis"], _curves)(document)
+
+
+def _thresholds(document: Mapping[str, Any]) -> Table:
     data = document["data"]
-    if document["analysis"] == "thresholds":
-        return _threshold_lines(data)
-    if document["analysis"] == "supervision":
-        return [
-            f"{name:<28} {_percent(bar['value']):>7}   chance {_percent(bar['chance'])}"
-            for name, bar in data["metrics"].items()
-        ]
-    if document["analysis"] == "alpha":
-        return _alpha_lines(data)
-    if document["analysis"] == "lr":
-        return _rate_lines(document)
-    metric = document["metric"]
-    lines = [f"{'no adaptation':<28} {_percent(data['baseline']):>7}   {metric}"]
-    for name, curve in data["curves"].items():
-        spread = curve["final_seed_std"]
-        shown = "" if spread is None else f" ± {100 * spread:.2f}"
-        kept = sum(row[0] for row in curve["coverage"]) / len(curve["coverage"])
-        label = {"tau": f"tau_1 = {name}"}.get(document["analysis"], name)
-        note = ", reads labels" if name == "oracle" else ""
-        lines.append(f"{label:<28} {_percent(curve['final']):>7}{shown}   first kept {100 * kept:.0f} %{note}")
-    return lines
-
-
-def _threshold_lines(data: Mapping[str, Any]) -> list[str]:
-    lines = []
+    rows = []
     for share, value in data["band"].items():
         index = min(range(len(data["threshold"])), key=lambda place: abs(data["threshold"][place] - value))
-        lines.append(
-            f"keeping {100 * float(share):.0f} %: threshold {value:.3f}, accuracy among them "
-            f"{_percent(data['accuracy'][index])}"
-        )
-    lines.append(f"keeping all: accuracy {_percent(data['accuracy'][0])}, {data['tied']} tied")
-    return lines
+        rows.append([f"{100 * float(share):.0f} %", f"{value:.3f}", _percent(data["accuracy"][index])])
+    rows.append(["all", NOTHING, _percent(data["accuracy"][0])])
+    return ("groups kept", "threshold", "accuracy among them"), rows, f"{data['tied']} tied"
 
 
-def _rate_lines(document: Mapping[str, Any]) -> list[str]:
+def _supervision(document: Mapping[str, Any]) -> Table:
+    bars = document["data"]["metrics"].items()
+    rows = [[name, _percent(bar["value"]), _percent(bar["chance"])] for name, bar in bars]
+    return ("metric", "percent", "chance"), rows, ""
+
+
+def _curves(document: Mapping[str, Any]) -> Table:
     data = document["data"]
-    lines = [
-        f"{'no adaptation':<28} {_percent(data['baseline']):>7}   {document['metric']}, reads labels; the rest does not"
-    ]
+    rows = [["no adaptation", _percent(data["baseline"]), NOTHING]]
+    for name, curve in data["curves"].items():
+        kept = sum(row[0] for row in curve["coverage"]) / len(curve["coverage"])
+        label = {"tau": f"tau_1 = {name}"}.get(document["analysis"], name)
+        if name == "oracle":
+            label += ", reads labels"
+        rows.append([label, _with_spread(curve["final"], curve["final_seed_std"]), f"{100 * kept:.0f} %"])
+    return ("TTM", document["metric"], "first kept"), rows, ""
+
+
+def _rates(document: Mapping[str, Any]) -> Table:
+    data = document["data"]
+    rows = [["no adaptation", _percent(data["baseline"]), *[NOTHING] * 3]]
+    broken = []
     for rate in data["rates"]:
         label = f"lr = {rate['lr']:g}" + (" (would be used)" if rate["lr"] == data["default"] else "")
-        broken = [reason for reason in rate["diverged"] if reason]
-        if broken:
-            lines.append(f"{label:<28} {'-':>7}   diverged with {len(broken)} of {len(rate['diverged'])} seeds")
+        diverged = [reason for reason in rate["diverged"] if reason]
+        if diverged:
+            rows.append([label, *[NOTHING] * 4])
+            broken.append(f"lr = {rate['lr']:g}: diverged with {len(diverged)} of {len(rate['diverged'])} seeds")
             continue
-        spread = "" if rate["final_seed_std"] is None else f" ± {100 * rate['final_seed_std']:.2f}"
-        agree = "" if rate["agreement"] is None else f", seeds agree on {100 * rate['agreement']:.1f} %"
-        lines.append(
-            f"{label:<28} {_percent(rate['final']):>7}{spread}   last loss {_mean(rate['final_loss'])}"
-            f", surest quarter kept {_percent(_mean_of(rate['confident_kept']))} %{agree}"
+        rows.append(
+            [
+                label,
+                _with_spread(rate["final"], rate["final_seed_std"]),
+                _mean(rate["final_loss"]),
+                f"{_percent(_mean_of(rate['confident_kept']))} %",
+                NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %",
+            ]
         )
-    return lines
+    heads = ("TTM", document["metric"], "last loss", "surest quarter kept", "seeds agree")
+    return heads, rows, "\n".join([f"{document['metric']} reads labels; the rest does not", *broken])
+
+
+def _alphas(document: Mapping[str, Any]) -> Table:
+    data = document["data"]
+    rows = [
+        [name, _percent(curve["values"][0]), _percent(curve["values"][-1])] for name, curve in data["metrics"].items()
+    ]
+    same = [name for name, curve in data["metrics"].items() if not curve["depends_on_alpha"]]
+    said = [f"the same for every alpha: {', '.join(same)}"] if same else []
+    if data["held_out"] is not None:
+        one, other = data["held_out"]["alphas"]
+        value = _percent(data["held_out"]["value"])
+        said.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {one:g} and {other:g})")
+    return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(said)
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
@@ -131,21 +152,12 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 def _mean(values: Sequence[float | None]) -> str:
     mean = _mean_of(values)
-    return "-" if mean is None else f"{mean:.3g}"
+    return NOTHING if mean is None else f"{mean:.3g}"
 
 
-def _alpha_lines(data: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name, curve in data["metrics"].items():
-        first, last = curve["values"][0], curve["values"][-1]
-        same = "" if curve["depends_on_alpha"] else "   the same for every alpha"
-        lines.append(f"{name:<28} {_percent(first):>7} at alpha 0, {_percent(last):>7} at alpha 1{same}")
-    if data["held_out"] is not None:
-        one, other = data["held_out"]["alphas"]
-        value = _percent(data["held_out"]["value"])
-        lines.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {one:g} and {other:g})")
-    return lines
+def _with_spread(value: float | None, spread: float | None) -> str:
+    return _percent(value) + ("" if spread is None else f" ± {100 * spread:.2f}")
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+    return NOTHING if value is None else f"{100 * value:.2f}"

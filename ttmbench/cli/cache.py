@@ -11,11 +11,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
@@ -23,8 +18,8 @@ from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, li
 from ttmbench.cli.options import add_verbosity, names
 from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
+from ttmbench.report.table import TableColumn, print_table
 
-MIN_WIDTH = 140
 EXIT_DAMAGED = 1
 
 
@@ -138,30 +133,26 @@ def _as_json(item: Item) -> dict[str, Any]:
 
 
 def _print_items(items: Sequence[Item], title: str) -> None:
-    console = Console(width=max(MIN_WIDTH, Console().width), highlight=False)
     if not items:
-        console.print(f"{escape(title)}, nothing kept", soft_wrap=True)
+        echo(f"{title}, nothing kept")
         return
-    console.print(escape(title), soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("kind", "model", "task"):
-        table.add_column(name, overflow="fold")
-    for name in ("version", "groups", "size"):
-        table.add_column(name, justify="right")
-    for name in ("used", "name"):
-        table.add_column(name, no_wrap=True)
-    for item in items:
-        table.add_row(
+    echo(title)
+    columns = [TableColumn("kind", "key"), TableColumn("model", "key"), TableColumn("task", "key")]
+    columns += [TableColumn(name, "number") for name in ("version", "groups", "size", "used")]
+    rows = [
+        [
             item.kind + (" (damaged)" if item.damaged else ""),
-            escape(_clean(item.model)) or "-",
-            escape(_clean(item.task)) or "-",
-            "-" if item.task_version is None else escape(_clean(str(item.task_version))),
+            _clean(item.model) or "-",
+            _clean(item.task) or "-",
+            "-" if item.task_version is None else _clean(str(item.task_version)),
             "-" if item.n_groups is None else str(item.n_groups),
             amount(item.bytes),
             _date(item.used),
-            escape(item.name),
-        )
-    console.print(table)
+            item.name,
+        ]
+        for item in items
+    ]
+    print_table([*columns, TableColumn("name")], rows)
 
 
 def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
-from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
 from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
@@ -95,18 +92,13 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
 def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     comparison = printable(comparison)
     one, other = comparison["names"]
-    console = terminal.console(140)
-    table = Table(title=f"{one} -> {other}: percent", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(HEAD):
-        table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
-    for row in comparison["rows"]:
-        table.add_row(*_cells(row, tracks))
+    columns = [TableColumn(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
     smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"]}
-    table.caption = "The smallest difference that could be significant: " + ", ".join(
+    caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()
     )
-    table.caption_justify = "left"
-    console.print(table)
+    rows = [_cells(row, tracks) for row in comparison["rows"]]
+    print_table(columns, rows, title=f"{one} -> {other}: percent", caption=caption)
 
 
 def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks) -> None:

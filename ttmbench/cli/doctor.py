@@ -29,6 +29,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.models import locate_files
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.types import AdapterSpec
 
 State = Literal["present", "missing", "gated", "unknown"]
@@ -85,19 +86,22 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
     lines.append(("HF_TOKEN", "set" if around["HF_TOKEN"] else "not set: gated datasets and models cannot be fetched"))
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
     lines += [(f"plugin {name}", f"could not be imported: {why}") for name, why in broken.items()]
-    for name, value in lines:
-        echo(f"{name:<16}  {value}")
+    print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    width = max((len(finding.name) for finding in findings), default=0)
-    for kind in ("task", "model"):
-        chosen = [finding for finding in findings if finding.kind == kind]
-        if chosen:
-            echo()
-        for one in chosen:
-            mend = f" -> {one.mend}" if one.mend else ""
-            echo(f"{kind:<5}  {one.name:<{width}}  {one.state:<7}  {one.detail}{mend}")
+    if not findings:
+        return
+    echo()
+    rows: list[list[str]] = []
+    for before, one in zip([None, *findings], findings, strict=False):
+        if before is not None and before.kind != one.kind:
+            rows.append([])
+        rows.append([one.kind, one.name, one.state, one.detail + (f" -> {one.mend}" if one.mend else "")])
+    print_table(
+        (TableColumn("kind", "key"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")),
+        rows,
+    )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ttmbench._util.console import echo
@@ -16,24 +17,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench ls``."""
     kinds = ("tasks", "models", "tags", "metrics", "schedules", "plugins")
     parser.add_argument("kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--long", action="store_true", help="of tasks and models everything, descriptions too")
+    parser.add_argument("--json", action="store_true", help="print JSON, always with everything")
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     add_verbosity(parser)
 
 
 def ls(options: argparse.Namespace) -> int:
     """Lists names with one line each, or as JSON."""
-    rows = _ROWS[options.kind](build_registry(options.include_path or []))
-    if options.json:
+    return print_kind(options.kind, options.include_path or [], is_long=options.long, as_json=options.json)
+
+
+def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
+    """Prints what there is of a kind; returns the exit code."""
+    rows = _ROWS[kind](build_registry(include_path))
+    if as_json:
         echo(json.dumps(rows, indent=2))
         return 0
     if not rows:
         return 0
-    columns = list(rows[0])
-    cells = [[_cell(row[column]) for column in columns] for row in rows]
-    widths = [max(len(line[index]) for line in [columns, *cells]) for index in range(len(columns))]
-    for line in [columns, *cells]:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
+
+    left_out = () if is_long else _LONG.get(kind, ())
+    names = [name for name in rows[0] if name not in left_out]
+    columns = [TableColumn(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
+    print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
     return 0
 
 
@@ -109,9 +117,13 @@ _ROWS = {
 }
 
 
+_LONG = {"tasks": ("tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
+_KINDS = {"groups": "number", "size": "number"}
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(map(str, value)) or "-"
+        return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value in (None, "") else str(value)

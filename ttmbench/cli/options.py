@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ttmbench._util.spellings import read_batch_size, read_limit
+
 DATA_DIR = "where data files lie (default: TTMBENCH_DATA, else a cache)"
 USE_CACHE = "where raw scores are kept for later runs (default: TTMBENCH_CACHE, else a cache)"
 
 
 def add_what(group: Any) -> None:
     """What is run: a model, tasks, and changes to both."""
-    group.add_argument("--model", "-M", metavar="NAME", help="see `ttmbench ls models`")
+    group.add_argument("--model", "-M", "-m", metavar="NAME", help="see `ttmbench ls models`")
     group.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
-    group.add_argument("--tasks", "-t", metavar="A,B", help="names, tags, globs or YAML files, see `ttmbench ls tasks`")
+    group.add_argument(
+        "--tasks", "-t", metavar="A,B", help="names, tags, globs or YAML files by commas or blanks; list shows all"
+    )
     group.add_argument("--task_args", metavar="K=V,...", help="changes to the tasks' source, such as seed=3")
     group.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    group.add_argument("--limit", metavar="N", type=count, help="use the first N groups only")
+    group.add_argument(
+        "--limit", "-L", metavar="N", type=count_or_share, help="the first N groups only; below 1 a share of them"
+    )
     group.add_argument("--config", metavar="FILE", help="YAML file of these options; the command line wins")
 
 
@@ -30,10 +36,16 @@ def add_ttm_settings(group: Any) -> None:
 def add_how(group: Any) -> None:
     """How it is run: batches, device, seeds, intervals, where things are kept."""
     group.add_argument(
-        "--batch_size", metavar="N|auto", type=count_or_auto, help="scored at a time; moves scores by rounding at most"
+        "--batch_size",
+        "-b",
+        metavar="N|auto",
+        type=count_or_auto,
+        help="scored at a time; moves scores by rounding at most",
     )
     group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
-    group.add_argument("--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic; scores are fp32")
+    group.add_argument(
+        "--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic, also as float32, ...; scores are fp32"
+    )
     group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
     group.add_argument(
         "--deterministic", action="store_true", default=None, help="the same bits every time on one machine; one thread"
@@ -68,7 +80,12 @@ def add_assertions(parser: Any) -> None:
 def add_verbosity(parser: Any) -> None:
     """Whether tracebacks are shown."""
     parser.add_argument(
-        "--verbosity", choices=("info", "debug"), default="info", metavar="info|debug", help="debug: show tracebacks"
+        "--verbosity",
+        type=str.lower,
+        choices=("info", "debug"),
+        default="info",
+        metavar="info|debug",
+        help="debug: show tracebacks",
     )
 
 
@@ -84,8 +101,17 @@ def count(text: str) -> int:
 
 
 def count_or_auto(text: str) -> int | str:
-    """A count, or the word auto."""
-    return text if text == "auto" else count(text)
+    """A count, or the word auto, also as ``auto:4``."""
+    size = read_batch_size(text)
+    return "auto" if size == "auto" else count(text)
+
+
+def count_or_share(text: str) -> int | float:
+    """A count, or a share between 0 and 1."""
+    try:
+        return float(read_limit(text)) if "." in text else count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def names(text: str) -> list[str]:

@@ -13,18 +13,36 @@ from ttmbench._util.escape import one_line
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli import COMMANDS
+from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
+from ttmbench.config import RunConfig
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   ttmbench --model tiny-clip --tasks shapes_color --ttm
   ttmbench run --model siglip-b16 --tasks winoground --ttm --ttm_preset paper --output_path results
   ttmbench score clip.jsonl --task winoground
   ttmbench ls tasks
+  ttmbench help run
 
 Options may be written with dashes or underscores. Without a command, `run` is meant.
 exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not hold,
 4 data or weights out of reach, 130 interrupted
 """
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help that says every default; options of a run have theirs in its configuration."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        default = action.default
+        if default is None and action.option_strings:
+            field = RunConfig.model_fields.get(action.dest)
+            default = None if field is None or field.is_required() else field.default
+        is_said = default is not None and default is not False and default != argparse.SUPPRESS
+        if "default" in text or not is_said or not isinstance(default, str | int | float):
+            return text
+        return f"{text} (default: {str(default).replace('%', '%%')})" if text else f"(default: {default})"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,6 +62,11 @@ class _Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             near = get_close_matches(words[0], known, n=1)
             message = f"unknown option {words[0]}" + (f"; did you mean {near[0]}?" if near else "")
+            name = words[0].partition("=")[0]
+            if name in NOT_TAKEN:
+                message = f"there is no {name} here: {NOT_TAKEN[name]}"
+            elif not name.startswith("-"):
+                message = f"'{words[0]}' is one word too many; several names are separated by commas"
         print(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])), file=sys.stderr)
         raise SystemExit(2)
 
@@ -62,7 +85,28 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         words.append(word)
     if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
         words.insert(0, "run")
-    return words
+    return _with_commas(words)
+
+
+def _with_commas(words: list[str]) -> list[str]:
+    """``--tasks a b`` as ``--tasks a,b``, where no word can be anything else.
+
+    >>> _with_commas(["analyze", "lr", "--tasks", "a", "b", "--ttm"])
+    ['analyze', 'lr', '--tasks', 'a,b', '--ttm']
+    """
+    if words[:1] in (["analyze"], ["reproduce"]) and words[1:2] and words[1].startswith("-"):
+        return words  # a word at the end may be the analysis or the table
+    if words[:1] not in (["run"], ["analyze"], ["reproduce"], ["doctor"]):
+        return words
+    found: list[str] = []
+    for place, word in enumerate(words):
+        listed = next((one for one in reversed(words[:place]) if one.startswith("-")), "")
+        is_first = words[place - 1].startswith("-") and "=" not in listed
+        if listed.partition("=")[0] in ("--tasks", "-t") and not word.startswith("-") and not is_first:
+            found[-1] = f"{found[-1].removesuffix(',')},{word.removeprefix(',')}"
+        else:
+            found.append(word)
+    return found
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -77,7 +121,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ttmbench",
         description="How well does a vision-language model compose, and what does it gain from test-time matching?",
-        epilog=EXAMPLES,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
@@ -85,7 +129,12 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     commands.required = True
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
-            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+            name,
+            help=summary,
+            description=f"{summary[:1].upper()}{summary[1:]}.",
+            epilog="\n  ".join(["examples:", *EXAMPLES.get(name, ())]),
+            formatter_class=_Help,
+            allow_abbrev=False,
         )
         if only in (None, name):
             module = import_module(f"ttmbench.cli.{name}")

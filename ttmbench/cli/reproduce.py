@@ -8,9 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, warn
 from ttmbench._util.escape import plain
@@ -18,6 +15,7 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import NOTHING
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
@@ -86,14 +84,10 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _list_tables() -> None:
-    console = terminal.console(120)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("table", "rows", "where", "paper"):
-        table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=name in ("table", "where"))
-    for name in shipped_tables():
-        one = load_table(name)
-        table.add_row(name, str(len(one.numbers)), plain(f"{one.spec.source}, {one.spec.where}"), plain(one.spec.paper))
-    console.print(table)
+    columns = (TableColumn("table", "key"), TableColumn("rows", "number"), TableColumn("where"), TableColumn("paper"))
+    tables = [load_table(name) for name in shipped_tables()]
+    rows = [[one.name, str(len(one.numbers)), f"{one.spec.source}, {one.spec.where}", one.spec.paper] for one in tables]
+    print_table(columns, rows)
 
 
 def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[ComparedRow]:
@@ -142,15 +136,13 @@ def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
 
 def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
     spec = table.spec
-    console = terminal.console(132)
+    console = terminal.console()
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("task", "model", "method: metric"):
-        shown.add_column(name, overflow="fold")
-    for name in ("published", *(("ours", "difference", "allowed") if with_ours else ())):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("verdict" if with_ours else "here", overflow="fold")
+    columns = [TableColumn(name, "key") for name in ("task", "model", "method: metric")]
+    columns += [TableColumn(name, "number") for name in ("published", *(("ours", "difference", "allowed") * with_ours))]
+    columns.append(TableColumn("verdict" if with_ours else "here"))
+    shown = []
     for row in rows:
         number = row.number
         cells = [number.task, number.model, f"{number.column.name}: {number.metric.replace('_', ' ')}"]
@@ -158,8 +150,8 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         if with_ours:
             cells += _ours(row, spec.decimals)
         cells.append(row.verdict if with_ours else _here(row, table))
-        shown.add_row(*map(plain, cells))
-    console.print(shown)
+        shown.append(cells)
+    print_table(columns, shown)
     for line in _remarks(table, rows):
         console.print(plain(line), soft_wrap=True)
     if with_ours:

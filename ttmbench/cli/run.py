@@ -14,6 +14,7 @@ from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config
 from ttmbench.errors import UsageError
 from ttmbench.results.assertions import check_assertions
 
+LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # in place of --tasks -> what is listed
 _PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
 
 
@@ -61,6 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs what the options say and prints the table; 1 if a task failed, 130 if it was interrupted."""
+    if options.tasks in LISTINGS:
+        from ttmbench.cli.ls import print_kind
+
+        return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.progress import progress_iter as progress_of
 from ttmbench.cache.scores import ScoreCache
@@ -51,7 +51,7 @@ def simple_evaluate(
     tasks: str | Task | Sequence[str | Task],
     *,
     model_name: str | None = None,
-    model_args: Mapping[str, Any] = {},
+    model_args: Mapping[str, Any] | str = {},
     task_args: Mapping[str, Any] = {},
     include_path: Sequence[str] = (),
     ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
@@ -64,7 +64,7 @@ def simple_evaluate(
     audit_labels: bool = False,
     save_adapted: str | None = None,
     seeds: Sequence[int] | None = None,
-    limit: int | None = None,
+    limit: int | float | None = None,
     samples: str | None = None,
     batch_size: int | Literal["auto"] = 64,
     device: str = "auto",
@@ -97,7 +97,7 @@ def simple_evaluate(
         tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
         model_name: what results call the model. By default an adapter's own attribute ``model_name``; else its class
             with a digest of its fingerprint, so that two checkpoints of one class are two models.
-        model_args: arguments of a registered model.
+        model_args: arguments of a registered model, also as one string: ``"pretrained=...,weights=safetensors"``.
         task_args: changes to the tasks' sources.
         include_path: folders of further task files.
         ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
@@ -110,7 +110,7 @@ def simple_evaluate(
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
         seeds: of TTM and SimpleMatch.
-        limit: use the first groups only.
+        limit: use the first groups only: so many, or below 1 this share of them.
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time.
         device: ``auto`` or what torch calls it; of registered models, as are the next two.
@@ -182,7 +182,7 @@ def run(
     ``in_memory`` are the tasks among those of the configuration that are no files.
     """
     check_config(config)
-    with fixed_bits(config.deterministic, config.seed):
+    with each_note_once(), fixed_bits(config.deterministic, config.seed):
         return _run(config, adapter, command, plugins, in_memory)
 
 

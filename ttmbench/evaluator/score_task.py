@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._util.spellings import groups_of
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.cache.task import TaskCache
 from ttmbench.config import RunConfig
@@ -225,9 +226,12 @@ def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:
 def _stored(adapter: StoredFeatures, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
     if config.samples is not None:
         raise UsageError("--samples names groups by id, and stored features have none; use --limit")
-    prepared, fingerprint = stored(adapter, spec.shape, config.limit)
+    limit = groups_of(config.limit, spec.group.n_groups)
+    if limit is None and config.limit is not None:
+        raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of groups to take a share of")
+    prepared, fingerprint = stored(adapter, spec.shape, limit)
     found = len(prepared.rows.images)
-    if config.limit is None or found < config.limit:
+    if limit is None or found < limit:
         check_count(spec, found, "the file of features")
     return prepared, fingerprint
 
@@ -289,11 +293,12 @@ def load_data(
 ) -> tuple[list[Group], dict[str, Any]]:
     """The groups that a run uses of a task, and where they came from; DataError if there are none such."""
     if samples is None:
-        loaded = load_task_data(registry, task, config.limit, config.offline, config.data_dir)
-        return loaded.groups, loaded.source
+        limit = groups_of(config.limit, task.spec.group.n_groups)
+        loaded = load_task_data(registry, task, limit, config.offline, config.data_dir)
+        return loaded.groups[: groups_of(config.limit, len(loaded.groups)) if limit is None else limit], loaded.source
     loaded = load_task_data(registry, task, None, config.offline, config.data_dir)
     kept = [group for group in loaded.groups if group.group_id in samples]
     absent = samples - {group.group_id for group in kept}
     if absent:
         raise DataError(f"task '{task.spec.task}' has no group {min(absent)} (--samples {config.samples})")
-    return kept[: config.limit], loaded.source
+    return kept[: groups_of(config.limit, len(kept))], loaded.source

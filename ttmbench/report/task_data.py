@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttmbench._util.spellings import groups_of
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
@@ -48,7 +49,8 @@ def load_again(
         }
         source = find_task(registry, task).with_source(numbers)
         limit = config.get("limit") if config.get("samples") is None else None
-        groups = load_groups(registry, source, int(limit) if limit else None, offline=True, data_dir=data_dir)
+        wanted = groups_of(float(limit), source.spec.group.n_groups) if limit else None
+        groups = load_groups(registry, source, wanted, offline=True, data_dir=data_dir)
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(" ".join(str(error).split())) from None
     return source.spec, {group.group_id: group for group in groups}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.results.labels import (
     CHOICE,
     COLUMNS,
@@ -33,8 +31,6 @@ from ttmbench.results.numbers import Number, means_of, numbers_of
 NOTHING = "-"
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 _STAGES = (TTM, SIMPLE_MATCH, ORACLE)
-MIN_WIDTH = 124
-BASELINE_WIDTH = 38  # of the columns that a baseline adds
 
 
 def print_results(document: Mapping[str, Any], width: int | None = None) -> None:
@@ -42,26 +38,28 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
 
     Args:
         document: a results document.
-        width: in characters; by default the terminal's. Never so narrow that a number would be cut.
+        width: in characters; by default that of the terminal, and in a file or a pipe as wide as need be.
     """
     document = printable(document)
-    console = terminal.console(MIN_WIDTH + (BASELINE_WIDTH if document.get("baseline") else 0), width)
+    console = terminal.console(width)
+
+    def say(text: str) -> None:
+        console.print(terminal.encodable(text, console.encoding))
+
     if any(document.get(stage) for stage in _STAGES):
-        console.print(_summary_table(document))
-    console.print(_metric_table(document))
+        _print_summary(document, width)
+        console.print()
+    _print_metrics(document, width)
+    console.print()
     means = means_of(document)
     for name in dict.fromkeys(one.task for one in means):
         mine = [one for one in means if one.task == name]
         shown = ", ".join(f"{_named(one)} {_percent(one.value)}" for one in mine)
-        console.print(f"{name}, mean of {mine[0].of_tasks} tasks: {shown}")
-    for task, record in document["ttm"].items():
-        for note in record["notes"]:
-            console.print(f"{task}: {note}")
-    for task, notes in document["notes"].items():
-        for note in notes:
-            console.print(f"{task}: {note}")
+        say(f"{name}, mean of {mine[0].of_tasks} tasks: {shown}")
+    for note, tasks in _notes(document).items():
+        say(f"{', '.join(tasks)}: {note}")
     for error in document["errors"]:
-        console.print(f"failed: {error['task']}: {error['message']}")
+        say(f"failed: {error['task']}: {error['message']}")
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
@@ -79,13 +77,21 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
     return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
-def _summary_table(document: Mapping[str, Any]) -> Table:
+def _notes(document: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """Each note once, with the tasks that it is about."""
+    found: dict[str, dict[str, None]] = {}
+    stages = [(task, record["notes"]) for task, record in document["ttm"].items()]
+    for task, notes in [*stages, *document["notes"].items()]:
+        for note in notes:
+            found.setdefault(note, {})[task] = None
+    return found
+
+
+def _print_summary(document: Mapping[str, Any], width: int | None) -> None:
     """Three rows a task: what the model scores as it is, by matching, and after adaptation."""
-    table = _table(f"{document['model_name']}: percent")
-    table.add_column("task")
-    table.add_column("", no_wrap=True)
-    for name in ("value", "gain", "relative", "error red.", "chance", "ties"):
-        table.add_column(name, justify="right")
+    columns = [TableColumn("task", "key"), TableColumn("", "key")]
+    columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
+    table: list[list[str]] = []
     numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
     for task in document["results"]:
         is_global = document["configs"][task]["matching"] == "global"
@@ -99,23 +105,26 @@ def _summary_table(document: Mapping[str, Any]) -> Table:
         for label, (column, metric) in zip(labels, rows, strict=False):
             one = mine.get((metric, column.filter))
             over = mine.get((match_metric, HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
-            table.add_row(
-                label,
-                f"{column.long_name}: {_words(metric)}",
-                _percent(_value(one), None if one is None else one.seed_std),
-                *(_gains(_value(over), _value(one)) if column.filter in _GAINING else ("", "", "")),
-                _percent(document["chance"][task].get(metric)),
-                _count(None if one is None else one.ties),
+            gains = _gains(_value(over), _value(one)) if column.filter in _GAINING else ("", "", "")
+            table.append(
+                [
+                    label,
+                    f"{column.long_name}: {_words(metric)}",
+                    _percent(_value(one), None if one is None else one.seed_std),
+                    *gains,
+                    _percent(document["chance"][task].get(metric)),
+                    _count(None if one is None else one.ties),
+                ]
             )
-        table.add_row()
+        table.append([])
     stages = [document.get(stage, {}) for stage in _STAGES]
     seeds = max(len(record["seeds"]) for stage in stages for record in stage.values())
-    table.caption = (
+    caption = (
         f"± is the standard deviation over {seeds} seeds. " if seeds > 1 else "One seed, so no spread. "
     ) + "Gains are over SimpleMatch."
     if any(name == HOLDOUT for _, _, name in numbers):
-        table.caption += " Held out: over the raw matching of the same groups."
-    return table
+        caption += " Held out: over the raw matching of the same groups."
+    print_table(columns, table[:-1], title=f"{document['model_name']}: percent", caption=caption, width=width)
 
 
 def _summary_rows(
@@ -129,33 +138,32 @@ def _summary_rows(
             yield column, metric
 
 
-def _metric_table(document: Mapping[str, Any]) -> Table:
-    table = _table(f"{document['model_name']}: every metric, percent")
+def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     baseline = document.get("baseline") or {"rows": []}
     compared = {(row["task"], key_of(row["metric"], row["filter"])): row for row in baseline["rows"]}
-    for name in ("task", "metric", ""):
-        table.add_column(name)
-    for name in ("value", "± stderr", "95% interval", "chance", "ties"):
-        table.add_column(name, justify="right")
-    for name in ("difference", "95% interval", "p") if compared else ():
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = [TableColumn("task", "heading"), TableColumn("metric", "key"), TableColumn("", "key")]
+    columns += [TableColumn(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
+    columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
+    table: list[list[str]] = []
     shown = None
     for one in numbers_of(document):
-        table.add_row(
-            "" if one.task == shown else one.task,
-            one.metric,
-            one.method,
-            _percent(one.value),
-            _percent(one.stderr),
-            _interval(one.interval),
-            _percent(one.chance),
-            _count(one.ties),
-            *(_difference(compared.get((one.task, one.key))) if compared else ()),
+        table.append(
+            [
+                "" if one.task == shown else one.task,
+                one.metric,
+                one.method,
+                _percent(one.value),
+                _percent(one.stderr),
+                _interval(one.interval),
+                _percent(one.chance),
+                _count(one.ties),
+                *(_difference(compared.get((one.task, one.key))) if compared else ()),
+            ]
         )
         shown = one.task
-    if compared:
-        table.caption = _about_baseline(baseline)
-    return table
+    caption = _about_baseline(baseline) if compared else ""
+    title = f"{document['model_name']}: every metric, percent"
+    print_table(columns, table, title=title, caption=caption, width=width)
 
 
 def p_value(value: float) -> str:
@@ -193,10 +201,6 @@ def _value(one: Number | None) -> float | None:
 
 def _words(metric: str) -> str:
     return metric.replace("_accuracy", "").replace("_", " ")
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def _gains(baseline: float | None, value: float | None) -> tuple[str, str, str]:

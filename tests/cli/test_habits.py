@@ -1,0 +1,214 @@
+"""What users of lm-evaluation-harness type: taken, or answered with what there is instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+import ttmbench
+from ttmbench.cli import COMMANDS, main
+from ttmbench.cli.complete import parser_for
+from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
+from ttmbench.cli.parser import build_parser, normalise
+from ttmbench.config import make_run_config
+from ttmbench.errors import UsageError
+
+RUN = ["-m", "tiny-clip", "--device", "cpu", "--bootstrap_iters", "20"]
+
+
+def plan_of(capsys, *words: str) -> dict:
+    assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(list(words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_short_options_and_tasks_between_blanks(tmp_path, capsys):
+    target = tmp_path / "x.json"
+    words = [
+        *RUN,
+        "-t",
+        "shapes_color",
+        "shapes_place,",
+        "shapes_spatial",
+        "-b",
+        "auto:4",
+        "-L",
+        "4",
+        "-o",
+        str(target),
+    ]
+    assert main(words) == 0, capsys.readouterr().err
+    document = json.loads(target.read_text(encoding="utf-8"))
+    assert list(document["results"]) == ["shapes_color", "shapes_place", "shapes_spatial"]
+    assert document["config"]["batch_size"] == "auto" and document["config"]["limit"] == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["analyze", "lr", "--tasks", "a", "b"], ["doctor", "--tasks", "a", "b"], ["reproduce", "t", "--tasks", "a", "b"]],
+)
+def test_blanks_where_words_can_be_nothing_else(words):
+    assert normalise(words)[-2:] == ["--tasks", "a,b"]
+
+
+def test_a_word_that_may_be_the_analysis_stays_one(capsys):
+    words = ["analyze", "--tasks", "shapes_color", "thresholds"]
+    assert normalise(words) == words
+    assert normalise(["--tasks=a", "b", "--limit", "3"]) == ["run", "--tasks=a,b", "--limit", "3"]
+    line = refused(capsys, "analyze", "thresholds", "extra", "--model", "tiny-clip")
+    assert "'extra' is one word too many; several names are separated by commas" in line
+
+
+@pytest.mark.parametrize(("word", "said"), [("list", "shapes_color  "), ("list_tags", "compositional")])
+def test_tasks_list(capsys, word, said):
+    assert main(["--tasks", word]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_a_share_of_the_groups(tmp_path, capsys):
+    target = tmp_path / "x.json"
+    assert main([*RUN, "-t", "shapes_color,shapes_spatial", "--limit", "0.033", "-o", str(target)]) == 0
+    document = json.loads(target.read_text(encoding="utf-8"))
+    assert {name: one["effective"] for name, one in document["n-samples"].items()} == {
+        "shapes_color": 7,
+        "shapes_spatial": 7,
+    }
+    assert document["config"]["limit"] == 0.033
+
+
+def test_a_share_of_samples_and_of_tasks_in_memory(tmp_path, folder_task):
+    folder = folder_task()
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps(["g0", "g1", "g2", "g3"]), encoding="utf-8")
+    common = {"device": "cpu", "bootstrap_iters": 0, "limit": 0.5}
+    found = ttmbench.simple_evaluate("tiny-clip", str(folder / "mine.yaml"), samples=str(ids), **common)
+    assert found["n-samples"]["mine"]["effective"] == 2
+    colours = ("red", "green", "blue", "white")
+    images = [
+        [Image.new("RGB", (16, 16), colours[one]), Image.new("RGB", (16, 16), colours[one - 1])] for one in range(4)
+    ]
+    task = ttmbench.Task.from_groups(images, [[f"{one} a", f"{one} b"] for one in colours], name="own")
+    assert ttmbench.simple_evaluate("tiny-clip", task, **common)["n-samples"]["own"]["effective"] == 2
+
+
+@pytest.mark.parametrize("limit", ["0", "0.0", "1.5", "-1", "nan", "many"])
+def test_a_limit_that_is_none(capsys, limit):
+    assert "--limit/-L: must be " in refused(capsys, *RUN, "-t", "shapes_color", f"--limit={limit}")
+    with pytest.raises(UsageError, match="'limit': must be a whole number of groups from 1, or a share"):
+        make_run_config({"model": "m", "tasks": ["t"], "limit": float(limit) if limit != "many" else limit})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"), ("torch.bfloat16", "bf16")]
+)
+def test_dtypes_by_their_names_in_torch(typed, meant):
+    assert make_run_config({"model": "m", "tasks": ["t"], "dtype": typed}).dtype == meant
+    assert make_run_config({"model": "m", "tasks": ["t"], "model_args": {"dtype": typed}}).model_args["dtype"] == meant
+
+
+def test_a_dtype_among_the_model_args(tmp_path, capsys):
+    target = tmp_path / "x.json"
+    words = [*RUN, "-a", "dtype=bfloat16", "-t", "shapes_color", "-L", "2", "-o", str(target)]
+    assert main(words) == 0, capsys.readouterr().err
+    document = json.loads(target.read_text(encoding="utf-8"))
+    assert document["model_info"]["fingerprint"]["dtype"] == "bfloat16"
+    assert "fp32" in refused(capsys, *RUN, "-t", "shapes_color", "--dtype", "int8")
+
+
+def test_model_args_as_a_string():
+    config = make_run_config({"model": "m", "tasks": ["t"], "model_args": "pretrained=a/b,size=3"})
+    assert config.model_args == {"pretrained": "a/b", "size": 3} and config.model_name == "a/b"
+    with pytest.raises(UsageError, match="model 'tiny-clip' has no argument 'size'"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size=3")
+    with pytest.raises(UsageError, match="'size' is not key=value"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size")
+
+
+def test_verbosity_in_capitals(capsys):
+    assert main([*RUN, "--tasks", "nothing", "--verbosity", "DEBUG"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert "'info', 'debug'" in refused(capsys, *RUN, "--tasks", "shapes_color", "--verbosity", "WARNING")
+
+
+@pytest.mark.parametrize("option", sorted(NOT_TAKEN))
+def test_what_is_not_taken_is_answered(capsys, option):
+    line = refused(capsys, *RUN, "--tasks", "shapes_color", option, "3")
+    assert f"there is no {option} here: {NOT_TAKEN[option]}" in line
+
+
+def test_help_is_a_command(capsys):
+    assert main(["help"]) == 0 and "commands:" in capsys.readouterr().out
+    assert main(["help", "run"]) == 0
+    words = capsys.readouterr().out.split()
+    text = " ".join(words)
+    for said in (
+        "(default: 64)",
+        "(default: auto)",
+        "(default: fp32)",
+        "(default: 0)",
+        "(default: raise)",
+        "-L N",
+        "-b N",
+    ):
+        assert said in text, said
+    assert "--ttm adapt by test-time matching before scoring --ttm_args" in text, "a switch has no default to say"
+    assert refused(capsys, "help", "rum")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_examples_that_it_takes(name, capsys):
+    main(["help", name])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert EXAMPLES[name]
+    for example in EXAMPLES[name]:
+        assert " ".join(example.split()) in shown
+        words = normalise(shlex.split(example)[1:])
+        assert words[0] == name and build_parser(name).parse_args(words).execute
+
+
+def completions(tmp_path, line: str) -> list[str]:
+    """What a shell is offered after a line."""
+    pytest.importorskip("argcomplete")
+    answer = tmp_path / "answer"
+    settings = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    subprocess.run([sys.executable, "-m", "ttmbench"], env=settings, check=True, timeout=120)
+    return [word.strip() for word in answer.read_text(encoding="utf-8").split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("ttmbench le", ["leaderboard"]),
+        ("ttmbench --simple", ["--simple_match"]),
+        ("ttmbench --model tiny-clip --tasks shapes_color,shapes_sp", ["shapes_color,shapes_spatial"]),
+        ("ttmbench run --model tiny-clip-", ["tiny-clip-seed1"]),
+        ("ttmbench show winoground_", ["winoground_global"]),
+        ("ttmbench ls sched", ["schedules"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_names(tmp_path, line, offered):
+    assert completions(tmp_path, line) == offered
+
+
+def test_names_are_completed_without_argcomplete_at_hand():
+    actions = {action.dest: action for action in parser_for("--model")._actions}
+    assert "tiny-clip" in actions["model"].completer("tiny-") and "sugarcrepe" in actions["tasks"].completer("sugar")

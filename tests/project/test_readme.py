@@ -1,0 +1,105 @@
+"""The README says what is so: times, numbers of papers, numbers computed from released scores, how to cite."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ttmbench
+from ttmbench.reproduce.tables import load_table
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+MODELS = {
+    "CLIP ViT-B/32": "clip-b32 (itc)",
+    "CLIP ViT-B/16": "clip-b16",
+    "SigLIP ViT-B/16": "siglip-b16",
+    "SigLIP ViT-L/16": "siglip-l16",
+    "VinVL": "vinvl",
+    "GPT-4.1": "gpt-4.1",
+    "people": "human",
+}
+SOURCES = {"a": "winoground_main", "b": "ttm_table1"}
+METHODS = {
+    ("group score", "published"): "raw",
+    ("group match", "published"): "simple_match",
+    ("TTM", "published"): "ttm",
+}
+
+
+def known_rows() -> dict[str, dict[tuple[str, str], str]]:
+    """Model -> (number, where it is from) -> cell of the table of known models."""
+    table = re.search(r"<!-- known -->\n(.*?)<!-- /known -->", TEXT, re.DOTALL)
+    assert table is not None
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
+    kinds: list[tuple[str, str]] = []
+    for head in lines[0][1:]:
+        name, _, where = head.partition(", ")
+        kinds.append((name, where) if where else (kinds[-1][0], name))
+    return {row[0]: dict(zip(kinds, row[1:], strict=True)) for row in lines[2:]}
+
+
+def test_published_numbers_are_those_of_the_tables():
+    published = {}
+    for mark, name in SOURCES.items():
+        for number in load_table(name).numbers:
+            if number.task == "winoground" and number.metric in ("group_score", "group_match"):
+                std = number.measured.std
+                spread = "" if std is None else f" ± {100 * std:.2f}"
+                method = number.method
+                published[number.model, method] = f"{100 * number.measured.value:.2f}{spread} ({mark})"
+    rows = known_rows()
+    assert set(rows) == {"chance", *MODELS}
+    for shown, model in MODELS.items():
+        for kind, method in METHODS.items():
+            assert rows[shown][kind] == published.get((model, method), "-"), (shown, kind)
+
+
+def test_numbers_computed_here_are_those_of_the_released_scores(real_scores):
+    files = {"CLIP ViT-B/32": "clip", "VinVL": "vinvl", "people": "human"}
+    for shown, row in known_rows().items():
+        expected = {"group score": "-", "group match": "-"}
+        if shown == "chance":
+            expected = {"group score": "16.67", "group match": "50.00"}
+        if shown in files:
+            found = ttmbench.score(real_scores / f"{files[shown]}.jsonl", "winoground", bootstrap_iters=0)
+            values = found.results["winoground"]
+            expected = {
+                "group score": f"{100 * values['group_score,none']:.2f} (c)",
+                "group match": f"{100 * values['group_match,none']:.2f} (c)",
+            }
+        for name, value in expected.items():
+            assert row[name, "here"] == value, (shown, name)
+
+
+def test_the_time_of_the_first_command_is_that_of_its_run():
+    first = json.loads((ROOT / "results" / "reference" / "first.json").read_text(encoding="utf-8"))
+    assert "three minutes on a processor with two cores" in TEXT
+    assert round(first["total_evaluation_time_seconds"] / 60) == 3 and first["hardware"]["cpus"] == 2
+
+
+def test_what_is_to_be_cited_is_what_the_citation_file_says():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (paper,) = cited["references"]
+    entry = TEXT[TEXT.index("@article") :]
+    assert f"title   = {{{paper['title']}}}" in entry and f"{paper['year']}}}" in entry
+    names = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
+    assert f"author  = {{{names}}}" in entry
+    software = TEXT[TEXT.index("@software") : TEXT.index("@article")]
+    assert f"version = {{{cited['version']}}}" in software and cited["version"] == ttmbench.__version__
+
+
+@pytest.mark.parametrize("term", ["group", "raw", "SimpleMatch", "TTM"])
+def test_terms_stand_before_their_numbers(term):
+    assert TEXT.index(f"**{term}**") < TEXT.index("```text")
+
+
+def test_parts_come_in_the_order_of_a_newcomer():
+    parts = ("In four words", "Install", "One command", "Models that you know", "What was measured here", "Use it")
+    order = ["![", *(f"\n## {part}\n" for part in (*parts, "Extend it", "Questions", "Cite"))]
+    places = [TEXT.index(part) for part in order]
+    assert places == sorted(places)

@@ -1,0 +1,165 @@
+"""Tables of the command line in terminals of several widths, in files, and where a character is missing."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.report.table import TableColumn, lay_out, print_table
+from ttmbench.report.terminal import print_results
+from ttmbench.results.reader import read_document
+
+WIDTHS = (60, 80, 120, 200)
+COLUMNS = [
+    TableColumn("task", "heading"),
+    TableColumn("metric", "key"),
+    *(TableColumn(name, "number") for name in ("value", "95% interval", "chance", "p (Holm)")),
+    TableColumn("note"),
+]
+ROWS = [
+    [
+        "shapes_color_global",
+        "global_assignment_accuracy",
+        "32.50 ± 1.20",
+        "-12.3 .. +37.5",
+        "2.50",
+        "<0.001",
+        "one two",
+    ],
+    ["", "group_match", "65.00", "43.3 .. 81.9", "50.00", "1.000", "captions " * 12],
+]
+
+
+class Terminal(io.StringIO):
+    """Stdout that is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(monkeypatch, columns: int, what, stream: io.StringIO | None = None) -> str:
+    """What a terminal of so many columns shows, without its codes for bold."""
+    stream = stream or Terminal()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", stream)
+    what()
+    monkeypatch.undo()
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_fits_and_breaks_no_number(monkeypatch, width):
+    text = printed(monkeypatch, width, lambda: print_table(COLUMNS, ROWS, title="title", caption="caption " * 30))
+    assert max(map(len, text.splitlines())) <= width
+    for row in ROWS:
+        for number in row[2:6]:
+            assert re.search(rf"(?<!\S){re.escape(number)}(?!\S)", text), (width, number)
+    assert ("shapes_color_global" in text) and text.count("group_match") == len(lay_out(COLUMNS, ROWS, width)), (
+        "the row's name stands in every block"
+    )
+    assert "".join(text.split()).count("caption" * 3) >= 1
+
+
+def test_blocks_only_where_they_are_needed():
+    assert [len(lay_out(COLUMNS, ROWS, width)) for width in WIDTHS] == [3, 2, 1, 1]
+    everything = [name for block, _, _ in lay_out(COLUMNS, ROWS, 60) for name in (one.name for one in block)]
+    assert set(everything) == {one.name for one in COLUMNS} - {"task"}, "what many rows share is a row of its own"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_results_fit(monkeypatch, width, reference_document):
+    text = printed(monkeypatch, width, lambda: print_results(reference_document))
+    assert max(map(len, text.splitlines())) <= width
+    for task, numbers in reference_document["results"].items():
+        metric = "global_assignment_accuracy" if task.endswith("_global") else "group_match"
+        value = f"{100 * numbers[f'{metric},ttm']:.2f}"
+        spread = f"{100 * numbers[f'{metric}_seed_std,ttm']:.2f}"
+        assert f"{value} ± {spread}" in text, task
+
+
+@pytest.fixture
+def reference_document(pytestconfig):
+    return read_document(pytestconfig.rootpath / "results" / "reference" / "builtin.json")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "words",
+    [["ls", "tasks"], ["ls", "tasks", "--long"], ["ls", "models"], ["ls", "models", "--long"], ["ls", "tags"],
+     ["ls", "metrics"], ["doctor", "--tasks", "winoground,shapes_place"], ["reproduce", "ttm_table1"], ["reproduce"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_commands_fit(monkeypatch, width, words):
+    text = printed(monkeypatch, width, lambda: main(words))
+    lines = text.splitlines()
+    body = lines if words[0] != "reproduce" else [line for line in lines if not line.endswith((".", "percent"))]
+    assert body and max(map(len, body)) <= width
+
+
+def test_a_pipe_has_no_width(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and "captions " * 11 + "captions" in lines[3], "one block, nothing wrapped"
+    assert all(line == line.rstrip() for line in lines)
+
+
+class Windows(io.TextIOWrapper):
+    """Stdout as a Windows program has it that is piped, or whose console is old."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="cp1252", newline="\n")
+
+    def isatty(self) -> bool:
+        return True
+
+    def getvalue(self) -> str:
+        self.flush()
+        return self.buffer.getvalue().decode("cp1252")
+
+
+def test_a_console_without_lines_gets_dashes(monkeypatch):
+    rows = [["猫", "1.00 ± 0.20"]]
+    text = printed(monkeypatch, 80, lambda: print_table(COLUMNS[1:3], rows), Windows())
+    assert "-----" in text and "1.00 ± 0.20" in text and "\\u732b" in text
+
+
+def test_no_number_breaks_where_the_encoding_has_nothing(tmp_path):
+    """As `PYTHONIOENCODING=ascii ttmbench ...` prints it."""
+    program = "from ttmbench.report.table import *; print_table([TableColumn('a', 'number')], [['1.00 ± 0.20']])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+    )
+    assert "1.00 +/- 0.20" in done.stdout and "---" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["ls", "tasks"], ["reproduce", "ttm_table1"]], ids=" ".join)
+def test_a_reader_that_has_enough_ends_in_silence(words):
+    """As `ttmbench ls tasks | head -1` closes its end."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "ttmbench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.close()
+    assert command.stderr.read() == "" and command.wait(timeout=60) == 0
+    command.stderr.close()
+
+
+def test_a_listing_has_one_line_a_task(monkeypatch):
+    text = printed(monkeypatch, 80, lambda: main(["ls", "tasks"]))
+    rows = text.splitlines()[2:]
+    assert len(rows) > 20 and all(re.match(r"\w+ +(\dx\d|global) +\d+ +(yes|no) *$", row) for row in rows)
+    assert "One image" not in text
+    assert "Two objects, two" in printed(monkeypatch, 200, lambda: main(["ls", "tasks", "--long"]))

@@ -1,0 +1,95 @@
+"""What is printed beside progress bars, and what is printed once."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from ttmbench import cli
+from ttmbench._util.console import each_note_once, echo, encodable, warn
+from ttmbench._util.progress import progress_bar, progress_iter
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_of(written: str) -> list[str]:
+    """The lines that a terminal shows: a return begins a line anew and overwrites what stood there."""
+    shown = []
+    for line in written.split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            part = re.sub(r"\x1b\[[A-Z]", "", part)
+            cells = [*part, *cells[len(part) :]]
+        shown.append("".join(cells).rstrip())
+    return shown
+
+
+def one_screen(monkeypatch) -> Terminal:
+    """Puts stdout and stderr on one terminal."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    return stream
+
+
+def test_a_notice_stands_on_a_line_of_its_own_above_the_bar(monkeypatch):
+    screen = one_screen(monkeypatch)
+    with progress_bar(3, "scoring", "groups") as bar:
+        bar.update(1)
+        bar.refresh()
+        warn("raw scores come from the cache")
+        echo("a line")
+        bar.refresh()
+        assert "scoring" in lines_of(screen.getvalue())[-1], "the bar is drawn again below"
+    shown = lines_of(screen.getvalue())
+    assert "ttmbench: raw scores come from the cache" in shown and "a line" in shown
+
+
+def test_a_warning_of_a_library_too(monkeypatch):
+    screen = one_screen(monkeypatch)
+    for number in progress_iter(range(3), "scoring", "groups"):
+        if number == 1:
+            screen.write(cli._one_line_warning("slow"))
+    assert "scoring" in screen.getvalue()
+    assert "ttmbench: warning: slow" in lines_of(screen.getvalue())
+
+
+def test_a_note_is_said_once_a_run(capsys):
+    with each_note_once():
+        warn("the same")
+        with each_note_once():
+            warn("the same")
+        warn("another")
+    warn("the same")
+    assert capsys.readouterr().err.splitlines() == ["ttmbench: the same", "ttmbench: another", "ttmbench: the same"]
+
+
+def test_a_run_says_a_note_once(monkeypatch, capsys):
+    from ttmbench.evaluator import run as evaluator
+
+    true = evaluator.run_task
+
+    def noting(*arguments, **settings):
+        warn("the same note")
+        return true(*arguments, **settings)
+
+    monkeypatch.setattr(evaluator, "run_task", noting)
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color,shapes_place", "--limit", "2", "--device", "cpu"]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().err.count("the same note") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [("1.0 ± 0.2", "utf-8", "1.0 ± 0.2"), ("1.0 ± 0.2", "ascii", "1.0 +/- 0.2"), ("猫 – 2", "latin-1", "\\u732b - 2")],
+)
+def test_what_an_encoding_lacks_is_spelt(text, encoding, shown):
+    assert encodable(text, encoding) == shown

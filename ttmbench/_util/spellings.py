@@ -1,0 +1,64 @@
+"""Values as users of torch and of lm-evaluation-harness spell them, read as ours."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+
+
+def read_dtype(value: Any) -> Any:
+    """A dtype by our name; what is none is left as it is.
+
+    >>> read_dtype("bfloat16"), read_dtype("torch.float32"), read_dtype("fp16"), read_dtype("int8")
+    ('bf16', 'fp32', 'fp16', 'int8')
+    """
+    name = str(value).removeprefix("torch.")
+    return DTYPES.get(name, value)
+
+
+def read_batch_size(value: Any) -> Any:
+    """A batch size; ``auto:4`` is ``auto``, since the size is found anew wherever memory runs out.
+
+    >>> read_batch_size("auto:4"), read_batch_size(8)
+    ('auto', 8)
+    """
+    return "auto" if isinstance(value, str) and re.fullmatch(r"auto:\d+", value) else value
+
+
+def read_limit(value: Any) -> Any:
+    """A limit as a count or a share below 1.
+
+    >>> read_limit("8"), read_limit(0.1), read_limit(8.0)
+    (8, 0.1, 8)
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (0 < number < 1 or (number >= 1 and number.is_integer())):
+        raise ValueError(f"must be a whole number of groups from 1, or a share of them between 0 and 1, got {value}")
+    return int(number) if number >= 1 else number
+
+
+def groups_of(limit: float | None, total: int | None) -> int | None:
+    """How many groups a limit leaves; a share is rounded up.
+
+    Args:
+        limit: a count, a share below 1, or None for all.
+        total: how many there are; None if that is not known before they are read.
+
+    Returns:
+        The number; None for all, and for a share of what is not known.
+
+    >>> groups_of(0.1, 205), groups_of(8, 205), groups_of(None, 205), groups_of(0.1, None)
+    (21, 8, None, None)
+    """
+    if limit is None or limit >= 1:
+        return None if limit is None else int(limit)
+    return None if total is None else math.ceil(limit * total)

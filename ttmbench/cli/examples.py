@@ -1,0 +1,66 @@
+"""What stands under the options of each command's `--help`: commands to copy."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "run": (
+        "ttmbench --model tiny-clip --tasks shapes_color --ttm",
+        "ttmbench run --model siglip-b16 --tasks winoground,whatsup_a --ttm --ttm_preset paper --output_path results",
+        "ttmbench run -m hf -a pretrained=./my-model,dtype=bfloat16 -t colorswap -b auto -L 0.1",
+    ),
+    "score": (
+        "ttmbench score clip.jsonl --task winoground",
+        "ttmbench score embeddings.npz --task winoground --logit_scale 100",
+    ),
+    "analyze": (
+        "ttmbench analyze thresholds --model siglip-b16 --tasks winoground",
+        "ttmbench analyze lr --model tiny-clip --tasks shapes_color --lrs 1e-4,1e-3",
+    ),
+    "compare": (
+        "ttmbench compare a.json b.json",
+        "ttmbench compare a.json --filters none,ttm --output_path comparison.md",
+    ),
+    "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published ttm_table1 -o board"),
+    "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),
+    "export": ("ttmbench export results --to csv", "ttmbench export run.json --to latex --output_path table.tex"),
+    "reproduce": (
+        "ttmbench reproduce",
+        "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
+    ),
+    "ls": ("ttmbench ls tasks", "ttmbench ls tasks --long", "ttmbench ls models --json"),
+    "show": ("ttmbench show winoground", "ttmbench show siglip-b16"),
+    "validate": ("ttmbench validate my_task.yaml", "ttmbench validate 'shapes_*' --offline"),
+    "download": (
+        "ttmbench download sugarcrepe whatsup --dry_run",
+        "ttmbench download --model siglip-b16 --tasks winoground --data_dir data",
+    ),
+    "cache": ("ttmbench cache ls", "ttmbench cache prune --older_than 30 --dry_run"),
+    "doctor": ("ttmbench doctor", "ttmbench doctor --tasks winoground --models siglip-b16"),
+    "new": ("ttmbench new task my_colors",),
+    "schema": ("ttmbench schema results", "ttmbench schema task"),
+    "help": ("ttmbench help run",),
+}
+
+NOT_TAKEN = {
+    "--num_fewshot": "every task is zero-shot; leave it out",
+    "-f": "every task is zero-shot; leave it out",
+    "--apply_chat_template": "chat models are always asked through their own template; leave it out",
+    "--system_instruction": "the question is --model_args template=... of vqascore",
+    "--gen_kwargs": "only forced choices are generated; --model_args max_tokens=N says how long an answer may be",
+    "--max_batch_size": "--batch_size auto finds a size that fits",
+    "--predict_only": "--save_scores and --log_samples keep what a model gave; `ttmbench score` reads it again",
+    "-x": "--save_scores and --log_samples keep what a model gave; `ttmbench score` reads it again",
+    "--write_out": "`ttmbench validate TASK` shows a group",
+    "-w": "`ttmbench validate TASK` shows a group",
+    "--show_config": "--dry_run prints what would run",
+    "--check_integrity": "`ttmbench validate TASK` checks a task's data",
+    "--cache_requests": "prepared images and raw scores are kept anyway; --use_cache DIR|off says where",
+    "--wandb_args": "--track wandb, with --track_args project=...,name=...",
+    "--hf_hub_log_args": "`ttmbench export RESULTS --to evaluation-results` writes results for the hub",
+    "--metadata": "--task_args K=V,... changes the source of the tasks",
+    "-c": "the long name is --use_cache DIR",
+    "-s": "the long name is --log_samples",
+    "-v": "the long name is --verbosity debug",
+    "-E": "the long name is --samples FILE",
+}
+"""Options of lm-evaluation-harness that are none here -> what there is instead."""

@@ -1,0 +1,242 @@
+"""Tables of the command line: as wide as the terminal, broken between columns and never inside a number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
+
+from ttmbench._util import console as terminal
+from ttmbench._util.console import echo, printable
+
+GAP = 2  # blanks between columns
+TEXT = 24  # a column of text is not made narrower than this before the table is broken into blocks
+KEYS = 0.6  # of the width at most, for the columns that every block repeats
+LEAST_KEYS = 0.4  # of the width; to have one block, keys are made narrower down to this
+_ASCII_HEAD = box.Box("\n".join(["    "] * 2 + [" -- "] + ["    "] * 5), ascii=True)
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column.
+
+    Attributes:
+        name: its head.
+        kind: ``key`` names the row and stands in every block of a table too wide for the terminal; ``heading`` is a
+            key that many rows share, empty where the row above has the same: in a table too wide it becomes a row of
+            its own; ``number`` is never broken and stands to the right; ``text`` may be broken between words.
+    """
+
+    name: str
+    kind: str = "text"
+
+
+Cells = Sequence[str]
+
+
+def print_table(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Cells],
+    *,
+    title: str = "",
+    caption: str = "",
+    width: int | None = None,
+) -> None:
+    """Prints a table on stdout.
+
+    Args:
+        columns: what stands in a row.
+        rows: a text for each column; an empty row separates.
+        title: a line above.
+        caption: text below.
+        width: in characters; by default that of the terminal, and without one (a file, a pipe) as wide as need be.
+    """
+    console = terminal.console(width)
+    has_lines = not console.legacy_windows and terminal.fits_encoding("─", console.encoding)
+
+    def shown(text: str) -> str:
+        return terminal.encodable(str(printable(text)), console.encoding)
+
+    columns = [replace(column, name=shown(column.name)) for column in columns]
+    rows = [[shown(cell) for cell in row] or [""] * len(columns) for row in rows]
+    blocks = lay_out(columns, rows, console.width)
+    if title:
+        console.print(shown(title), style="bold")
+        console.print()
+    widest = 0
+    for number, (some, cells, widths) in enumerate(blocks):
+        table = Table(box=box.SIMPLE_HEAD if has_lines else _ASCII_HEAD, show_edge=False, pad_edge=False)
+        table.padding = (0, GAP - 1, 0, 0)
+        for column, least in zip(some, widths, strict=True):
+            right = column.kind == "number"
+            name = "\n".join(broken(column.name, least))
+            table.add_column(name, justify="right" if right else "left", no_wrap=True, width=least)
+        for row in cells:
+            wrapped = ("\n".join(broken(cell, least)) for cell, least in zip(row, widths, strict=True))
+            table.add_row(*wrapped)
+        if number:
+            console.print()
+        if console.is_terminal:
+            console.print(table)
+        else:  # in a file no blanks at the end of lines
+            with console.capture() as drawn:
+                console.print(table)
+            echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+        widest = max(widest, sum(widths) + GAP * (len(widths) - 1))
+    if caption:
+        console.print()
+        console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
+
+
+Block = tuple[list[TableColumn], list[list[str]], list[int]]
+
+
+def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -> list[Block]:
+    """Breaks a table into blocks that fit.
+
+    Args:
+        columns: of the table.
+        rows: a text for each column.
+        width: characters that there are.
+
+    Returns:
+        For each block its columns, its rows and the width of each column. One block if the table fits.
+
+    >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
+    >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
+    [['task', 'value'], ['task', 'chance']]
+    """
+    columns, cells = list(columns), [list(row) for row in rows]
+    widths = _natural(columns, cells)
+    whole = _squeezed(columns, cells, widths, width)
+    if whole is not None:
+        return [(columns, cells, whole)]
+    columns, cells = _without_headings(columns, cells)
+    widths = _natural(columns, cells)
+    keys = [index for index, column in enumerate(columns) if column.kind == "key"]
+    others = [index for index in range(len(columns)) if index not in keys]
+    room = width - sum(GAP + (min(widths[i], TEXT) if columns[i].kind == "text" else widths[i]) for i in others)
+    least = room if room >= LEAST_KEYS * width else int(KEYS * width)
+    for index, narrow in zip(keys, _shrunk([widths[index] for index in keys], least, 1), strict=True):
+        widths[index] = narrow
+    blocks: list[list[int]] = [[]]
+    for index in others:
+        tried = [*keys, *blocks[-1], index]
+        if blocks[-1] and _squeezed(*_taken(columns, cells, widths, tried), width) is None:
+            blocks.append([])
+        blocks[-1].append(index)
+    found = []
+    for block in blocks:
+        some, part, natural = _taken(columns, cells, widths, [*keys, *block])
+        found.append((some, part, _squeezed(some, part, natural, width) or _forced(some, natural, width)))
+    return found
+
+
+def broken(text: str, width: int) -> list[str]:
+    """Lines of a text no wider than a column: broken after blanks, else after ``_ - / , :``, else anywhere.
+
+    >>> broken("global_assignment_accuracy of it", 20)
+    ['global_assignment_', 'accuracy of it']
+    """
+    if cell_len(text) <= width and "\n" not in text:
+        return [text]
+    lines = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for piece in _pieces(paragraph, width):
+            if line and cell_len(line + piece.rstrip()) > width:
+                lines.append(line.rstrip())
+                line = ""
+            line += piece
+        lines.append(line.rstrip())
+    return lines
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    """Parts that a line is made of: words, those too long for a line cut after a mark, and at last anywhere."""
+    parts = []
+    for word in re.findall(r"\S+\s*|\s+", text):
+        marked = [word] if cell_len(word.rstrip()) <= width else re.findall(r"[^_\-/,:]*[_\-/,:]+\s*|[^_\-/,:]+", word)
+        for one in marked:
+            while cell_len(one.rstrip()) > width:
+                cut = next((at for at in range(len(one), 0, -1) if cell_len(one[:at]) <= width), 1)
+                parts.append(one[:cut])
+                one = one[cut:]
+            parts.append(one)
+    return parts
+
+
+def _natural(columns: Sequence[TableColumn], rows: Sequence[Cells]) -> list[int]:
+    lines = [[column.name for column in columns], *rows]
+    return [
+        max(cell_len(part) for row in lines for part in row[index].split("\n")) if lines else 0
+        for index in range(len(columns))
+    ]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _squeezed(
+    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], room: int
+) -> list[int] | None:
+    """Widths with which columns fit, text made narrower if need be; None if that does not suffice."""
+    if _total(widths) <= room:
+        return list(widths)
+    texts = [index for index, column in enumerate(columns) if column.kind == "text"]
+    left = room - _total(widths) + sum(widths[index] for index in texts)
+    if sum(min(widths[index], TEXT) for index in texts) > left or not texts:
+        return None
+    found = list(widths)
+    for index, one in zip(texts, _shrunk([widths[index] for index in texts], left, TEXT, gap=0), strict=True):
+        found[index] = one
+    return found
+
+
+def _shrunk(widths: Sequence[int], room: int, least: int, gap: int = GAP) -> list[int]:
+    """Widths that together take the room, the widest made narrower first."""
+    found = list(widths)
+    while sum(found) + gap * (len(found) - 1) > room and any(one > least for one in found):
+        found[found.index(max(found))] -= 1
+    return found
+
+
+def _forced(columns: Sequence[TableColumn], widths: Sequence[int], room: int) -> list[int]:
+    """Widths of a block that does not fit: what is no number gives way, down to a few characters."""
+    loose = [index for index, column in enumerate(columns) if column.kind != "number"]
+    left = room - _total(widths) + sum(widths[index] for index in loose)
+    found = list(widths)
+    for index, one in zip(loose, _shrunk([widths[index] for index in loose], left, 8, gap=0), strict=True):
+        found[index] = one
+    return found
+
+
+def _taken(
+    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], wanted: Sequence[int]
+) -> tuple[list[TableColumn], list[list[str]], list[int]]:
+    return (
+        [columns[index] for index in wanted],
+        [[row[index] for index in wanted] for row in rows],
+        [widths[index] for index in wanted],
+    )
+
+
+def _without_headings(
+    columns: Sequence[TableColumn], rows: Sequence[Cells]
+) -> tuple[list[TableColumn], list[list[str]]]:
+    """The table with its heading as rows of their own, above those that it is of."""
+    at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
+    if at is None:
+        return list(columns), [list(row) for row in rows]
+    kept = [column for column in columns if column.kind != "heading"]
+    found = []
+    for row in rows:
+        if row[at]:
+            found.append([row[at], *[""] * (len(kept) - 1)])
+        found.append([cell for index, cell in enumerate(row) if index != at])
+    return kept, found
