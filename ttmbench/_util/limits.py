@@ -25,6 +25,7 @@ DEFAULTS: dict[str, int] = {
     "image_pixels": 89_000_000,  # width times height
     "image_bytes": 500_000_000,  # of one encoded image
     "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "answer_bytes": 32 << 20,  # of one answer of a model behind a server
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
