@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import Plugins, load_plugins
+from ttmbench.plugins.suggestions import options_for
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ class Registry:
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
 
     def adapter(self, name: str) -> AdapterSpec:
-        """A model by name or alias; UsageError with near names otherwise."""
+        """A model by name or alias; UsageError with what would run it, or near names, otherwise."""
+        if name not in self.adapters:
+            options = options_for(name, [spec for spec, _ in self.adapters.values()])
+            if options is not None:
+                raise UsageError(f"unknown model '{name}'; it is run by: {options}")
         return self.get(self.adapters, name, "model")
 
     def metric(self, name: str) -> MetricSpec:
