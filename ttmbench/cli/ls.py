@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def ls(options: argparse.Namespace) -> int:
     """Lists names with one line each, or as JSON."""
-    rows = _ROWS[options.kind](build_registry(options.include_path or []))
+    rows = _ROWS[options.kind](build_registry(options.include_path or [], quiet=options.kind == "plugins"))
     if options.json:
         echo(json.dumps(rows, indent=2))
         return 0
@@ -91,7 +91,8 @@ def _schedules(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _plugins(registry: Registry) -> list[dict[str, Any]]:
-    loaded = [{"plugin": name, "status": "loaded", "detail": ""} for name in registry.plugins.names]
+    names = set(registry.plugins.names) - {plugin.name for plugin in registry.plugins.broken}
+    loaded = [{"plugin": n, "status": "loaded", "detail": ""} for n in registry.plugins.names if n in names]
     broken = [
         {"plugin": plugin.name, "status": "broken", "detail": f"{plugin.target}: {plugin.reason}"}
         for plugin in registry.plugins.broken
