@@ -245,14 +245,14 @@ REFUSALS_OF_20 = {
 @pytest.mark.parametrize("words", REFUSALS_OF_20)
 def test_a_server_that_lists_fewer_tokens_is_asked_for_as_many_as_it_allows(words, chat_server, evaluate):
     chat_server.lists_at_most, chat_server.refuses_more = 5, REFUSALS_OF_20[words]
-    code, document, printed = evaluate("--tasks", "shapes_color,shapes_place", retries=0)
+    code, document, printed = evaluate(task="shapes_color,shapes_place", retries=0)
     assert code == 0, printed
     assert document["model_info"]["usage"]["top_logprobs_allowed"] == 5
     assert "lists at most 5 tokens, of 20 that were asked for" in " ".join(document["notes"]["shapes_color"])
     asked = [body["top_logprobs"] for body in chat_server.requests]
     steps = [20, 10] if words == "no number" else [20]
     assert asked == [*steps, *[5] * 2 * N_PAIRS], "it is remembered for all tasks"
-    code, document, _ = evaluate("--tasks", "shapes_color,shapes_place", "--overwrite", "always", "--use_cache", "off")
+    code, document, _ = evaluate("--overwrite", "always", "--use_cache", "off", task="shapes_color,shapes_place")
     assert code == 0 and len(chat_server.requests) == len(asked), "answers are kept under what was asked for first"
     assert document["model_info"]["usage"]["top_logprobs_allowed"] == 5
 

@@ -22,6 +22,13 @@ def warn(text: str) -> None:
     _print(f"ttmbench: {one_line(redact([text]))}", sys.stderr)
 
 
+def print_traceback() -> None:
+    """Prints on stderr where the error under way comes from, without secrets."""
+    import traceback
+
+    _print(plain(scrub(traceback.format_exc().rstrip("\n"))), sys.stderr)
+
+
 def _print(text: str, stream: Any, flush: bool = False) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=flush)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import print_traceback, warn
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
-from ttmbench._util.redact import redact, scrub
+from ttmbench._util.redact import redact
 from ttmbench.errors import TtmbenchError
 
 COMMANDS = {
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except TtmbenchError as error:
         if debug:
-            _print_traceback()
+            print_traceback()
         warn(_without(given, str(error)))
         return error.exit_code
     except KeyboardInterrupt:
@@ -75,15 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (Exception, SystemExit) as error:
         if debug:
-            _print_traceback()
+            print_traceback()
         warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
         return 1
     finally:
         warnings.formatwarning = shown
-
-
-def _print_traceback() -> None:
-    print(scrub(traceback.format_exc()), end="", file=sys.stderr)
 
 
 def _without(arguments: Sequence[str], message: str) -> str:
