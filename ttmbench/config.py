@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ttmbench._util.places import read_device, refuse_address
+from ttmbench._util.places import of_this_machine
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 
@@ -285,9 +285,8 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
     Raises:
         UsageError: an unknown option, a value out of range, an assertion that cannot be read, or no data folder.
     """
-    settings = _of_this_machine(settings, origin)
     try:
-        config = RunConfig(**settings)
+        config = RunConfig(**of_this_machine(settings))
     except ValidationError as error:
         raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
@@ -305,24 +304,6 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
     return config
-
-
-_PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
-
-
-def _of_this_machine(settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Settings with the device as torch calls it; UsageError for none, and for an address in place of a folder."""
-    read = dict(settings)
-    try:
-        if read.get("device") is not None:
-            read["device"] = read_device(read["device"])
-        folders = read.get("include_path")
-        places = [(name, read.get(name)) for name in _PLACES]
-        for name, place in [*places, *(("include_path", one) for one in folders or ())]:
-            refuse_address(name, place)
-    except ValueError as error:
-        raise UsageError(f"{origin}: {error}") from None
-    return read
 
 
 def split_names(text: str) -> list[str]:

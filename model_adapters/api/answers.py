@@ -139,10 +139,11 @@ def _listed(one: Mapping[str, Any], clean: Callable[[str], str]) -> list[list[An
 
 def _usage(usage: Any) -> dict[str, int] | None:
     """The counts of tokens; None where one of them is no count."""
-    names = ("prompt_tokens", "completion_tokens")
-    counts = {name: usage.get(name) for name in names} if isinstance(usage, dict) else {}
-    sound = [type(count) is int and 0 <= count < _MOST_TOKENS for count in counts.values()]
-    return counts if sound and all(sound) else None
+    if not isinstance(usage, dict):
+        return None
+    counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    sound = {name: count for name, count in counts.items() if type(count) is int and 0 <= count < _MOST_TOKENS}
+    return sound if len(sound) == len(counts) else None
 
 
 def _cleaned(value: Any, clean: Callable[[str], str]) -> str | None:

@@ -61,8 +61,9 @@ def place_of(error: BaseException) -> str | None:
 def place_of_function(function: Any) -> str | None:
     """File and line in which a plugin's function begins; None for what is no function of a plugin's file."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    file = Path(code.co_filename) if code is not None else None
-    return None if file is None or not _is_foreign(file) else _place(file, code.co_firstlineno)
+    if code is None or not _is_foreign(Path(code.co_filename)):
+        return None
+    return _place(Path(code.co_filename), code.co_firstlineno)
 
 
 def _is_foreign(file: Path) -> bool:

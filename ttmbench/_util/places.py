@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ttmbench.errors import UsageError
+
 _ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
 _WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
+_PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
@@ -23,14 +27,14 @@ def read_device(given: Any) -> str:
         The name.
 
     Raises:
-        ValueError: it is none, or several; the message says what is right.
+        UsageError: it is none, or several; the message says what is right.
 
     >>> read_device("CPU"), read_device("cuda0"), read_device("gpu:1"), read_device(0), read_device("mps:0")
     ('cpu', 'cuda:0', 'cuda:1', 'cuda:0', 'mps')
     """
     text = str(given).strip().lower()
     if "," in text:
-        raise ValueError(
+        raise UsageError(
             f"{given} names several devices, and a run uses one: run a command for each, with tasks divided among them"
         )
     if text.isdecimal():
@@ -43,24 +47,40 @@ def read_device(given: Any) -> str:
         return kind
     near = get_close_matches(kind, [*_ALONE, *_NUMBERED], n=1)
     if not near:
-        raise ValueError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
+        raise UsageError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
     number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
-    raise ValueError(f"{given} is no device; did you mean {near[0]}{number}?")
+    raise UsageError(f"{given} is no device; did you mean {near[0]}{number}?")
+
+
+def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with the device as torch calls it.
+
+    Raises:
+        UsageError: the device is none, or an address stands in place of a file or folder.
+    """
+    read = dict(settings)
+    if read.get("device") is not None:
+        read["device"] = read_device(read["device"])
+    for name in _PLACES:
+        refuse_address(name, read.get(name))
+    for folder in read.get("include_path") or ():
+        refuse_address("include_path", folder)
+    return read
 
 
 def refuse_address(name: str, given: Any) -> None:
     """Refuses what is an address and no file or folder.
 
     Raises:
-        ValueError: it is one; the message says what to do.
+        UsageError: it is one; the message says what to do.
 
     >>> refuse_address("output_path", "results")
     """
     if isinstance(given, str) and _ADDRESS.match(given):
         scheme = given.partition(":")[0]
         if scheme.lower() == "file":
-            raise ValueError(f"{name} {given} is an address; give the path without file://")
-        raise ValueError(
+            raise UsageError(f"{name} {given} is an address; give the path without file://")
+        raise UsageError(
             f"{name} {given} is an address, and only files and folders of this machine are read and written: give a "
             f"folder here and copy it with a tool for {scheme}, or mount it as a folder"
         )

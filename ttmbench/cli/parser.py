@@ -14,6 +14,7 @@ from ttmbench._util.places import refuse_address
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli import COMMANDS
+from ttmbench.errors import UsageError
 
 EXAMPLES = """\
 examples:
@@ -53,7 +54,7 @@ class _Store(argparse._StoreAction):
         for value in values if isinstance(values, list) else [values]:
             try:
                 refuse_address(option or self.dest, value)
-            except ValueError as error:
+            except UsageError as error:
                 parser.error(str(error))
         setattr(namespace, self.dest, values)
 
