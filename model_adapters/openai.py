@@ -288,8 +288,8 @@ def _check_address(base_url: str) -> None:
     address, question, _ = base_url.partition("?")
     if question or "#" in address:
         raise UsageError(
-            f"base_url ends where the query (?...) begins: {url_without_secrets(address.partition('#')[0])}; Azure's "
-            "api-version is given by api_version=..., a key by api_key_env=NAME"
+            f"base_url takes no query (?...): give {url_without_secrets(address.partition('#')[0])}, and Azure's "
+            "api-version by api_version=..., a key by api_key_env=NAME"
         )
     if address.rstrip("/").endswith("/chat/completions"):
         shown = url_without_secrets(address.rstrip("/").removesuffix("/chat/completions"))

@@ -309,7 +309,7 @@ def test_servers_that_differ_in_a_hidden_part_stay_two():
     assert kept.identity == "host.org/openai/deployments/gpt-4.1-2025-04-14/v1"
 
 
-@pytest.mark.parametrize("given", [SECRET, "gsk_0123456789abcdefghij", "AKIAABCDEFGHIJKLMNOP", "9f8e7d6c5b4a39281706"])
+@pytest.mark.parametrize("given", [SECRET, "gsk_0123456789abcdefghij", "AKIAABCDEFGHIJKLMNOP", "9F8E7D6C5B4A39281706"])
 def test_a_key_that_is_given_as_the_name_of_its_variable_is_not_shown(given, chat_server, evaluate, tmp_path):
     code, document, printed = evaluate("--verbosity", "debug", api_key_env=given)
     assert code == 2 and "takes the name of an environment variable" in printed and not chat_server.requests
@@ -548,8 +548,10 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
         "max_cost needs": {"max_cost": 3},
         "base_url must begin": {"base_url": "localhost:8000"},
         "base_url names no server": {"base_url": "http://"},
-        r"base_url ends where the query .* http://x/v1; Azure's api-version": {"base_url": "http://x/v1?api-version=1"},
-        "base_url ends where the query": {"base_url": "http://x/v1#part"},
+        r"base_url takes no query .*: give http://x/v1, and Azure's api-version by api_version=": {
+            "base_url": "http://x/v1?api-version=1"
+        },
+        "base_url takes no query": {"base_url": "http://x/v1#part"},
         "given without /chat/completions: base_url=http://x/v1$": {"base_url": "http://x/v1/chat/completions/"},
         "timeout must be a number above 0": {"timeout": math.nan},
         "backoff must be a number": {"backoff": math.inf},

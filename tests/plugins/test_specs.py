@@ -236,3 +236,10 @@ def test_a_model_of_a_plugin_that_fails_is_named_with_its_file_and_line(installe
     assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 1
     err = capsys.readouterr().err
     assert "model 'broken_a' of plugin 'broken_a' failed: KeyError: 'gone' (broken_a/model.py, line 3)\n" in err
+
+
+def test_a_model_of_a_plugin_that_cannot_be_imported_is_named_with_its_file_and_line(installed, capsys):
+    installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py="import json\nimport acme_nowhere\n")
+    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 2
+    err = capsys.readouterr().err
+    assert "broken_a.model:load cannot be imported: No module named 'acme_nowhere' (broken_a/model.py, line 2)\n" in err

@@ -91,7 +91,7 @@ def url_without_secrets(url: str) -> str:
 
 def is_variable_name(text: str) -> bool:
     """Whether a text may be shown as the name of an environment variable: it is written like one, or there is one."""
-    return text in os.environ or bool(_LIKE_A_VARIABLE.fullmatch(text) and not _VALUE.search(text))
+    return text in os.environ or bool(_LIKE_A_VARIABLE.fullmatch(text) and not _may_be_a_key(text))
 
 
 def _may_be_a_key(part: str) -> bool:

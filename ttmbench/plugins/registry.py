@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import warn
-from ttmbench._util.foreign import error_with_place
+from ttmbench._util.foreign import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import Plugins, load_plugins
 from ttmbench.plugins.suggestions import options_for
@@ -154,7 +154,8 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         return getattr(import_module(module), name)
     except ImportError as error:
         install = f"; pip install {shlex.join(needs)}" if needs else ""
-        raise UsageError(f"{target} cannot be imported: {error}{install}") from error
+        place = place_of(error)
+        raise UsageError(f"{target} cannot be imported: {error}{f' ({place})' if place else ''}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
