@@ -5,14 +5,17 @@ The key comes from the environment and is in no fingerprint, message or file.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import httpx2
 import numpy as np
 
+from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no
 from ttmbench.model_adapters.api.cache import AnswerCache
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 OPENAI = "https://api.openai.com/v1"
+DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
 CHOICE_TOKENS = 100  # of an answer in words
 SHOWN = 5  # prompts in a note
@@ -52,7 +56,8 @@ class _ServedModel:
     def usage(self) -> dict[str, Any]:
         """Requests, tokens and money so far, what the server says that it served, and what was refused."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
-        return {**self._chat.account.report(), "served": sorted(self._chat.served), "refused": refused}
+        listed = {} if self._chat.listed is None else {"top_logprobs_allowed": self._chat.listed}
+        return {**self._chat.account.report(), "served": sorted(self._chat.served), **listed, "refused": refused}
 
     def take_notes(self) -> list[str]:
         """What the answers since the last call cost, and which were refused."""
@@ -65,6 +70,9 @@ class _ServedModel:
             shown = "; ".join(f"{prompt!r} ({reason})" for prompt, reason in new[:SHOWN])
             rest = f"; {len(new) - SHOWN} more are listed in model_info.usage" if len(new) > SHOWN else ""
             notes.append(f"{len(new)} questions were refused: {shown}{rest}")
+        if self._chat.listed is not None:
+            asked = self._chat.settings.parameters["top_logprobs"]
+            notes.append(f"the server lists at most {self._chat.listed} tokens, of {asked} that were asked for")
         return notes
 
     def _declared(self, scorer: str, **more: Any) -> dict[str, Any]:
@@ -72,6 +80,7 @@ class _ServedModel:
         return {
             "model": settings.model,
             "server": self._chat.server.identity,
+            **self._chat.server.declared,
             "scorer": scorer,
             "pictures": settings.images.describe(),
             **settings.parameters,
@@ -157,7 +166,8 @@ def load(
     model: str,
     base_url: str = OPENAI,
     scorer: str = "vqascore",
-    api_key_env: str = "OPENAI_API_KEY",
+    api_key_env: str = DEFAULT_KEY,
+    api_version: str | None = None,
     concurrency: int = 16,
     timeout: float = 60.0,
     retries: int = 8,
@@ -185,6 +195,7 @@ def load(
         base_url: of the API, without ``/chat/completions``.
         scorer: ``vqascore`` (a score per pair, from log-probabilities) or ``choice`` (forced choices in words).
         api_key_env: environment variable that holds the key.
+        api_version: of Azure, such as ``2024-10-21``: goes into the address, and the key into the header ``api-key``.
         concurrency: questions at a time.
         timeout: seconds until an answer must be there.
         retries: tries after the first.
@@ -197,7 +208,7 @@ def load(
         image_format: ``jpeg`` or ``png``.
         detail: what the server is told of how closely to look at images; None says nothing.
         temperature: of the request; None leaves it out.
-        top_logprobs: tokens listed with VQAScore.
+        top_logprobs: tokens listed with VQAScore; fewer where the server refuses as many.
         score_as: ``log_odds`` of yes, or its ``probability``.
         on_refusal: with VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score.
         order: of options in forced choices: ``random`` by seed, or ``both``.
@@ -216,12 +227,13 @@ def load(
     _check_one_of("on_refusal", on_refusal or "error", ("error", "wrong"))
     _check_one_of("order", order, ("random", "both"))
     _check_one_of("image_format", image_format, FORMATS)
-    numbers = {"concurrency": concurrency, "timeout": timeout, "max_tokens": max_tokens, "top_logprobs": top_logprobs}
-    numbers |= {} if image_size is None else {"image_size": image_size}
-    for name, value in numbers.items():
-        _check_number(name, value, above=0)
+    counts = {"concurrency": concurrency, "max_tokens": max_tokens, "top_logprobs": top_logprobs}
+    counts |= {} if image_size is None else {"image_size": image_size}
+    for name, count in counts.items():
+        _check_number(name, count, above=0, whole=True)
+    _check_number("timeout", timeout, above=0)
+    _check_number("retries", retries, whole=True)
     limits = {
-        "retries": retries,
         "backoff": backoff,
         "max_cost": max_cost,
         "price_in": price_in,
@@ -233,8 +245,8 @@ def load(
         raise UsageError("max_cost needs price_in and price_out: what a million tokens cost")
     if scorer == "choice" and on_refusal is not None:
         raise UsageError("on_refusal is for scorer=vqascore; in forced choices a refusal chooses nothing and is wrong")
-    if not base_url.startswith(("http://", "https://")):
-        raise UsageError(f"base_url must begin with http:// or https://, got {base_url}")
+    _check_address(base_url)
+    key = _key(str(api_key_env), base_url, offline)
     images = ImageStyle(image_size, image_format, detail)
     parameters: dict[str, Any] = {"temperature": temperature}
     if scorer == "vqascore":
@@ -243,7 +255,7 @@ def load(
         parameters |= {"max_tokens": max_tokens}
     chat = ChatModel(
         ChatSettings(str(model), parameters, images),
-        Server(base_url, _key(api_key_env, base_url, offline), timeout, retries, backoff),
+        Server(base_url, key, timeout, retries, backoff, None if api_version is None else str(api_version)),
         AnswerCache(_cache_file(cache)),
         Account(Prices(price_in, price_out), max_cost),
         concurrency,
@@ -256,10 +268,38 @@ def load(
 
 def _key(name: str, base_url: str, offline: bool) -> str | None:
     """The key from the environment. A server of one's own may need none; OpenAI's does."""
+    if not is_variable_name(name):
+        raise UsageError(
+            "api_key_env takes the name of an environment variable that holds the key, such as OPENAI_API_KEY, and not "
+            "the key itself; what was given is no name of a variable that is set, and is not shown"
+        )
     key = os.environ.get(name, "").strip()
-    if not key and base_url == OPENAI and not offline:
+    if not key and (base_url == OPENAI or (name != DEFAULT_KEY and name not in os.environ)) and not offline:
         raise UsageError(f"the environment has no {name}; set it to a key of the API, or name another with api_key_env")
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"the key in {name} holds characters that no header can hold; copy it again")
     return key or None
+
+
+def _check_address(base_url: str) -> None:
+    """UsageError for what is no address of an API; it shows nothing that may be a key."""
+    if not base_url.startswith(("http://", "https://")):
+        raise UsageError(f"base_url must begin with http:// or https://, got {url_without_secrets(base_url)}")
+    address, question, _ = base_url.partition("?")
+    if question or "#" in address:
+        raise UsageError(
+            f"base_url takes no query (?...): give {url_without_secrets(address.partition('#')[0])}, and Azure's "
+            "api-version by api_version=..., a key by api_key_env=NAME"
+        )
+    if address.rstrip("/").endswith("/chat/completions"):
+        shown = url_without_secrets(address.rstrip("/").removesuffix("/chat/completions"))
+        raise UsageError(f"base_url is given without /chat/completions: base_url={shown}")
+    try:
+        host = httpx2.URL(address).host
+    except (httpx2.InvalidURL, ValueError):
+        host = ""
+    if not host:
+        raise UsageError(f"base_url names no server: {url_without_secrets(address)}")
 
 
 def _cache_file(cache: str | None) -> Path:
@@ -275,12 +315,8 @@ def _check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
         raise UsageError(f"{name} must be {' or '.join(allowed)}, got {value}")
 
 
-def _check_number(name: str, value: Any, above: float | None = None) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or value < 0
-        or (above is not None and value <= above)
-    ):
+def _check_number(name: str, value: Any, above: float | None = None, whole: bool = False) -> None:
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf or (above is not None and value <= above):
         least = "above 0" if above is not None else "at least 0"
-        raise UsageError(f"{name} must be a number {least}, got {value}")
+        raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {least}, got {value}")

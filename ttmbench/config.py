@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from ttmbench._util.places import of_this_machine
 from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
@@ -300,7 +301,7 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
         UsageError: an unknown option, a value out of range, an assertion that cannot be read, or no data folder.
     """
     try:
-        config = RunConfig(**settings)
+        config = RunConfig(**of_this_machine(settings))
     except ValidationError as error:
         raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):

@@ -323,6 +323,7 @@ class MetricSpec:
         scope: ``group`` or ``global``.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
+        plugin: that registered it, for messages; left to the registry.
     """
 
     name: str
@@ -334,6 +335,7 @@ class MetricSpec:
     scope: Literal["group", "global"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
+    plugin: str = ""
 
 
 @dataclass(frozen=True)

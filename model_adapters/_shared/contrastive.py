@@ -197,10 +197,16 @@ def check_dtype(dtype: str) -> torch.dtype:
 
 
 def pick_device(device: str) -> str:
-    """The device that ``auto`` means here; UsageError for CUDA where there is none."""
+    """The device that ``auto`` means here; UsageError for one that is not here."""
     if device != "auto":
-        if device.startswith("cuda") and not torch.cuda.is_available():
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and not torch.cuda.is_available():
             raise UsageError(f"device {device} was asked for, but torch sees no CUDA device; use --device cpu")
+        if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise UsageError(f"device {device} was asked for, but the last that torch sees is cuda:{last}")
+        if kind == "mps" and not torch.backends.mps.is_available():
+            raise UsageError("device mps was asked for, but torch has none here; use --device cpu")
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -15,6 +15,7 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
 from ttmbench.model_adapters.api.costs import Account, money
+from ttmbench.model_adapters.api.dialect import Dialect
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
 from ttmbench.model_adapters.api.pool import Pool, run_async
 
@@ -72,6 +73,8 @@ class ChatModel:
         self.settings, self.server, self.account = settings, server, account
         self._cache, self._concurrency, self._offline = cache, concurrency, offline
         self.served: set[str] = set()  # what the server says that it used
+        self.listed: int | None = None  # tokens that an answer lists at most, if fewer than were asked for
+        self._dialect = Dialect()
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
         self._encoded: dict[str, dict[str, Any]] = {}
 
@@ -118,7 +121,7 @@ class ChatModel:
 
         async def main() -> None:
             pool, opening = Pool(self._concurrency), asyncio.Lock()
-            async with ChatClient(self.server, pool.sleep, self._count_request) as client:
+            async with ChatClient(self.server, pool.sleep, self._count_request, self._dialect) as client:
 
                 async def work(job: int) -> None:
                     index = missing[job]
@@ -161,6 +164,7 @@ class ChatModel:
             "prompt": text,
             "pictures": digests,
             "sent_as": self.settings.images.describe(),
+            **self.server.declared,
             **self.settings.parameters,
         }
 
@@ -200,6 +204,9 @@ class ChatModel:
         )
 
     def _note_served(self, answer: dict[str, Any]) -> None:
+        asked = answer.get("top_logprobs_asked")
+        if asked is not None:
+            self.listed = asked if self.listed is None else min(asked, self.listed)
         if answer.get("model"):
             self.served.add(" ".join(filter(None, (str(answer["model"]), answer.get("system_fingerprint")))))
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+from urllib.parse import unquote
 
 import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from support.chat_server import ECHOES
 
 import ttmbench
 from ttmbench.cli import main
@@ -52,11 +56,21 @@ def evaluate(chat_server, tmp_path, capsys):
         printed = capsys.readouterr()
         document = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
         for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
-            assert SECRET.encode() not in path.read_bytes(), path
-        assert SECRET not in printed.out + printed.err
+            assert_has_no(SECRET, path.read_bytes().decode("latin-1"))
+        assert_has_no(SECRET, printed.out + printed.err)
         return code, document, printed.out + printed.err
 
     return run
+
+
+def assert_has_no(secret: str, text: str) -> None:
+    """The secret is in it neither as it is nor in escapes, in part or in base64."""
+    forms = [text, unquote(text), re.sub(r"\\+u([0-9a-f]{4})", lambda one: chr(int(one[1], 16)), text)]
+    for form in forms:
+        for length in range(len(secret) - 8):
+            part = secret[length : length + 9]
+            assert part.lower() not in form.lower(), form[:2000]
+    assert base64.b64encode(secret.encode()).decode()[:20] not in text
 
 
 def asked_once(server) -> bool:
@@ -177,6 +191,138 @@ def test_what_will_not_pass_is_said_at_once(fault, code, says, chat_server, eval
     assert found == code and says in printed and len(chat_server.requests) == 7
     chat_server.fault = lambda number: None
     assert evaluate()[0] == 0 and asked_once(chat_server)
+
+
+BAD = {
+    "NaN": "gives nan as the log-probability of 'Yes'",
+    "infinite": "gives inf as the log-probability",
+    "above 0": "gives 0.7 as the log-probability",
+    "null": "has no text (content: null, finish_reason: length)",
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_an_answer_that_says_nothing_is_asked_for_twice_and_is_not_kept(fault, chat_server, evaluate):
+    chat_server.fault = lambda number: fault if number >= 6 else None
+    code, document, printed = evaluate(concurrency=1)
+    assert code == 4 and BAD[fault] in printed and "Traceback" not in printed
+    assert len(chat_server.requests) == 8 and document["status"] == "failed"
+    chat_server.fault = lambda number: None
+    code, document, _ = evaluate()
+    assert code == 0 and document["model_info"]["usage"]["stored_answers"] == 6 and asked_once(chat_server)
+
+
+def test_an_answer_nested_without_end_is_one_line(chat_server, evaluate):
+    chat_server.fault = lambda number: "deep"
+    code, _, printed = evaluate(retries=1)
+    assert code == 4 and "is not what a chat-completions server gives" in printed
+
+
+def test_an_answer_without_end_is_left_at_the_limit(chat_server, evaluate):
+    chat_server.fault = lambda number: "endless"
+    code, _, printed = evaluate()
+    assert code == 4 and "sends an answer of more than 32 MB; is base_url right?" in printed
+    assert "TTMBENCH_LIMITS=answer_bytes=N raises the limit" in printed and len(chat_server.requests) == 1
+
+
+def test_minus_infinity_is_a_token_that_cannot_come(chat_server, evaluate):
+    chat_server.listed = lambda share: [("Yes", -0.5 - share), ("No", -1.0), ("The", -math.inf)]
+    code, document, _ = evaluate()
+    assert code == 0 and "bounds" not in " ".join(document["notes"]["shapes_color"])
+
+
+REFUSALS_OF_20 = {
+    "vLLM": "Requested sample logprobs of {asked}, which is greater than max allowed: {most}",
+    "old vLLM": "Cannot request more than {most} logprobs.",
+    "Azure": "Invalid value for 'top_logprobs': must be less than or equal to {most}.",
+    "OpenAI": "Invalid 'top_logprobs': integer above maximum. Expected a value <= {most}, but got {asked} instead.",
+    "range": "top_logprobs should be between 0 and {most}",
+    "last word": "{asked} is greater than the maximum of {most} - 'logprobs'",
+    "no number": "top_logprobs is too large",
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS_OF_20)
+def test_a_server_that_lists_fewer_tokens_is_asked_for_as_many_as_it_allows(words, chat_server, evaluate):
+    chat_server.lists_at_most, chat_server.refuses_more = 5, REFUSALS_OF_20[words]
+    code, document, printed = evaluate(task="shapes_color,shapes_place", retries=0)
+    assert code == 0, printed
+    assert document["model_info"]["usage"]["top_logprobs_allowed"] == 5
+    assert "lists at most 5 tokens, of 20 that were asked for" in " ".join(document["notes"]["shapes_color"])
+    asked = [body["top_logprobs"] for body in chat_server.requests]
+    steps = [20, 10] if words == "no number" else [20]
+    assert asked == [*steps, *[5] * 2 * N_PAIRS], "it is remembered for all tasks"
+    code, document, _ = evaluate("--overwrite", "always", "--use_cache", "off", task="shapes_color,shapes_place")
+    assert code == 0 and len(chat_server.requests) == len(asked), "answers are kept under what was asked for first"
+    assert document["model_info"]["usage"]["top_logprobs_allowed"] == 5
+
+
+def test_azure_has_its_version_in_the_address_and_the_key_in_a_header_of_its_own(chat_server, evaluate):
+    code, document, printed = evaluate(base_url=f"{chat_server.url}/openai/deployments/mine", api_version="2024-10-21")
+    assert code == 0, printed
+    assert chat_server.paths == {"/v1/openai/deployments/mine/chat/completions?api-version=2024-10-21"}
+    assert chat_server.api_keys == {SECRET} and chat_server.authorizations == {None}
+    declared = document["model_info"]["fingerprint"]
+    assert declared["api_version"] == "2024-10-21" and declared["server"] == "127.0.0.1/v1/openai/deployments/mine"
+
+
+@pytest.mark.parametrize("form", ECHOES)
+@pytest.mark.parametrize(("status", "code"), [("200", 0), ("400", 1), ("401", 4), ("404", 2), ("500", 4)])
+def test_a_key_that_the_server_says_back_is_nowhere(status, code, form, chat_server, evaluate):
+    chat_server.fault = lambda number: f"echo {status} {form}"
+    options = ("--verbosity", "debug", "--save_scores")
+    found, _, printed = evaluate(*options, retries=1, scorer="choice")  # looks into every file and all that is printed
+    assert found == code and ("<redacted>" in printed or code == 0), printed
+
+
+SECRET_PATHS = {
+    "the key itself": SECRET,
+    "another key": "gsk_0123456789abcdefghij",
+    "no known form": "9f8e7d6c5b4a39281706",
+    "a UUID": "1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+    "a password": None,
+}
+
+
+@pytest.mark.parametrize("case", SECRET_PATHS)
+def test_a_key_in_the_address_is_nowhere(case, chat_server, evaluate, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINE", "some-other-key-1234567")
+    secret = SECRET_PATHS[case] or "my9secret8word7here"
+    host = chat_server.url.removesuffix("/v1")
+    url = host.replace("//", f"//user:{secret}@") if case == "a password" else f"{host}/{secret}/v1"
+    for fault in (None, "echo 400 plain"):
+        chat_server.fault = lambda number, fault=fault: fault
+        arguments = {"base_url": url, "api_key_env": "MINE", "cache": f"{fault}.sqlite"}
+        _, _, printed = evaluate("--verbosity", "debug", "--save_scores", **arguments)
+        for text in [printed, *(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file())]:
+            assert_has_no(secret, text)
+            assert_has_no("some-other-key-1234567", text)
+    assert any(secret in path for path in chat_server.paths) or case == "a password"
+
+
+def test_servers_that_differ_in_a_hidden_part_stay_two():
+    first, second = (
+        Server(f"https://host.org/{part}/v1", None) for part in ("9f8e7d6c5b4a39281706", "0a1b2c3d4e5f6a7b8c9d")
+    )
+    assert first.identity != second.identity and first.identity.startswith("host.org/<redacted-")
+    kept = Server("https://host.org/openai/deployments/gpt-4.1-2025-04-14/v1", None)
+    assert kept.identity == "host.org/openai/deployments/gpt-4.1-2025-04-14/v1"
+
+
+@pytest.mark.parametrize("given", [SECRET, "gsk_0123456789abcdefghij", "AKIAABCDEFGHIJKLMNOP", "9F8E7D6C5B4A39281706"])
+def test_a_key_that_is_given_as_the_name_of_its_variable_is_not_shown(given, chat_server, evaluate, tmp_path):
+    code, document, printed = evaluate("--verbosity", "debug", api_key_env=given)
+    assert code == 2 and "takes the name of an environment variable" in printed and not chat_server.requests
+    for text in [printed, *(path.read_text() for path in tmp_path.rglob("*.json"))]:
+        assert_has_no(given, text)
+    assert not document or document["config"]["model_args"]["api_key_env"] == "<redacted>"
+
+
+def test_a_short_key_is_a_word_that_answers_may_hold(chat_server, evaluate, monkeypatch):
+    monkeypatch.setenv("LOCAL", "yes")
+    _, quiet, _ = evaluate(cache="quiet.sqlite")
+    code, document, _ = evaluate(api_key_env="LOCAL")
+    assert code == 0 and document["results"] == quiet["results"]
 
 
 def test_a_process_that_is_killed_leaves_its_answers(chat_server, evaluate, tmp_path):
@@ -401,6 +547,17 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
         "retries must be": {"retries": -1},
         "max_cost needs": {"max_cost": 3},
         "base_url must begin": {"base_url": "localhost:8000"},
+        "base_url names no server": {"base_url": "http://"},
+        r"base_url takes no query .*: give http://x/v1, and Azure's api-version by api_version=": {
+            "base_url": "http://x/v1?api-version=1"
+        },
+        "base_url takes no query": {"base_url": "http://x/v1#part"},
+        "given without /chat/completions: base_url=http://x/v1$": {"base_url": "http://x/v1/chat/completions/"},
+        "timeout must be a number above 0": {"timeout": math.nan},
+        "backoff must be a number": {"backoff": math.inf},
+        "retries must be a whole number": {"retries": 1.5},
+        "top_logprobs must be a whole number": {"top_logprobs": 0},
+        "has no NOT_SET": {"api_key_env": "NOT_SET"},
     }
     for says, arguments in wrong.items():
         with pytest.raises(UsageError, match=says):

@@ -14,6 +14,12 @@ from ttmbench.cli import main
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu", "--bootstrap_iters", "20"]
 
 
+def base_but(option: str) -> list[str]:
+    """`BASE` without an option, which is given otherwise."""
+    at = BASE.index(option)
+    return [*BASE[:at], *BASE[at + 2 :]]
+
+
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
     code = main(list(arguments))
     captured = capsys.readouterr()
@@ -106,17 +112,21 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
     nowhere = ["-o", str(file / "x.json")]
     hf = ["--model", "hf", "--tasks", "shapes_color", "--device", "cpu"]
     return {
-        "unknown task": ([*BASE, "--tasks", "shapes_colour"], 2, "did you mean 'shapes_color'"),
-        "unknown glob": ([*BASE, "--tasks", "nothing_*"], 2, "unknown task 'nothing_*'"),
-        "unknown model": ([*BASE, "--model", "tiny-clap"], 2, "did you mean 'tiny-clip'"),
-        "unknown model at all": ([*BASE, "--model", "zzz"], 2, "known: "),
+        "unknown task": ([*base_but("--tasks"), "--tasks", "shapes_colour"], 2, "did you mean 'shapes_color'"),
+        "unknown glob": ([*base_but("--tasks"), "--tasks", "nothing_*"], 2, "unknown task 'nothing_*'"),
+        "unknown model": ([*base_but("--model"), "--model", "tiny-clap"], 2, "did you mean 'tiny-clip'"),
+        "unknown model at all": ([*base_but("--model"), "--model", "zzz"], 2, "known: "),
         "unknown flag": ([*BASE, "--tmm"], 2, "did you mean --ttm?"),
         "unknown command": (["evaluate"], 2, "evaluate"),
         "flag without value": ([*BASE, "--limit"], 2, "--limit"),
         "flag with a wrong value": ([*BASE, "--limit", "none"], 2, "--limit"),
-        "broken YAML": ([*BASE, "--tasks", yaml_file("broken.yaml", "task: [x")], 2, "not valid YAML"),
-        "wrong key": ([*BASE, "--tasks", yaml_file("key.yaml", "task: key\nverison: 1")], 2, "did you mean 'version'"),
-        "absent YAML": ([*BASE, "--tasks", str(tmp_path / "absent.yaml")], 2, "does not exist"),
+        "broken YAML": ([*base_but("--tasks"), "--tasks", yaml_file("broken.yaml", "task: [x")], 2, "not valid YAML"),
+        "wrong key": (
+            [*base_but("--tasks"), "--tasks", yaml_file("key.yaml", "task: key\nverison: 1")],
+            2,
+            "did you mean 'version'",
+        ),
+        "absent YAML": ([*base_but("--tasks"), "--tasks", str(tmp_path / "absent.yaml")], 2, "does not exist"),
         "truncated weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'cut'}"], 4, "cannot be loaded"),
         "empty weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'empty'}"], 4, "cannot be loaded"),
         "absent weights": ([*hf, "--model_args", "pretrained=nobody/nothing"], 4, "neither a folder"),
@@ -149,7 +159,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
         "unreadable assertion": ([*BASE, "--assert", "good"], 2, "cannot be read"),
         "no such thing to show": (["show", "winogruond"], 2, "did you mean 'winoground'"),
         "no such schema": (["schema", "result"], 2, "known: results, task"),
-        "data out of reach": ([*BASE, "--tasks", "winoground"], 4, "facebook/winoground"),
+        "data out of reach": ([*base_but("--tasks"), "--tasks", "winoground"], 4, "facebook/winoground"),
         "task args": ([*BASE, "--task_args", "sede=3"], 2, "did you mean 'seed'"),
         "scene": ([*BASE, "--task_args", "scene=colour"], 2, "known: color"),
     }
@@ -189,7 +199,7 @@ def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, t
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
-    code, _, err = run(capsys, *BASE, "--tasks", "nothing", "--verbosity", "debug")
+    code, _, err = run(capsys, *base_but("--tasks"), "--tasks", "nothing", "--verbosity", "debug")
     assert code == 2 and "Traceback" in err
 
 

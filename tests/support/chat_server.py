@@ -30,6 +30,7 @@ class ChatServer:
         self.retry_after = "0.3"
         self.words: Callable[[str, list[bytes]], str] = lambda prompt, images: "A"
         self.listed: Callable[[float], list[tuple[str, float]]] = yes_and_no
+        self.lists_at_most, self.refuses_more = 1000, "Requested sample logprobs of {asked}, max allowed: {most}"
         self.forget()
         self._start()
 
@@ -38,6 +39,8 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
         self.authorizations: set[str | None] = set()
+        self.api_keys: set[str | None] = set()
+        self.paths: set[str] = set()
         self.answered: Counter[str] = Counter()
         self.most_at_once = self._at_once = 0
         self._lock = threading.Lock()
@@ -82,6 +85,8 @@ class ChatServer:
             self.requests.append(body)
             self.times.append(time.monotonic())
             self.authorizations.add(handler.headers.get("authorization"))
+            self.api_keys.add(handler.headers.get("api-key"))
+            self.paths.add(handler.path)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -106,6 +111,21 @@ class ChatServer:
             return self._send(handler, 200, '{"choices": [{"message": ')
         if fault == "strange":
             return self._send(handler, 200, {"object": "list", "data": []})
+        if fault in BODIES:
+            return self._send(handler, 200, BODIES[fault])
+        if fault == "endless":
+            return self._send_without_end(handler)
+        if fault is not None and fault.startswith("echo "):
+            _, status, form = fault.split(" ", 2)
+            key = (handler.headers.get("authorization") or "").removeprefix("Bearer ")
+            said = f"you sent {ECHOES[form](key)} to {handler.path}"
+            words = {"message": {"role": "assistant", "content": said, "refusal": None}, "finish_reason": said}
+            answer = {"error": {"message": said}} if status != "200" else {"model": said, "choices": [words]}
+            return self._send(handler, int(status), answer)
+        asked = body.get("top_logprobs") or 0
+        if asked > self.lists_at_most:
+            said = self.refuses_more.format(asked=asked, most=self.lists_at_most)
+            return self._send(handler, 400, {"error": {"message": said}})
         if fault == "policy":
             return self._send(handler, 400, {"error": {"message": "not this one", "code": "content_policy_violation"}})
         if fault == "key":
@@ -134,10 +154,20 @@ class ChatServer:
         elif body.get("logprobs") and fault != "no logprobs":
             share = int(hashlib.sha256(question_of(body).encode()).hexdigest()[:8], 16) / 2**32
             listed = [{"token": token, "logprob": value} for token, value in self.listed(share)]
+            listed = listed[: body["top_logprobs"]]
             message["content"] = listed[0]["token"]
             choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
         answer = {"id": "x", "object": "chat.completion", "model": f"{body['model']}-served", "choices": [choice]}
         return {**answer, **({"usage": self.usage} if self.usage else {})}
+
+    def _send_without_end(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("transfer-encoding", "chunked")
+        handler.end_headers()
+        part = b" " * 2**20
+        for _ in range(200):
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        handler.wfile.write(b"0\r\n\r\n")
 
     def _send(
         self, handler: BaseHTTPRequestHandler, status: int, content: Any, headers: dict[str, str] | None = None
@@ -149,6 +179,35 @@ class ChatServer:
         handler.send_header("content-length", str(len(data)))
         handler.end_headers()
         handler.wfile.write(data)
+
+
+def _listing(value: str) -> str:
+    """A chat completion, as text, with one listed token of this log-probability."""
+    listed = f'{{"token": "Yes", "logprob": {value}}}'
+    return (
+        '{"choices": [{"message": {"content": "Yes"}, "finish_reason": "stop", "logprobs": {"content": [{"top_logprobs"'
+        f": [{listed}]}}]}}}}]}}"
+    )
+
+
+BODIES = {
+    "NaN": _listing("NaN"),
+    "infinite": _listing("Infinity"),
+    "above 0": _listing("0.7"),
+    "null": '{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}',
+    "deep": "[" * 100_000,
+}
+"""Answers with status 200 that are of no use."""
+
+ECHOES: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "quoted": lambda key: "".join(f"%{ord(one):02x}" for one in key),
+    "escaped": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
+    "in part": lambda key: key[:14] + "...",
+    "in capitals": str.upper,
+    "in base64": lambda key: base64.b64encode(key.encode()).decode(),
+}
+"""Ways in which a server says the key back."""
 
 
 def yes_and_no(share: float) -> list[tuple[str, float]]:

@@ -34,6 +34,13 @@ def warn(text: str) -> None:
     _print(line, sys.stderr)
 
 
+def print_traceback() -> None:
+    """Prints on stderr where the error under way comes from, without secrets."""
+    import traceback
+
+    _print(plain(scrub(traceback.format_exc().rstrip("\n"))), sys.stderr)
+
+
 def _print(text: str, stream: Any, flush: bool = False) -> None:
     with _bars_aside(stream):
         print(encodable(text, getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)

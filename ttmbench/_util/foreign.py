@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError
@@ -20,6 +24,72 @@ def error_line(error: BaseException) -> str:
     except Exception:
         text = "(its message cannot be shown)"
     return one_line(f"{type(error).__name__}: {text}").rstrip(": ")
+
+
+def error_with_place(error: BaseException) -> str:
+    """An error of someone else's code as one bounded line, with the line of the plugin in which it arose."""
+    place = place_of(error)
+    return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({place})' if place else ''}"
+
+
+_BESIDE_A_PLACE = 1000  # characters of a message, so that what follows is shown too
+_OURS = Path(__file__).resolve().parents[1]
+_STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
+_INSTALLED = ("site-packages", "dist-packages")
+_LIBRARIES = {  # what ttmbench itself calls: an error in there is no plugin's
+    *("PIL", "accelerate", "datasets", "httpx2", "huggingface_hub", "numpy", "open_clip", "pandas", "peft", "pluggy"),
+    *("pyarrow", "pydantic", "safetensors", "scipy", "timm", "tokenizers", "torch", "torchvision", "transformers"),
+    *("tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis"),
+}
+
+
+def place_of(error: BaseException) -> str | None:
+    """File and line of a plugin in which an error arose, as ``package/module.py, line 12``; None if in no plugin.
+
+    It is the last line of the first package that is neither ours nor a known library: what that calls is not to blame.
+    """
+    if isinstance(error, SyntaxError) and error.filename and _is_foreign(Path(error.filename)):
+        return _place(Path(error.filename), error.lineno or 1)
+    frames = [(Path(frame.filename), frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
+    foreign = [(file, line) for file, line in frames if _is_foreign(file)]
+    if not foreign:
+        return None
+    package = _package(foreign[0][0])
+    return _place(*[(file, line) for file, line in foreign if _package(file) == package][-1])
+
+
+def place_of_function(function: Any) -> str | None:
+    """File and line in which a plugin's function begins; None for what is no function of a plugin's file."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or not _is_foreign(Path(code.co_filename)):
+        return None
+    return _place(Path(code.co_filename), code.co_firstlineno)
+
+
+def _is_foreign(file: Path) -> bool:
+    if file.name.startswith("<"):
+        return False
+    file = file.resolve()
+    parts = file.parts
+    for folder in _INSTALLED:
+        if folder in parts:
+            return parts[parts.index(folder) + 1].removesuffix(".py") not in _LIBRARIES | {"ttmbench"}
+    beside = _OURS.parent / "model_adapters"  # where a checkout has them
+    return not (file.is_relative_to(_OURS) or file.is_relative_to(beside) or file.is_relative_to(_STANDARD))
+
+
+def _package(file: Path) -> Path:
+    """The folder of the outermost package that a file is in; the file itself if it is in none."""
+    found = file = file.resolve()
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        found = folder
+    return found
+
+
+def _place(file: Path, line: int) -> str:
+    return one_line(f"{file.resolve().relative_to(_package(file).parent).as_posix()}, line {line}", 200)
 
 
 @contextmanager
@@ -40,7 +110,7 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
     except TtmbenchError:
         raise
     except (Exception, SystemExit) as error:
-        detail = kind(f"{whose} failed: {error_line(error)}")
+        detail = kind(f"{whose} failed: {error_with_place(error)}")
         if hasattr(error, "ttmbench_stage"):  # see `ttmbench.errors.during`
             detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise detail from error

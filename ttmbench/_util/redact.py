@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -24,7 +25,81 @@ _VALUE = re.compile(
 )
 _USER_IN_URL = re.compile(r"(\w://)[^/?#\s\"']+@")  # up to the last @: a password may have one
 _QUERY = re.compile(rf"([?&]{_QUERY_NAME}=)[^&\s#\"',]+")
-_SHORTEST = 8  # a shorter value of an environment variable may be any word
+SHORTEST = 8  # a shorter value of an environment variable may be any word
+_VARIABLE = re.compile(r"(?i:[\w-]*(?:token|key|secret|password|passwd|credentials?|authorization))")
+_NAMES_VARIABLE = re.compile(r"(?i)(\w+_env[\"']?\s*[=:]\s*[\"']?)([^\s,&\"']+)")
+_LIKE_A_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
+_URL_ARGUMENT = re.compile(r"(?i)(\w*url[\"']?\s*[=:]\s*[\"']?)(\w+://[^\s,\"']+)")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PASSWORD_IN_URL = re.compile(r"\w://[^/\s@:]*:([^/\s@]+)@")
+_CHARACTER = re.compile(  # also in the escapes of URLs, JSON and HTML, and in escapes of escapes
+    r"%(?:25)*(?P<url>[0-9a-f]{2})|\\+u(?P<json>[0-9a-f]{4})|\\+x(?P<hex>[0-9a-f]{2})"
+    r"|&(?:amp;)*#x(?P<html>[0-9a-f]{1,5});|&(?:amp;)*#(?P<decimal>\d{1,6});|\\+(?P<escaped>[^\\])|(?P<plain>.)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def without(text: str, secret: str) -> str:
+    r"""A text without a secret, as it stands or in escapes of URLs, JSON or HTML, whole or eight letters in a row.
+
+    >>> without(r"bad key my\u002dsecret%2dkey!", "my-secret-key"), without("it begins with my-secret", "my-secret-key")
+    ('bad key <redacted>!', 'it begins with <redacted>')
+    """
+    if len(secret) < SHORTEST or len(text) < SHORTEST:
+        return text.replace(secret, GONE) if secret else text
+    forms = [secret, base64.b64encode(secret.encode()).decode().rstrip("="), secret.encode().hex()]
+    parts = {form[at : at + SHORTEST].lower() for form in forms for at in range(len(form) - SHORTEST + 1)}
+    found = list(_CHARACTER.finditer(text))
+    read = "".join(map(_character, found))
+    gone = [False] * len(found)
+    for at in range(len(found) - SHORTEST + 1):
+        if read[at : at + SHORTEST] in parts:
+            gone[at : at + SHORTEST] = [True] * SHORTEST
+    kept = []
+    for match, hidden, before in zip(found, gone, [False, *gone], strict=False):
+        kept.append((GONE if not before else "") if hidden else match.group())
+    return "".join(kept)
+
+
+def _character(match: re.Match[str]) -> str:
+    """What one match of `_CHARACTER` stands for, in lower case."""
+    kind, text = match.lastgroup or "plain", match.group(match.lastgroup or "plain")
+    if kind in ("plain", "escaped"):
+        return text.lower()[0]
+    return chr(min(int(text, 10 if kind == "decimal" else 16), 0x10FFFF)).lower()[0]
+
+
+def secrets_in_url(url: str) -> list[str]:
+    """What of a URL is a secret or may be one: its password, and parts of its path that nobody would choose as a name.
+
+    >>> secrets_in_url("https://me:pass@host.org/t/9f8e7d6c5b4a39281706/v1")
+    ['pass', '9f8e7d6c5b4a39281706']
+    """
+    path = re.sub(r"^\w+://[^/]*", "", url)
+    return _PASSWORD_IN_URL.findall(url) + [part for part in re.split(r"[/?#&=]", path) if _may_be_a_key(part)]
+
+
+def url_without_secrets(url: str) -> str:
+    """A URL as it may be shown.
+
+    >>> url_without_secrets("https://host.org/t/9f8e7d6c5b4a39281706/v1")
+    'https://host.org/t/<redacted>/v1'
+    """
+    for secret in sorted(secrets_in_url(url), key=len, reverse=True):
+        url = url.replace(secret, GONE)
+    return scrub(url)
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether a text may be shown as the name of an environment variable: it is written like one, or there is one."""
+    return text in os.environ or bool(_LIKE_A_VARIABLE.fullmatch(text) and not _may_be_a_key(text))
+
+
+def _may_be_a_key(part: str) -> bool:
+    if _VALUE.search(part) or _UUID.fullmatch(part):
+        return True
+    longest = max(re.split(r"[-_.~]", part), key=len)
+    return len(longest) >= 16 and len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", longest)) >= 4
 
 
 def scrub(text: str) -> str:
@@ -38,7 +113,7 @@ def scrub(text: str) -> str:
 
 def _in_environment() -> tuple[str, ...]:
     """Values of environment variables that are named like a secret."""
-    return tuple(value for name, value in os.environ.items() if len(value) >= _SHORTEST and re.fullmatch(_NAME, name))
+    return tuple(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.fullmatch(name))
 
 
 @lru_cache(maxsize=50_000)  # a results document has the same words again and again, and is written after every task
@@ -56,7 +131,14 @@ def redact(arguments: Sequence[str]) -> str:
     >>> redact(["ttmbench", "--model_args", "api_key=sk-12345678,model=x"])
     'ttmbench --model_args api_key=<redacted>,model=x'
     """
-    text = scrub(" ".join(arguments))
+    text = " ".join(arguments)
+    if "_env" in text.lower():
+        for _, name in _NAMES_VARIABLE.findall(text):
+            text = _without_value_of(name, text)
+        text = _NAMES_VARIABLE.sub(lambda found: found[1] + (found[2] if is_variable_name(found[2]) else GONE), text)
+    if "url" in text.lower():
+        text = _URL_ARGUMENT.sub(lambda found: found[1] + url_without_secrets(found[2]), text)
+    text = scrub(text)
     text = _OPTION.sub(rf"\1\2{GONE}", _NAMED.sub(rf"\1\2{GONE}", text))
     return text.encode("utf-8", "replace").decode("utf-8")  # what was no text on the command line
 
@@ -67,13 +149,24 @@ def redact_values(settings: dict[str, Any]) -> dict[str, Any]:
     >>> redact_values({"model_args": [{"api_key": "x"}, "hf_abcdefghij"]})
     {'model_args': [{'api_key': '<redacted>'}, '<redacted>']}
     """
+    variables = [value for key, value in settings.items() if str(key).endswith("_env") and isinstance(value, str)]
     clean: dict[str, Any] = {}
     for key, value in settings.items():
         if re.fullmatch(_NAME, str(key)) and not isinstance(value, dict | bool):
             clean[key] = GONE if value else value
+        elif value in variables and str(key).endswith("_env"):
+            clean[key] = value if is_variable_name(value) else GONE
         else:
-            clean[key] = _redacted(value)
+            for name in variables if isinstance(value, str) else ():
+                value = _without_value_of(name, value)
+            is_url = isinstance(value, str) and str(key).lower().endswith("url")
+            clean[key] = _redacted(url_without_secrets(value) if is_url else value)
     return clean
+
+
+def _without_value_of(variable: str, text: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    return text.replace(value, GONE) if len(value) >= SHORTEST else text
 
 
 def _redacted(value: Any) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import clear_bars, each_note_once, warn
+from ttmbench._util.console import clear_bars, each_note_once, print_traceback, warn
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
@@ -77,7 +76,7 @@ def _execute(given: list[str]) -> int:
         return code
     except TtmbenchError as error:
         if debug:
-            traceback.print_exc()
+            print_traceback()
         warn(_without(given, str(error)))
         return error.exit_code
     except KeyboardInterrupt:
@@ -88,7 +87,7 @@ def _execute(given: list[str]) -> int:
         return 0
     except (Exception, SystemExit) as error:
         if debug:
-            traceback.print_exc()
+            print_traceback()
         warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
         return 1
     finally:

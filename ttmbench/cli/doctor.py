@@ -21,7 +21,7 @@ from ttmbench.cache.location import cache_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.catalog import select_tasks
+from ttmbench.data.catalog import all_tasks, select_tasks
 from ttmbench.data.download.files import amount
 from ttmbench.data.loader import data_locations
 from ttmbench.data.loading import data_folder
@@ -50,11 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Prints one line a task and model; 4 if something that was asked for by name is not usable."""
-    registry = build_registry(options.include_path or [])
+    registry = build_registry(options.include_path or [], quiet=True)  # its own table tells of plugins
     asked = options.tasks is not None or options.models is not None
     given = Path(options.data_dir) if options.data_dir else None
     names = [name for words in options.tasks or [] for name in split_names(words)]
-    tasks = select_tasks(registry, names or ([] if asked else sorted(registry.task_files)))
+    tasks = select_tasks(registry, names) if asked else all_tasks(registry)
     models: dict[str, AdapterSpec] = {}
     for name in options.models or ([] if asked else sorted(registry.adapters)):
         spec = registry.adapter(name)
@@ -62,7 +62,10 @@ def doctor(options: argparse.Namespace) -> int:
     findings = [check_task(registry, task, data_folder(given)) for task in tasks.values()]
     findings += [check_model(spec) for spec in models.values()]
     around = surroundings(given)
-    broken = {plugin.name: plugin.reason for plugin in registry.plugins.broken}
+    broken: dict[str, str] = {}
+    for plugin in registry.plugins.broken:
+        why = str(plugin).removeprefix(f"plugin '{plugin.name}' ")
+        broken[plugin.name] = f"{broken[plugin.name]}; {why}" if plugin.name in broken else why
     if options.json:
         found = [vars(finding) for finding in findings]
         echo(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
@@ -85,7 +88,7 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
         lines.append((name, f"{folder['path']}{state}, {amount(folder['free_bytes'])} free"))
     lines.append(("HF_TOKEN", "set" if around["HF_TOKEN"] else "not set: gated datasets and models cannot be fetched"))
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
-    lines += [(f"plugin {name}", f"could not be imported: {why}") for name, why in broken.items()]
+    lines += [(f"plugin {name}", why) for name, why in broken.items()]
     print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 

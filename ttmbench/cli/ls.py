@@ -30,7 +30,7 @@ def ls(options: argparse.Namespace) -> int:
 
 def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
     """Prints what there is of a kind; returns the exit code."""
-    rows = _ROWS[kind](build_registry(include_path))
+    rows = _ROWS[kind](build_registry(include_path, quiet=kind == "plugins"))
     if as_json:
         echo(json.dumps(rows, indent=2))
         return 0
@@ -99,7 +99,8 @@ def _schedules(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _plugins(registry: Registry) -> list[dict[str, Any]]:
-    loaded = [{"plugin": name, "status": "loaded", "detail": ""} for name in registry.plugins.names]
+    names = set(registry.plugins.names) - {plugin.name for plugin in registry.plugins.broken}
+    loaded = [{"plugin": n, "status": "loaded", "detail": ""} for n in registry.plugins.names if n in names]
     broken = [
         {"plugin": plugin.name, "status": "broken", "detail": f"{plugin.target}: {plugin.reason}"}
         for plugin in registry.plugins.broken

@@ -10,11 +10,13 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ttmbench._util.escape import one_line
+from ttmbench._util.places import refuse_address
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli import COMMANDS
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.config import RunConfig
+from ttmbench.errors import UsageError
 
 EPILOG = """\
 examples:
@@ -45,8 +47,43 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return f"{text} (default: {str(default).replace('%', '%%')})" if text else f"(default: {default})"
 
 
+_ONCE = {  # options of which the last would win in silence: what to do instead
+    "model": "one run has one model; run the command once for each",
+    "models": "separate names by commas",
+    "tasks": "separate names by commas",
+    "model_args": "separate arguments by commas",
+    "task_args": "separate arguments by commas",
+    "ttm_args": "separate settings by commas",
+    "output_path": "a run is written to one place",
+}
+
+
+class _Store(argparse._StoreAction):
+    """argparse's own, for what is given once, and for files and folders that are no address."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Takes down a value."""
+        before = getattr(namespace, self.dest, None)
+        if option and self.dest in _ONCE and before not in (None, self.default, values):
+            shown = [",".join(one) if isinstance(one, list) else one for one in (before, values)]
+            parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
+        for value in values if isinstance(values, list) else [values]:
+            try:
+                refuse_address(option or self.dest, value)
+            except UsageError as error:
+                parser.error(str(error))
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse with errors of one line and a near name for a misspelt option."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for name in (None, "store"):
+            self.register("action", name, _Store)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Knows all of its own options: what is left over is an error here, where near names are known."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo
+from ttmbench._util.console import echo, print_traceback
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
@@ -43,6 +43,8 @@ def validate(options: argparse.Namespace) -> int:
         try:
             echo(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
+            if options.verbosity == "debug":
+                print_traceback()
             echo(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
             worst = max(worst, error.exit_code)
     return worst

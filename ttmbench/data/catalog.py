@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.console import warn
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import UsageError
@@ -28,8 +29,20 @@ def find_task(registry: Registry, name: str) -> TaskFile:
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
-    """Every registered task by name, sorted; UsageError naming file and key if one is wrong."""
-    return {name: find_task(registry, name) for name in sorted(registry.task_files)}
+    """Every registered task by name, sorted.
+
+    A wrong one of an installed plugin is left out, with a warning; UsageError naming file and key for any other.
+    """
+    found = {}
+    for name in sorted(registry.task_files):
+        try:
+            found[name] = find_task(registry, name)
+        except UsageError as error:
+            plugin = registry.task_files[name][1]
+            if plugin not in registry.plugins.installed:
+                raise
+            warn(f"task '{name}' of plugin '{plugin}' is left out: {error}")
+    return found
 
 
 def is_named(registry: Registry, word: str) -> bool:

@@ -71,11 +71,36 @@ def check_scores(what: str, adapter: Any) -> None:
     if isinstance(adapter, type):
         raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
     if not isinstance(adapter, DualEncoder | PairScorer | ChoiceScorer):
+        instead = _instead_of(adapter)
+        if instead is not None:
+            raise UsageError(f"{what}: {instead}")
         raise UsageError(
             f"{what}: {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
             "(prepare_images, prepare_captions, encode_images, encode_captions, logits) nor answer questions "
-            "(answer, choice_style)"
+            "(answer, choice_style); docs/add-an-adapter.md shows how to wrap a model"
         )
+
+
+def _instead_of(given: Any) -> str | None:
+    """What to do with a model or a part of one that a library made; None for anything else."""
+    library = type(given).__module__.partition(".")[0]
+    name = type(given).__name__
+    if library == "transformers" and hasattr(given, "save_pretrained") and hasattr(given, "state_dict"):
+        path = getattr(given, "name_or_path", "") or "FOLDER"
+        kind = "hf" if hasattr(given, "get_image_features") else "vqascore"
+        return (
+            f"{name} is a model of transformers and no adapter, since it comes without its preprocessing; give "
+            f"simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), and where you changed its weights "
+            "save_pretrained it and its processor to a folder first"
+        )
+    if library == "open_clip":
+        return (
+            f"{name} is a model of open_clip and no adapter, since it comes without its preprocessing; give "
+            "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
+        )
+    if library == "sentence_transformers":
+        return f"{name} is no adapter; docs/add-an-adapter.md shows how to wrap a model"
+    return None
 
 
 def name_of_adapter(adapter: Any, written: bool) -> str:

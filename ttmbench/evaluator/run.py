@@ -194,8 +194,6 @@ def _run(
     in_memory: Sequence[Task],
 ) -> EvalResults:
     registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
-    for broken in registry.plugins.broken:
-        warn(f"plugin '{broken.name}' could not be imported: {broken.reason}")
     if adapter is None:
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config, in_memory)

@@ -1,10 +1,14 @@
-"""Finds plugins and asks them what they bring. A fresh manager per call; nothing is kept in the module."""
+"""Finds plugins and asks them what they bring. A fresh manager per call; nothing is kept in the module.
+
+What is wrong with an installed plugin is taken down beside it, and everything else works. What is wrong with a plugin
+that a program passes along is an error, since that program can mend it.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -12,28 +16,48 @@ import pluggy
 
 from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import error_line
+from ttmbench._util.foreign import error_line, error_with_place, place_of_function
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
+from ttmbench.plugins.specs import problem_of
+from ttmbench.types import MetricSpec
 
 BUILTIN = "ttmbench"
 
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """An installed plugin that could not be imported, and why."""
+    """An installed plugin of which something does not work.
+
+    Attributes:
+        name: of the plugin.
+        target: what its entry point names.
+        reason: what is wrong, with file and line where they are known.
+        imported: whether it could be imported at all; then what is right of it is there.
+    """
 
     name: str
     target: str
     reason: str
+    imported: bool = True
+
+    def __str__(self) -> str:
+        return f"plugin '{self.name}' {'' if self.imported else 'could not be imported: '}{self.reason}"
 
 
 @dataclass(frozen=True)
 class Plugins:
-    """Loaded plugins and those that failed to load."""
+    """Loaded plugins, and what is wrong with those that are installed.
+
+    Attributes:
+        manager: of pluggy.
+        broken: grows while plugins are asked what they bring.
+        installed: plugin name -> what its entry point names; for those that were found installed.
+    """
 
     manager: pluggy.PluginManager
-    broken: tuple[BrokenPlugin, ...]
+    broken: list[BrokenPlugin] = field(default_factory=list)
+    installed: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -41,8 +65,19 @@ class Plugins:
         loaded = [name for name, _ in self.manager.list_name_plugin()]
         return sorted(loaded, key=lambda name: (name != BUILTIN, name))
 
+    def refuse(self, plugin: str, reason: str) -> None:
+        """Takes down what is wrong with an installed plugin; UsageError for one that was passed along by a program."""
+        broken = BrokenPlugin(plugin, self.installed.get(plugin, ""), reason)
+        if plugin not in self.installed:
+            raise UsageError(str(broken))
+        if broken not in self.broken:
+            self.broken.append(broken)
+
     def collect(self, hook: str, key: Callable[[Any], Iterable[str]]) -> dict[str, tuple[Any, str]]:
         """What all plugins register through a hook, by name, each with the plugin it comes from.
+
+        What is no specification, or takes a name that another plugin has, is left out and taken down in ``broken``. Of
+        two that take one name the built-in plugin keeps it; else nobody has it.
 
         Args:
             hook: name of a registering hook.
@@ -52,19 +87,37 @@ class Plugins:
             name -> (item, plugin name).
 
         Raises:
-            UsageError: two plugins take one name, or a plugin's hook raises; the plugins are named.
+            UsageError: something is wrong with a plugin that was passed along by a program.
         """
         found: dict[str, tuple[Any, str]] = {}
+        doubled: set[str] = set()
         for plugin, items in self.each(hook):
             for item in items:
-                for name in _names_of(item, key, plugin, hook):
-                    if name in found:
-                        raise UsageError(
-                            f"plugins '{found[name][1]}' and '{plugin}' both register '{name}' through {hook}; "
-                            "uninstall one, or rename what it registers"
-                        )
-                    found[name] = (item, plugin)
-        return found
+                problem = problem_of(item, hook)
+                if problem is not None:
+                    self.refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
+                    continue
+                kept = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
+                for name in key(item):
+                    first = found.setdefault(name, (kept, plugin))
+                    if first[0] is not kept and self.both(first[1], plugin, f"register '{name}' through {hook}"):
+                        doubled.add(name)
+        return {name: one for name, one in found.items() if name not in doubled}
+
+    def both(self, first: str, second: str, what: str) -> bool:
+        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps what it has.
+
+        Raises:
+            UsageError: one of them was passed along by a program.
+        """
+        if not {first, second} <= {BUILTIN, *self.installed}:
+            raise UsageError(
+                f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
+            )
+        for one, other in ((first, second), (second, first)):
+            if one != BUILTIN:
+                self.refuse(one, f"and '{other}' both {what}; uninstall one, or rename what it registers")
+        return first != BUILTIN
 
     def each(self, hook: str) -> list[tuple[str, list[Any]]]:
         """What each plugin returns from a registering hook: (plugin name, items), the built-in plugin first."""
@@ -75,11 +128,14 @@ class Plugins:
             try:
                 items: Any = implementation.function()
                 results.append((name, list(items)))
-            except UsageError:
-                raise
             except (Exception, SystemExit) as error:
-                raise UsageError(f"plugin '{name}' failed in {hook}: {error_line(error)}") from error
+                self.refuse(name, f"failed in {hook}: {error_with_place(error)}")
         return results
+
+    def _place(self, plugin: str, hook: str) -> str:
+        """Where a plugin's registering hook stands, as a message says it."""
+        places = [place_of_function(one.function) for one in self._implementations(hook) if one.plugin_name == plugin]
+        return f" ({places[0]})" if places and places[0] else ""
 
     def listens(self, hook: str) -> bool:
         """Whether any plugin implements a hook: what is computed for listeners alone can be left out."""
@@ -91,9 +147,8 @@ class Plugins:
             try:
                 implementation.function(*(values[name] for name in implementation.argnames))
             except (Exception, SystemExit) as error:
-                warnings.warn(
-                    f"plugin '{implementation.plugin_name}' failed in {hook}: {error_line(error)}", stacklevel=2
-                )
+                failed = f"plugin '{implementation.plugin_name}' failed in {hook}: {error_with_place(error)}"
+                warnings.warn(failed, stacklevel=2)
 
     def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
         caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
@@ -107,44 +162,34 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
         extra: more plugins, as (name, object), for tests and notebooks.
 
     Returns:
-        The plugins; those that fail to import are listed as broken.
+        The plugins; installed ones that cannot be imported, or do not fit, are listed as broken.
 
     Raises:
-        UsageError: a plugin implements a hook that does not exist, or two plugins share a name.
+        UsageError: one of ``extra`` implements a hook that does not exist, or has the name of another.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    broken: list[BrokenPlugin] = []
+    plugins = Plugins(manager)
     _register(manager, BUILTIN, builtin_plugin)
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
+        name = _label(point)
         try:
             plugin = point.load()
         except (Exception, SystemExit) as error:
-            broken.append(BrokenPlugin(_label(point), point.value, error_line(error)))
+            plugins.broken.append(BrokenPlugin(name, point.value, error_with_place(error), imported=False))
             continue
-        _register(manager, _label(point), plugin)
+        try:
+            _register(manager, name, plugin)
+        except UsageError as error:
+            if manager.get_plugin(name) is plugin:
+                manager.unregister(plugin, name)
+            reason = str(error).removeprefix(f"plugin '{name}' ")
+            plugins.broken.append(BrokenPlugin(name, point.value, reason))
+        else:
+            plugins.installed[name] = point.value
     for name, plugin in extra:
         _register(manager, name, plugin)
-    return Plugins(manager, tuple(broken))
-
-
-def _names_of(item: Any, key: Callable[[Any], Iterable[str]], plugin: str, hook: str) -> list[str]:
-    try:
-        names = list(key(item))
-    except Exception:
-        names = []
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(
-            f"plugin '{plugin}' returned {one_line(_repr(item), 80)} from {hook}, which is nothing to register"
-        )
-    return names
-
-
-def _repr(item: Any) -> str:
-    try:
-        return repr(item)
-    except Exception:
-        return type(item).__name__
+    return plugins
 
 
 def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:

@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.foreign import error_line
+from ttmbench._util.console import warn
+from ttmbench._util.foreign import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import Plugins, load_plugins
+from ttmbench.plugins.suggestions import options_for
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -33,7 +35,11 @@ class Registry:
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
 
     def adapter(self, name: str) -> AdapterSpec:
-        """A model by name or alias; UsageError with near names otherwise."""
+        """A model by name or alias; UsageError with what would run it, or near names, otherwise."""
+        if name not in self.adapters:
+            options = options_for(name, [spec for spec, _ in self.adapters.values()])
+            if options is not None:
+                raise UsageError(f"unknown model '{name}'; it is run by: {options}{self._broken}")
         return self.get(self.adapters, name, "model")
 
     def metric(self, name: str) -> MetricSpec:
@@ -58,45 +64,40 @@ class Registry:
             hint = f"did you mean {' or '.join(repr(one) for one in near)}?"
         else:
             hint = f"known: {', '.join(names)}"
-        broken = "".join(
-            f" (plugin '{plugin.name}' could not be imported: {plugin.reason})" for plugin in self.plugins.broken
-        )
-        return f"unknown {what} '{name}'; {hint}{broken}"
+        return f"unknown {what} '{name}'; {hint}{self._broken}"
+
+    @property
+    def _broken(self) -> str:
+        """Plugins that may have had what is not there."""
+        return "".join(f" ({plugin})" for plugin in self.plugins.broken)
 
 
-def build_registry(include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = ()) -> Registry:
+def build_registry(
+    include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = (), quiet: bool = False
+) -> Registry:
     """Collects what all plugins bring, and the task files of further folders.
 
     Args:
         include_paths: folders of task YAMLs.
         extra: more plugins, as (name, object).
+        quiet: say nothing of what is wrong with installed plugins; the caller does.
 
     Returns:
-        The registry.
+        The registry. What is wrong with an installed plugin is left out of it, and stands in ``plugins.broken``.
 
     Raises:
-        UsageError: a plugin or a folder is wrong, or two things take one name.
+        UsageError: a plugin of ``extra`` or a folder is wrong, or a task of a folder has the name of another.
     """
     plugins = load_plugins(extra)
-    files: dict[str, tuple[Traversable, str]] = {}
-    folders = [(plugin, folder) for plugin, dirs in plugins.each("ttmbench_register_task_dirs") for folder in dirs]
-    for plugin, folder in folders:
-        if not hasattr(folder, "iterdir") or not folder.is_dir():
-            shown = f"'{folder}'" if isinstance(folder, str | Path) else type(folder).__name__
-            raise UsageError(f"plugin '{plugin}' registered {shown} as a folder of tasks, which is no Path to a folder")
+    files = _plugins_tasks(plugins)
     for include in include_paths:
         if not Path(include).is_dir():
             raise UsageError(f"--include_path {include} is no folder")
-        folders.append((str(include), Path(include)))
-    for origin, folder in folders:
-        for entry in folder.iterdir():
-            if not entry.name.endswith(ENDINGS) or entry.name.startswith("_"):
-                continue
-            name = entry.name.rsplit(".", 1)[0]
+        for name, entry in _tasks_in(Path(include)):
             if name in files:
-                raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{origin}'; rename one")
-            files[name] = (entry, origin)
-    return Registry(
+                raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{include}'; rename one")
+            files[name] = (entry, str(include))
+    registry = Registry(
         plugins=plugins,
         adapters=plugins.collect("ttmbench_register_adapters", lambda spec: (spec.name, *spec.aliases)),
         task_files=files,
@@ -104,6 +105,33 @@ def build_registry(include_paths: Sequence[str | Path] = (), extra: Iterable[tup
         metrics=plugins.collect("ttmbench_register_metrics", lambda spec: (spec.name,)),
         schedules=plugins.collect("ttmbench_register_schedules", lambda spec: (spec.name,)),
     )
+    for broken in () if quiet else plugins.broken:
+        warn(f"{broken}; everything else works")
+    return registry
+
+
+def _plugins_tasks(plugins: Plugins) -> dict[str, tuple[Traversable, str]]:
+    """The task files that plugins bring; none where two bring one name, unless one of them is the built-in plugin."""
+    files: dict[str, tuple[Traversable, str]] = {}
+    doubled: set[str] = set()
+    for plugin, folders in plugins.each("ttmbench_register_task_dirs"):
+        for folder in folders:
+            if not hasattr(folder, "iterdir") or not folder.is_dir():
+                shown = f"'{folder}'" if isinstance(folder, str | Path) else type(folder).__name__
+                plugins.refuse(plugin, f"registered {shown} as a folder of tasks, which is no Path to a folder")
+                continue
+            for name, entry in _tasks_in(folder):
+                if name not in files:
+                    files[name] = (entry, plugin)
+                elif plugins.both(files[name][1], plugin, f"bring task '{name}'"):
+                    doubled.add(name)
+    return {name: one for name, one in files.items() if name not in doubled}
+
+
+def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
+    """Names and files of the tasks in a folder."""
+    entries = [entry for entry in folder.iterdir() if entry.name.endswith(ENDINGS) and not entry.name.startswith("_")]
+    return [(entry.name.rsplit(".", 1)[0], entry) for entry in entries]
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
@@ -126,8 +154,9 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         return getattr(import_module(module), name)
     except ImportError as error:
         install = f"; pip install {shlex.join(needs)}" if needs else ""
-        raise UsageError(f"{target} cannot be imported: {error}{install}") from error
+        place = place_of(error)
+        raise UsageError(f"{target} cannot be imported: {error}{f' ({place})' if place else ''}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{target} cannot be imported: {error_line(error)}") from error
+        raise UsageError(f"{target} cannot be imported: {error_with_place(error)}") from error

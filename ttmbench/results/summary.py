@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.foreign import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
 from ttmbench.types import MetricSpec, Scores, Track
@@ -38,14 +38,31 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     arguments = _arguments(metric, scores)
     if arguments is None:
         return None
-    with foreign_errors(f"metric '{metric.name}'"):
+    with foreign_errors(_whose(metric)):
         values = np.asarray(metric.compute(*arguments)).astype(np.float64)
+    each = "group" if metric.scope == "group" else "image"
     if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
         raise TtmbenchError(
-            f"metric '{metric.name}' gave an array of shape {list(values.shape)} for {len(arguments[0])} "
-            f"{'groups' if metric.scope == 'group' else 'images'}; one finite number each is expected"
+            f"{_whose(metric)} gave an array of shape {list(values.shape)} for {len(arguments[0])} {each}s; one finite "
+            f"number each is expected{_where(metric)}"
+        )
+    outside = (values < 0) | (values > 1)
+    if outside.any():
+        index = int(np.argmax(outside))
+        raise TtmbenchError(
+            f"{_whose(metric)} gave {values[index]:g} for {each} {index}; a metric is a fraction from 0 to 1"
+            f"{_where(metric)}"
         )
     return values
+
+
+def _whose(metric: MetricSpec) -> str:
+    return f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
+
+
+def _where(metric: MetricSpec) -> str:
+    place = place_of_function(metric.compute)
+    return f" ({place})" if place else ""
 
 
 def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
@@ -58,10 +75,18 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     """What the metric gives for random scores of this shape; None where that is unknown or the metric undefined."""
     if metric.chance is None or _arguments(metric, scores) is None:
         return None
-    if metric.scope == "group":
-        return metric.chance(scores.shape.images, scores.shape.captions)
-    assert scores.all_pairs is not None, "a global metric with values has all pairs"
-    return metric.chance(*scores.all_pairs.shape)
+    shape = (scores.shape.images, scores.shape.captions)
+    if metric.scope == "global":
+        assert scores.all_pairs is not None, "a global metric with values has all pairs"
+        shape = scores.all_pairs.shape
+    with foreign_errors(f"chance of {_whose(metric)}"):
+        found = metric.chance(*shape)
+        chance = None if found is None else float(found)
+    if chance is not None and not 0 <= chance <= 1:
+        raise TtmbenchError(
+            f"{_whose(metric)} says that its chance level is {chance:g}; it is a fraction from 0 to 1{_where(metric)}"
+        )
+    return chance
 
 
 def summarise(
@@ -110,7 +135,9 @@ def summarise(
 
 
 def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:
-    if not metric.defined(scores.shape.images, scores.shape.captions):
+    with foreign_errors(f"defined of {_whose(metric)}"):
+        defined = bool(metric.defined(scores.shape.images, scores.shape.captions))
+    if not defined:
         return None
     if metric.scope == "group":
         return (scores.groups,)
@@ -124,5 +151,6 @@ def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
     for scores in per_seed:
         arguments = _arguments(metric, scores)
         assert arguments is not None, "a metric with values has arguments"
-        counts.append(int(np.sum(metric.ties(*arguments))))
+        with foreign_errors(f"ties of {_whose(metric)}"):
+            counts.append(int(np.sum(metric.ties(*arguments))))
     return float(np.mean(counts)) if len(counts) > 1 else counts[0]

@@ -1,0 +1,86 @@
+"""Names of devices and of folders as people type them: what is meant is understood, what cannot be is answered."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ttmbench.errors import UsageError
+
+_ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
+_WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
+_PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+
+
+def read_device(given: Any) -> str:
+    """A device as torch calls it.
+
+    Args:
+        given: what was asked for; a number is that of a CUDA device.
+
+    Returns:
+        The name.
+
+    Raises:
+        UsageError: it is none, or several; the message says what is right.
+
+    >>> read_device("CPU"), read_device("cuda0"), read_device("gpu:1"), read_device(0), read_device("mps:0")
+    ('cpu', 'cuda:0', 'cuda:1', 'cuda:0', 'mps')
+    """
+    text = str(given).strip().lower()
+    if "," in text:
+        raise UsageError(
+            f"{given} names several devices, and a run uses one: run a command for each, with tasks divided among them"
+        )
+    if text.isdecimal():
+        return f"cuda:{int(text)}"
+    word, rest = _WORD.fullmatch(text).groups()  # type: ignore[union-attr]  # it fits every text
+    kind = "mps" if word == "gpu" and sys.platform == "darwin" else _SAME.get(word, word)
+    if kind in _NUMBERED and (not rest or rest.isdecimal()):
+        return f"{kind}:{int(rest)}" if rest else kind
+    if kind in _ALONE and rest in ("", "0"):
+        return kind
+    near = get_close_matches(kind, [*_ALONE, *_NUMBERED], n=1)
+    if not near:
+        raise UsageError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
+    number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
+    raise UsageError(f"{given} is no device; did you mean {near[0]}{number}?")
+
+
+def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with the device as torch calls it.
+
+    Raises:
+        UsageError: the device is none, or an address stands in place of a file or folder.
+    """
+    read = dict(settings)
+    if read.get("device") is not None:
+        read["device"] = read_device(read["device"])
+    for name in _PLACES:
+        refuse_address(name, read.get(name))
+    for folder in read.get("include_path") or ():
+        refuse_address("include_path", folder)
+    return read
+
+
+def refuse_address(name: str, given: Any) -> None:
+    """Refuses what is an address and no file or folder.
+
+    Raises:
+        UsageError: it is one; the message says what to do.
+
+    >>> refuse_address("output_path", "results")
+    """
+    if isinstance(given, str) and _ADDRESS.match(given):
+        scheme = given.partition(":")[0]
+        if scheme.lower() == "file":
+            raise UsageError(f"{name} {given} is an address; give the path without file://")
+        raise UsageError(
+            f"{name} {given} is an address, and only files and folders of this machine are read and written: give a "
+            f"folder here and copy it with a tool for {scheme}, or mount it as a folder"
+        )
