@@ -17,7 +17,7 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
+from ttmbench.errors import DataError, TtmbenchError, carry, carrying, phase, phase_of
 from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
 from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
@@ -31,6 +31,7 @@ from ttmbench.evaluator.settings import (
     cache_of,
     check_config,
     datasets_of,
+    filters_of,
     model_settings,
     read_samples,
     task_settings,
@@ -40,7 +41,7 @@ from ttmbench.evaluator.task import run_task
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
-from ttmbench.results.assertions import check_assertions
+from ttmbench.results.assertions import check_assertions, check_names
 from ttmbench.results.comparison import Values, stored_values
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
@@ -142,8 +143,8 @@ def simple_evaluate(
     Raises:
         UsageError: a wrong name, option or file, or a baseline that is of other data.
         DataError: data or weights out of reach, with ``on_error="raise"``.
-        TtmbenchError: a task failed, with ``on_error="raise"``.
-        AssertionNotMet: an assertion does not hold.
+        TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
+        AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
     given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
     adapter = None if isinstance(model, str) else model
@@ -164,8 +165,9 @@ def simple_evaluate(
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
-    check_baseline(results.document)
-    check_assertions(config.assertions, results.document)
+    with carrying(results):
+        check_baseline(results.document)
+        check_assertions(config.assertions, results.document)
     return results
 
 
@@ -200,6 +202,7 @@ def _run(
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
+    check_names(config.assertions, {name: task.spec.metrics for name, task in chosen.items()}, filters_of(config))
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
     if baseline is not None:
@@ -250,6 +253,8 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 record.describe_model(adapter)
+                metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
+                check_names(config.assertions, metrics, filters_of(config, adapter))
             remark = remark_on_files(adapter)
             if remark is not None:
                 warn(remark)
@@ -260,18 +265,31 @@ class _Work:
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
                     self._task(name, place, context)
+            if self.baseline is not None:
+                record.baseline = self._compared(self.baseline, place)
+            document = self._save("failed" if record.errors else "done", place)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, phase_of(error, "run"), error)
-            self._tell_finished(self._save_after(error, place), place)
+            document = self._save_after(error, place)
+            self._tell_finished(document, place)
+            carry(error, self._before_failure(document, place))
             raise
-        if self.baseline is not None:
-            record.baseline = self._compared(self.baseline, place)
-        document = self._save("failed" if record.errors else "done", place)
         self._tell_finished(document, place)
-        scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
-        path = None if place is None else place.files.results
-        return EvalResults(document, scores, path, self._group_values(document, place))
+        return self._results(document, place, self._group_values(document, place))
+
+    def _results(
+        self, document: dict[str, Any], place: RunDirectory | None, values: dict[str, Values] | None
+    ) -> EvalResults:
+        scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
+        return EvalResults(document, scores, None if place is None else place.files.results, values)
+
+    def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
+        """The tasks that were finished before the run failed; None if there are none."""
+        if not document["results"]:
+            return None
+        own = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        return self._results(document, place, own)
 
     def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
