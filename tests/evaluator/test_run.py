@@ -309,7 +309,7 @@ def test_assertions():
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_match,none>1"], **QUICK)
     with pytest.raises(UsageError, match="there will be no filter 'ttm'; known: none, choice"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_match,ttm>1"], **QUICK)
-    with pytest.raises(UsageError, match="there will be no filter 'choice'; known: none$"):
+    with pytest.raises(UsageError, match=r"there will be no filter 'choice'; known: none$"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_score,choice>1"], **QUICK)
     with pytest.raises(UsageError, match="cannot be read"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["group_match above 1"], **QUICK)
@@ -337,7 +337,7 @@ def test_an_assertion_on_what_will_not_be_there_is_refused_before_anything_runs(
 
 
 def test_a_model_that_cannot_adapt_has_no_number_of_ttm_to_assert():
-    with pytest.raises(UsageError, match="there will be no filter 'ttm'; known: none$"):
+    with pytest.raises(UsageError, match=r"there will be no filter 'ttm'; known: none$"):
         ttmbench.simple_evaluate(
             WordCount(), "shapes_spatial", ttm=True, assertions=["shapes_spatial.group_match,ttm>0"], **QUICK
         )

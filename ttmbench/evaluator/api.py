@@ -87,7 +87,8 @@ def compare(
 
     Returns:
         One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
-        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, and the ids of groups that were ``won`` and ``lost``.
+        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, ``clusters`` (how many they make where it is known which
+        share images, else None), and the ids of groups that were ``won`` and ``lost``.
         ``pandas.DataFrame(rows)`` makes a table of them.
 
     Raises:
@@ -230,9 +231,9 @@ def _run(given: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
     results = given if isinstance(given, EvalResults) else _one(Path(given))
     path = results.path or Path(results.model_name)
-    if not results.group_values:
+    if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return StoredRun(path, results.document, results.group_values)
+    return StoredRun(path, results.document, results.task_groups)
 
 
 def _one(path: Path) -> EvalResults:

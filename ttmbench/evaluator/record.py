@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
@@ -23,6 +24,7 @@ from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates
+from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
@@ -52,6 +54,7 @@ class TaskOutcome:
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
         from_store: what of the raw scores an earlier run kept; None for nothing.
+        clusters: which groups share images; None where that is not known.
     """
 
     spec: TaskSpec
@@ -70,6 +73,18 @@ class TaskOutcome:
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
+    clusters: Clusters | None = None
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether it is known that an image stands in several places."""
+        found = self.clusters
+        return found is not None and len(np.unique(found.images)) < found.images.size
+
+    @property
+    def cluster_names(self) -> list[str] | None:
+        """For each group the id of the first one of its cluster; None where that is not known."""
+        return None if self.clusters is None else self.clusters.names([group.group_id for group in self.groups])
 
     @property
     def n_groups(self) -> int:
@@ -91,6 +106,7 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
             "group_ids": json.dumps([group.group_id for group in outcome.groups]),
             "data_sha256": outcome.fingerprint,
             **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
+            **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
         }
         files.write_scores(task, outcome.scores, metadata)
     if "ttm" in outcome.records:
@@ -100,9 +116,17 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         files.write_lines("ttm", task, lines)
 
 
+def _cluster_lists(clusters: Clusters) -> dict[str, str]:
+    return {
+        "clusters": json.dumps(clusters.groups.tolist()),
+        "image_clusters": json.dumps(clusters.images.reshape(-1).tolist()),
+    }
+
+
 def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One line per filter, seed and group."""
     yield from outcome.choice_lines
+    of = outcome.cluster_names
     for name, per_seed in outcome.scores.items():
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups)
@@ -114,6 +138,7 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
                 group = outcome.groups[member]
                 yield {
                     "group_id": group.group_id,
+                    **({} if of is None else {"cluster": of[member]}),
                     "filter": name,
                     "seed_index": index,
                     "seed": None if name in (RAW, HOLDOUT_RAW) else seeds[index],
@@ -262,16 +287,25 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
-        **({"notes": outcome.notes} if outcome.notes else {}),
+        **({"notes": notes} if (notes := [*outcome.notes, *_notes_on_clusters(outcome)]) else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
-        "n-samples": {"original": spec.group.n_groups or outcome.n_groups, "effective": outcome.n_groups},
+        "n-samples": {
+            "original": spec.group.n_groups or outcome.n_groups,
+            "effective": outcome.n_groups,
+            **({} if outcome.clusters is None else {"clusters": outcome.clusters.count}),
+        },
         "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
         "task_hashes": outcome.fingerprint,
         "datasets": _dataset(outcome),
         "timing": outcome.seconds,
     }
+
+
+def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
+    count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
+    return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
 
 
 def _dataset(outcome: TaskOutcome) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, carry, carrying, phase, phase_of
 from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
-from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
+from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
@@ -42,7 +42,7 @@ from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
-from ttmbench.results.comparison import Values, stored_values
+from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
 
@@ -276,19 +276,19 @@ class _Work:
             carry(error, self._before_failure(document, place))
             raise
         self._tell_finished(document, place)
-        return self._results(document, place, self._group_values(document, place))
+        return self._results(document, place, self._groups(document, place))
 
     def _results(
-        self, document: dict[str, Any], place: RunDirectory | None, values: dict[str, Values] | None
+        self, document: dict[str, Any], place: RunDirectory | None, groups: dict[str, TaskGroups]
     ) -> EvalResults:
         scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
-        return EvalResults(document, scores, None if place is None else place.files.results, values)
+        return EvalResults(document, scores, None if place is None else place.files.results, groups)
 
     def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
         """The tasks that were finished before the run failed; None if there are none."""
         if not document["results"]:
             return None
-        own = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
+        own = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
         return self._results(document, place, own)
 
     def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
@@ -335,15 +335,15 @@ class _Work:
     def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
-        values = self._group_values(document, place)
-        return baseline.entry(document, values, self.config.bootstrap_iters, self.config.seed)
+        groups = self._groups(document, place)
+        return baseline.entry(document, groups, self.config.bootstrap_iters, self.config.seed)
 
-    def _group_values(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, Values]:
-        """Task -> the values of its groups; those of tasks that were taken over come from their samples."""
-        values = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
-        if place is None or all(task in values for task in document["results"]):
-            return values
-        return {**stored_values(place.files.folder, document), **values}
+    def _groups(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, TaskGroups]:
+        """Task -> what is known of its groups; those of tasks that were taken over come from their samples."""
+        groups = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
+        if place is None or all(task in groups for task in document["results"]):
+            return groups
+        return {**stored_groups(place.files.folder, document), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""

@@ -112,7 +112,9 @@ def score_stored(
     expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
     check_count(expected, len(stored.group_ids), where)
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
-    summary = summarise(stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"])
+    summary = summarise(
+        stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"], stored.clusters
+    )
     outcome = TaskOutcome(
         spec=expected,
         metrics=metrics,
@@ -124,6 +126,7 @@ def score_stored(
         records={},
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
+        clusters=stored.clusters,
     )
     record = RunRecord(name, config, command, started)
     record.outcomes[spec.task] = outcome

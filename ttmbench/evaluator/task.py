@@ -100,7 +100,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         )
     scores = {RAW: [scored.raw]} | {name: arrays for one in done for name, arrays in one.scores.items()}
     subsets = {name: held for one in done for name, held in one.subsets.items()}
-    summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval)
+    clusters = scored.clusters
+    summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval, clusters, subsets)
     if plan.blind:
         notes.append(_blind_note(spec.shape, summary))
     return TaskOutcome(
@@ -118,6 +119,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         breakdowns=breakdowns(scored.groups, scores, metrics, subsets),
         failure=failure,
         from_store=scored.from_store,
+        clusters=clusters,
     )
 
 

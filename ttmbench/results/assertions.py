@@ -50,7 +50,9 @@ def check_names(
         if task not in metrics:
             raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
         if base_metric(metric) not in metrics[task] and name != CHOICE:
-            raise UsageError(f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}")
+            raise UsageError(
+                f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
+            )
         if filters is not None and name not in filters:
             raise UsageError(f"--assert {text!r}: there will be no filter '{name}'; {_known(name, filters)}")
 

@@ -191,6 +191,7 @@ class Difference(Part):
     test: Literal["mcnemar", "sign_flip"] | None
     won: int | None
     lost: int | None
+    clusters: AtLeastOne | Absent = Field(None, description="Of the paired groups, where it is fewer than these.")
 
 
 class BaselineRecord(Part):
@@ -217,6 +218,11 @@ class Samples(Part):
 
     original: int
     effective: int
+    clusters: AtLeastOne | Absent = Field(
+        None,
+        description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
+        "one observation in standard errors, intervals and tests. Left out where the images are not known.",
+    )
 
 
 class StoreEntry(Part):

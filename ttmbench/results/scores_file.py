@@ -19,7 +19,9 @@ import numpy as np
 
 from ttmbench._util.arrays import EXACT, LARGEST, Arrays, metadata_list, read_arrays, too_large
 from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
+from ttmbench.results.clusters import Clusters, connected
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
@@ -38,11 +40,13 @@ class StoredScores:
         scores: filter -> score arrays, one per seed.
         group_ids: in the order of the arrays.
         format: what the file was taken for.
+        clusters: which groups share images; None where the file does not say.
     """
 
     scores: dict[str, list[Scores]]
     group_ids: list[str]
     format: str
+    clusters: Clusters | None = None
 
 
 def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> StoredScores:
@@ -132,7 +136,26 @@ def _from_saved(
         if pairs is not None:
             _check_pairs(path, pairs, len(group_ids), shape)
         scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
-    return StoredScores(scores, group_ids, "ttmbench scores")
+    return StoredScores(scores, group_ids, "ttmbench scores", _saved_clusters(path, metadata, len(group_ids), shape))
+
+
+def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
+    """Clusters as ``--save_scores`` wrote them; None if no image stands in several groups."""
+    if "clusters" not in metadata:
+        return None
+    lists = []
+    for key, length in (("clusters", groups), ("image_clusters", groups * shape.images)):
+        try:
+            found = parse_json(str(metadata.get(key, "[]")))
+        except ValueError as error:
+            raise DataError(f"{path}: its '{key}' cannot be read: {error}") from None
+        if not isinstance(found, list) or len(found) != length or any(type(one) is not int for one in found):
+            raise DataError(f"{path}: its '{key}' is no list of {length} whole numbers")
+        lists.append(found)
+    try:
+        return Clusters(np.array(lists[0], np.int64), np.array(lists[1], np.int64).reshape(groups, -1))
+    except OverflowError:
+        raise DataError(f"{path}: its 'clusters' are numbers too large to be any") from None
 
 
 def _from_embeddings(
@@ -209,6 +232,7 @@ def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape:
 
 def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+    cluster_of: dict[str, str] = {}
     for number, line in lines:
         group = str(line.get("group_id"))
         block = _table(path, line.get("scores"), f"group {group} (line {number})")
@@ -221,6 +245,8 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
         if group in table:
             raise DataError(f"{path}: group {group} is there twice (line {number})")
         table[group] = block
+        if isinstance(line.get("cluster"), str):
+            cluster_of[group] = line["cluster"]
     group_ids = list(next(iter(tables.values())))
     scores: dict[str, list[Scores]] = {}
     for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != "none", item[0])):
@@ -229,7 +255,11 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
                 raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
         array = _smallest(np.stack([table[group] for group in group_ids]))
         scores.setdefault(name, []).append(Scores(_checked(path, array, shape, group_ids)))
-    return StoredScores(scores, group_ids, "ttmbench samples")
+    clusters = None
+    if all(group in cluster_of for group in group_ids):
+        each = np.arange(len(group_ids) * shape.images).reshape(len(group_ids), -1)  # metrics over images need more
+        clusters = Clusters(np.array(connected([[cluster_of[group]] for group in group_ids])), each)
+    return StoredScores(scores, group_ids, "ttmbench samples", clusters)
 
 
 def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:
