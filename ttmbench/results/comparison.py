@@ -164,7 +164,7 @@ def _rows(
             raise UsageError(f"task '{task}': the two runs share no group id")
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
-        among = _clusters_of(ids, known)
+        among = cluster_numbers(ids, known)
         difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=among)
         yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         if yes_or_no:
@@ -190,7 +190,7 @@ def _rows(
         }
 
 
-def _clusters_of(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
+def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
     """Clusters of groups by what either run knows of them; None where neither does.
 
     Runs of different groups know different ones, so that what belongs together in one of them does.
