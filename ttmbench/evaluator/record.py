@@ -55,6 +55,7 @@ class TaskOutcome:
         failure: what ended the test-time stage before its time; what was reached before it is here.
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
+        truncated: of the captions, how many the model cuts; None for a model that does not say.
     """
 
     spec: TaskSpec
@@ -74,6 +75,7 @@ class TaskOutcome:
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
     clusters: Clusters | None = None
+    truncated: dict[str, int] | None = None
 
     @property
     def shares_images(self) -> bool:
@@ -252,14 +254,14 @@ class RunRecord:
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
-        """What holds an entry a task, the tasks in the order of the run; ``choice`` only where there is one."""
+        """What holds an entry a task, the tasks in the order of the run; two keys only where they are."""
         known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key != CHOICE}
+        return {key: entries for key, entries in found.items() if entries or key not in (CHOICE, "truncated")}
 
     def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
         failed = {error["task"] for error in self.errors}
@@ -287,6 +289,7 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
+        **({} if outcome.truncated is None else {"truncated": outcome.truncated}),
         **({"notes": notes} if (notes := [*outcome.notes, *_notes_on_clusters(outcome)]) else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,

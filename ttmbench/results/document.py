@@ -29,6 +29,7 @@ from ttmbench.results.records import (
     Samples,
     SimpleMatchRecord,
     TaskError,
+    Truncated,
     TtmRecord,
     Zero,
 )
@@ -87,6 +88,9 @@ class ResultsDocument(Part):
         None,
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
+    )
+    truncated: ByTask[Truncated] | Absent = Field(
+        None, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
     )
     notes: ByTask[list[str]] | Absent = None
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")

@@ -213,6 +213,14 @@ class TaskError(Part):
     message: str
 
 
+class Truncated(Part):
+    """Captions that are longer than the model reads."""
+
+    captions: Count = Field(description="Distinct captions that were cut.")
+    of: AtLeastOne = Field(description="Distinct captions of the task.")
+    groups: Count = Field(description="Groups that have one of them.")
+
+
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
