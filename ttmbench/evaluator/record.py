@@ -32,6 +32,8 @@ from ttmbench.results.summary import Summary, metric_values
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
+_RARE = (CHOICE, "truncated", "seen_in_training")
+
 
 @dataclass(frozen=True)
 class TaskOutcome:
@@ -190,9 +192,9 @@ class RunRecord:
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
-    def describe_model(self, adapter: Any) -> None:
+    def describe_model(self, adapter: Any, trained_on: Sequence[str] = ()) -> None:
         """Takes down what the adapter states about itself; what it has used is asked for with every document."""
-        self.model_info = model_info(adapter)
+        self.model_info = {**model_info(adapter), **({"trained_on": list(trained_on)} if trained_on else {})}
         self._reporting = adapter if isinstance(adapter, Reporting) else None
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -254,14 +256,16 @@ class RunRecord:
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
-        """What holds an entry a task, the tasks in the order of the run; two keys only where they are."""
-        known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
+        """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
+        collections = self.model_info.get("trained_on", ())
+        now = {name: _entries(outcome, collections) for name, outcome in self.outcomes.items()}
+        known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key not in (CHOICE, "truncated")}
+        return {key: entries for key, entries in found.items() if entries or key not in _RARE}
 
     def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
         failed = {error["task"] for error in self.errors}
@@ -278,9 +282,11 @@ def _check(document: Mapping[str, Any]) -> None:
         raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
-def _entries(outcome: TaskOutcome) -> dict[str, Any]:
-    """What the results document says of one task, by key."""
+def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
+    """What the results document says of one task, by key; ``trained_on`` are the model's image collections."""
     summary, spec = outcome.summary, outcome.spec
+    seen = [name for name in spec.images_from if name in trained_on]
+    notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
     return {
         "tracks": summary.tracks,
         "results": summary.results,
@@ -290,7 +296,8 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
         "ties": summary.ties,
         **outcome.records,
         **({} if outcome.truncated is None else {"truncated": outcome.truncated}),
-        **({"notes": notes} if (notes := [*outcome.notes, *_notes_on_clusters(outcome)]) else {}),
+        **({"seen_in_training": seen} if seen else {}),
+        **({"notes": notes} if notes else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
@@ -309,6 +316,10 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
 def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
     count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
     return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
+
+
+def _notes_on_training(seen: Sequence[str]) -> list[str]:
+    return [f"the model was trained on images of {', '.join(seen)}, of which this task's are"] if seen else []
 
 
 def _dataset(outcome: TaskOutcome) -> dict[str, Any]:

@@ -18,7 +18,13 @@ from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, carry, carrying, phase, phase_of
-from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
+from ttmbench.evaluator.adapters import (
+    check_scores,
+    make_adapter,
+    name_of_adapter,
+    remark_on_files,
+    trained_on,
+)
 from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
@@ -252,7 +258,7 @@ class _Work:
             with phase("model"):
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
-                record.describe_model(adapter)
+                record.describe_model(adapter, trained_on(self.registry, config.model, config.model_args, adapter))
                 metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
                 check_names(config.assertions, metrics, filters_of(config, adapter))
             remark = remark_on_files(adapter)

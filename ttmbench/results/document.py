@@ -92,6 +92,9 @@ class ResultsDocument(Part):
     truncated: ByTask[Truncated] | Absent = Field(
         None, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
     )
+    seen_in_training: ByTask[list[str]] | Absent = Field(
+        None, description="Image collections that the model was trained on and the task's images are of."
+    )
     notes: ByTask[list[str]] | Absent = None
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")
     versions: ByTask[int]
