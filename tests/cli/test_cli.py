@@ -180,6 +180,14 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     assert "group_score,none<1: it is 1" in capsys.readouterr().err
     assert (tmp_path / "x.json").exists(), "results are written first"
     assert main([*words, "--assert", "good"]) == 2 and "cannot be read" in capsys.readouterr().err
+    (tmp_path / "x.json").unlink()
+    for wrong, says in (
+        ("shape_color.group_score,none<1", "no task 'shape_color' here; did you mean 'shapes_color'"),
+        ("shapes_color.group,none<1", "task 'shapes_color' has no metric 'group'"),
+        ("shapes_color.group_score,ttm<1", "there will be no filter 'ttm'; known: none"),
+    ):
+        assert main([*words, "--assert", wrong]) == 2 and says in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
 
 
 def make_folder(path: Path) -> Path:

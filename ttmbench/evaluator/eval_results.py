@@ -26,7 +26,9 @@ class EvalResults(Mapping[str, Any]):
 
     Attributes:
         document: exactly what the results file holds.
-        scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
+        scores: task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read:
+            float32, of stored scores float64 where these are. Of results that were read back, of tasks that an earlier
+            run of the same command had done, and of forced choices there are none.
         path: the results file, if there is one.
         own_groups: task -> single groups, where the run that made them is this program's; see `group_values`.
     """

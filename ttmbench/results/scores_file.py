@@ -1,7 +1,7 @@
 """Stored scores: four formats, told apart by content, read into the arrays that metrics take.
 
 - Winoground's own JSONL: ``{"label": "<id>_c<caption>_i<image>", "score": x}``;
-- npz or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
+- npz, npy or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
 - ttmbench's samples JSONL (``group_id``, ``scores``);
 - npz or safetensors with embeddings ``img`` [groups * images, d] and ``cap`` [groups * captions, d] of unit norm.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.arrays import EXACT, LARGEST, Arrays, metadata_list, read_arrays, too_large
+from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
@@ -49,27 +49,27 @@ class StoredScores:
     clusters: Clusters | None = None
 
 
-def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> StoredScores:
+def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
     """Reads stored scores, whichever of the formats they are in.
 
     Args:
         path: the file.
-        shape: images and captions per group, from the task.
+        shape: images and captions per group, from the task; None where the file has to say it.
         logit_scale: what inner products of embeddings are multiplied with; other formats hold logits already.
 
     Returns:
         The scores, all finite and of the task's shape.
 
     Raises:
-        DataError: the file cannot be read, is in none of the formats, or a cell is missing, doubled, surplus or not
-            finite; the group is named.
+        DataError: the file cannot be read, is in none of the formats, does not say its shape, or a cell is missing,
+            doubled, surplus or not finite; the group is named.
     """
     try:
         with path.open("rb") as file:
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    packed = head[:2] == b"PK" or head[8:9] == b"{"
+    packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
     stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
     if len(stored.scores.get("none", ())) != 1:
         filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
@@ -98,9 +98,19 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
-def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: float) -> StoredScores:
+def _shape_of(path: Path, images: int, captions: int) -> GroupShape:
+    """The shape that a file states; DataError if no group can have it."""
+    try:
+        return GroupShape(images, captions)
+    except ValueError as error:
+        raise DataError(f"{path}: has scores of {images} images and {captions} captions: {error}") from None
+
+
+def _from_arrays(path: Path, content: Arrays, shape: GroupShape | None, logit_scale: float) -> StoredScores:
     arrays, metadata = content.arrays, content.about
     if {"img", "cap"} <= set(arrays):
+        if shape is None:
+            raise DataError(f"{path}: embeddings do not say how many images and captions a group has; name the task")
         return _from_embeddings(path, arrays["img"], arrays["cap"], shape, logit_scale)
     if metadata.get("format") == FORMAT:
         return _from_saved(path, arrays, metadata, shape)
@@ -111,17 +121,21 @@ def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: fl
             f"{path}: expected one array [groups, images, captions] or embeddings 'img' and 'cap', found {shapes}"
         )
     array = next(iter(cubes.values()))
+    shape = shape or _shape_of(path, *array.shape[1:])
     group_ids = [str(index) for index in range(len(array))]
     return StoredScores({"none": [Scores(_checked(path, array, shape, group_ids))]}, group_ids, "array")
 
 
 def _from_saved(
-    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape | None
 ) -> StoredScores:
     strange = [name for name in arrays if not _SAVED_NAME.match(name)]
     first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
     if first is None or strange:
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
+    if first.ndim != 3:
+        raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
+    shape = shape or _shape_of(path, *first.shape[1:])
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
@@ -192,19 +206,27 @@ def _from_embeddings(
     return StoredScores({"none": [Scores(inside, pairs)]}, group_ids, "embeddings")
 
 
-def _from_lines(path: Path, shape: GroupShape) -> StoredScores:
+def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:
     lines = list(read_json_lines(path))
     if not lines:
         raise DataError(f"{path}: is empty")
     first = lines[0][1]
     if "label" in first and "score" in first:
-        return _from_labels(path, lines, shape)
+        return _from_labels(path, lines, shape or _shape_of_labels(path, lines))
     if "group_id" in first and "scores" in first:
-        return _from_samples(path, lines, shape)
+        block = _table(path, first.get("scores"), f"group {first.get('group_id')} (line 1)")
+        return _from_samples(path, lines, shape or _shape_of(path, *block.shape))
     raise DataError(
         f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground) or "
         "'group_id' and 'scores' (ttmbench samples)"
     )
+
+
+def _shape_of_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]]) -> GroupShape:
+    """The largest image and caption that a label names; a label that is none is named when all are read."""
+    found = [cell for _, line in lines if (cell := _LABEL.match(str(line.get("label"))))]
+    images, captions = (max((int(cell[name]) for cell in found), default=0) + 1 for name in ("image", "caption"))
+    return _shape_of(path, images, captions)
 
 
 def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
