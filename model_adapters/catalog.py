@@ -18,6 +18,13 @@ _OPEN_CLIP, _OPENAI = ("open_clip_torch",), ("ttmbench[api]",)
 _TINY = {"lr": 5e-4, "epochs": 5}
 _TINY_BYTES = 983_932
 _GB = 1_000_000_000
+# Image collections, as the models' papers and cards state them.
+_WEB = ("coco", "visual-genome", "conceptual-captions", "sbu", "laion")  # BLIP's 129 million images, and BLIP-2's
+_PMD = (
+    *("coco", "visual-genome", "conceptual-captions", "sbu", "localized-narratives", "wit", "redcaps", "yfcc"),
+    "imagenet",
+)
+_CAULDRON = ("the-cauldron", "docmatix", "coco", "visual-genome")  # the last two by way of the first
 
 
 def adapters() -> list[AdapterSpec]:
@@ -36,7 +43,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "built-in CLIP trained on rendered scenes; needs no download",
         model_args={"training_seed": 0},
         ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE),
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",)),
     )
     yield _spec(
         "tiny-clip-seed1",
@@ -44,7 +51,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "tiny-clip trained with another seed",
         model_args={"training_seed": 1},
         ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE),
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",)),
     )
 
 
@@ -80,14 +87,14 @@ def _contrastive() -> Iterator[AdapterSpec]:
         "hf",
         "SigLIP base, patch 16, 224 px",
         model_args=_pin("google/siglip-base-patch16-224", "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"),
-        card=ModelCard(_SAFETENSORS, int(0.81 * _GB), _APACHE),
+        card=ModelCard(_SAFETENSORS, int(0.81 * _GB), _APACHE, trained_on=("webli",)),
     )
     yield _spec(
         "siglip-l16",
         "hf",
         "SigLIP large, patch 16, 256 px",
         model_args=_pin("google/siglip-large-patch16-256", "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"),
-        card=ModelCard(_SAFETENSORS, int(2.6 * _GB), _APACHE),
+        card=ModelCard(_SAFETENSORS, int(2.6 * _GB), _APACHE, trained_on=("webli",)),
     )
     yield _spec(
         "clip-b16",
@@ -112,27 +119,32 @@ def _open_clip() -> Iterator[AdapterSpec]:
         "vit-b32": (
             ("CLIP base, patch 32, 224 px, trained on LAION-2B", "ViT-B-32", "laion2b_s34b_b79k"),
             "1a25a446712ba5ee05982a381eed697ef9b435cf",
-            ModelCard("open_clip_model.safetensors", 605_143_316, _MIT),
+            ModelCard("open_clip_model.safetensors", 605_143_316, _MIT, trained_on=("laion",)),
         ),
         "vit-b16": (
             ("CLIP base, patch 16, 224 px, trained on DataComp-XL", "ViT-B-16", "datacomp_xl_s13b_b90k"),
             "05fa70d888b3dcddcaeb5906c71e35e736bc8d42",  # refs/pr/2; main has no safetensors
-            ModelCard("open_clip_pytorch_model.safetensors", int(0.6 * _GB), _MIT),
+            ModelCard("open_clip_pytorch_model.safetensors", int(0.6 * _GB), _MIT, trained_on=("datacomp",)),
         ),
         "vit-l14": (
             ("CLIP large, patch 14, 224 px, trained on DataComp-XL", "ViT-L-14", "datacomp_xl_s13b_b90k"),
             "84c9828e63dc9a9351d1fe637c346d4c1c4db341",
-            ModelCard("open_clip_pytorch_model.bin", int(1.7 * _GB), _MIT),
+            ModelCard("open_clip_pytorch_model.bin", int(1.7 * _GB), _MIT, trained_on=("datacomp",)),
         ),
         "siglip-b16": (
             ("SigLIP base, patch 16, 224 px", "ViT-B-16-SigLIP", "webli"),
             "41f575766f40e752fdd1383e9565b7f02388c1c4",
-            ModelCard("open_clip_model.safetensors, else open_clip_pytorch_model.bin", int(0.81 * _GB), _APACHE),
+            ModelCard(
+                "open_clip_model.safetensors, else open_clip_pytorch_model.bin",
+                int(0.81 * _GB),
+                _APACHE,
+                trained_on=("webli",),
+            ),
         ),
         "siglip2-b16": (
             ("SigLIP 2 base, patch 16, 224 px", "ViT-B-16-SigLIP2", "webli"),
             "eee10eff6dd8cabae2d7f379d4e8cfcd352030aa",
-            ModelCard("open_clip_model.safetensors", 1_500_786_832, _APACHE),
+            ModelCard("open_clip_model.safetensors", 1_500_786_832, _APACHE, trained_on=("webli",)),
         ),
     }
     for name, ((summary, model, tag), commit, card) in tags.items():
@@ -147,19 +159,19 @@ def _matching() -> Iterator[AdapterSpec]:
             "blip",
             "BLIP base",
             _pin("Salesforce/blip-itm-base-coco", "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"),
-            ModelCard(_PICKLE, 895_139_697, _BSD),
+            ModelCard(_PICKLE, 895_139_697, _BSD, trained_on=_WEB),
         ),
         (
             "blip2",
             "BLIP-2, first stage",
             _pin("Salesforce/blip2-itm-vit-g", "520bf73fd0ef6ccce791cd3f06908040aef2d8cc"),
-            ModelCard(f"{_SAFETENSORS}, or its shards", int(4.7 * _GB), _MIT),
+            ModelCard(f"{_SAFETENSORS}, or its shards", int(4.7 * _GB), _MIT, trained_on=_WEB),
         ),
         (
             "flava",
             "FLAVA",
             {"pretrained": "facebook/flava-full"},  # no commit of it is known
-            ModelCard(f"{_SAFETENSORS}, else {_PICKLE}", int(1.43 * _GB), _BSD),
+            ModelCard(f"{_SAFETENSORS}, else {_PICKLE}", int(1.43 * _GB), _BSD, trained_on=_PMD),
         ),
     ):
         yield _spec(f"{name}-itc", "itc", f"{title}: contrastive half", model_args=arguments, card=card)
@@ -172,7 +184,7 @@ def _generative() -> Iterator[AdapterSpec]:
         "vqascore",
         "SmolVLM 256M, asked whether the image shows the caption",
         model_args=_pin("HuggingFaceTB/SmolVLM-256M-Instruct", "7e3e67edbbed1bf9888184d9df282b700a323964"),
-        card=ModelCard(_SAFETENSORS, 513_028_808, _APACHE),
+        card=ModelCard(_SAFETENSORS, 513_028_808, _APACHE, trained_on=_CAULDRON),
     )
     yield _spec(
         "visualgpt-blip",
@@ -180,14 +192,14 @@ def _generative() -> Iterator[AdapterSpec]:
         "BLIP base, captioner: P(caption|image)",
         # main has no safetensors; this commit, proposed to it, has
         model_args=_pin("Salesforce/blip-image-captioning-base", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
-        card=ModelCard(_SAFETENSORS, 989_820_849, _BSD),
+        card=ModelCard(_SAFETENSORS, 989_820_849, _BSD, trained_on=_WEB),
     )
     yield _spec(
         "visualgpt-blip2",
         "visualgpt",
         "BLIP-2 with OPT 2.7B: P(caption|image)",
         model_args=_pin("Salesforce/blip2-opt-2.7b", "59a1ef6c1e5117b3f65523d1c6066825bcf315e3"),
-        card=ModelCard("model.safetensors in two shards", 14_978_207_136, _MIT),
+        card=ModelCard("model.safetensors in two shards", 14_978_207_136, _MIT, trained_on=_WEB),
     )
 
 

@@ -27,6 +27,7 @@ from ttmbench.model_adapters._shared.contrastive import (
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.tokens import longer_than
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -170,6 +171,10 @@ class TransformersModel(ContrastiveModel):
                 return_tensors="pt",
             )
         )
+
+    def truncated(self, captions: Sequence[str]) -> list[bool]:
+        """Which captions have more tokens than the text tower has places for."""
+        return longer_than(self.tokenizer, captions, self._max_tokens())
 
     def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """What gives features of prepared images, and of prepared captions."""

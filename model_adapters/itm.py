@@ -20,6 +20,7 @@ from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
+from ttmbench.model_adapters._shared.tokens import longer_than
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 from ttmbench.types import ModelFiles
 
@@ -137,6 +138,11 @@ class MatchingModel(TrainablePairModel):
             return_tensors="pt",
         )
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+
+    def truncated(self, captions: Sequence[str]) -> list[bool]:
+        """Which captions have more tokens than the text encoder is given."""
+        given = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
+        return longer_than(self.tokenizer, captions, given.tolist())
 
     def encode_images(self, prepared: Any) -> torch.Tensor:
         """States of the vision encoder that text attends to, [images, tokens, width]."""

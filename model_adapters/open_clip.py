@@ -182,6 +182,19 @@ class OpenClipModel(ContrastiveModel):
         tokens: torch.Tensor = self.tokenizer(list(captions))
         return tokens
 
+    def truncated(self, captions: Sequence[str]) -> list[bool]:
+        """Which captions have more tokens than the text tower has places for.
+
+        Tokenised with more room they are other tokens, or go on beyond; an empty caption shows what padding is.
+        """
+        tokens = self.prepare_captions(captions)
+        room = tokens.shape[1]
+        longer: torch.Tensor = self.tokenizer([*captions, ""], context_length=2 * room)
+        whole, padding = longer[:-1], longer[-1, -1]
+        cut = (whole[:, :room] != tokens).any(dim=1) | (whole[:, room:] != padding).any(dim=1)
+        found: list[bool] = cut.tolist()
+        return found
+
     def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
         steps = image_transform_v2(preprocessing, is_train=False).transforms
         if uncut:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         StoredFeatures,
         Trainable,
         TrainableInParts,
+        Truncating,
     )
     from ttmbench.types import (
         AdapterSpec,
@@ -83,7 +84,7 @@ _HOME = {
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
         *("DualEncoder", "ManyAtOnce", "MayRefuse", "PairScorer", "PairTrainable", "PreparedPairScorer", "Reporting"),
-        *("Savable", "StoredFeatures", "Trainable", "TrainableInParts"),
+        *("Savable", "StoredFeatures", "Trainable", "TrainableInParts", "Truncating"),
     ),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
@@ -138,6 +139,7 @@ __all__ = [
     "Task",
     "Trainable",
     "TrainableInParts",
+    "Truncating",
     "TtmbenchError",
     "UsageError",
     "__version__",

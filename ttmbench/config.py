@@ -306,6 +306,16 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
         raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
+    idle = {
+        "ttm_args": bool(config.ttm_args),
+        "ttm_preset": config.ttm_preset != "auto",
+        "seeds": config.seeds is not None,
+    }
+    for name, given in idle.items():
+        if given and not config.adapts:
+            raise UsageError(
+                f"{origin}: {name} says something about the test-time stage, so it needs ttm, simple_match or oracle"
+            )
     needs_ttm = {
         "ttm_controls": config.ttm_controls,
         "ttm_holdout": config.ttm_holdout,
@@ -314,6 +324,9 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
     for name, value in needs_ttm.items():
         if value and not config.ttm:
             raise UsageError(f"{origin}: {name} says something about TTM, so it needs ttm")
+    for name in ("log_samples", "save_scores"):
+        if getattr(config, name) and config.output_path is None:
+            raise UsageError(f"{origin}: {name} writes a file, so it needs output_path")
     if config.save_adapted and not (config.ttm or config.simple_match):
         raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
     if config.deterministic and config.batch_size == "auto":

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class TtmbenchError(Exception):
-    """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1)."""
+    """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1).
+
+    Attributes:
+        results: of the tasks that a run had finished when this was raised, as `EvalResults`; None if there are none.
+    """
 
     exit_code = 1
+    results: Any = None
 
 
 class UsageError(TtmbenchError):
@@ -52,3 +58,23 @@ def phase(stage: str) -> Iterator[None]:
 def phase_of(error: BaseException, otherwise: str) -> str:
     """The stage in which an error was raised."""
     return str(getattr(error, "ttmbench_stage", otherwise))
+
+
+@contextmanager
+def carrying(results: Any) -> Iterator[None]:
+    """Whatever is raised inside takes these results along, so that no error hides numbers that are there."""
+    try:
+        yield
+    except BaseException as error:
+        carry(error, results)
+        raise
+
+
+def carry(error: BaseException, results: Any) -> None:
+    """Gives an error the results that were there when it was raised."""
+    error.results = results  # type: ignore[attr-defined]
+
+
+def results_of(error: BaseException) -> Any:
+    """The results (`EvalResults`) that were there when an error was raised; None if there were none."""
+    return getattr(error, "results", None)

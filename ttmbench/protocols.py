@@ -200,6 +200,15 @@ class Blind(Protocol):
 
 
 @runtime_checkable
+class Truncating(Protocol):
+    """The option of a model that reads a bounded number of tokens of a caption and leaves out the rest."""
+
+    def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
+        """Which of these captions are cut, one answer each; asked once for every distinct caption of a task."""
+        ...
+
+
+@runtime_checkable
 class Augmentable(Protocol):
     """The option that augmentation needs: larger images, and windows cut from them (section B.1)."""
 

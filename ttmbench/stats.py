@@ -1,4 +1,9 @@
-"""Statistics over groups and over seeds, kept apart; and the three ways to state a gain. Pure functions."""
+"""Statistics over groups and over seeds, kept apart; and the three ways to state a gain. Pure functions.
+
+Groups that share an image are not independent. Where ``clusters`` are given, a number a group, equal for those that
+belong together, a cluster is what varies: it is resampled, exchanged and counted as a whole. Where every group is a
+cluster of its own the numbers are those without clusters, to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import binomtest, bootstrap, norm
+from scipy.stats import t as student
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
+ClusterIds = Int[np.ndarray, " n"]
 # How much of a 0 and of a 1 is added to the variance of a score interval: chosen by coverage, docs/adr/0017.
 PSEUDO_WEIGHT = 0.2
 
@@ -24,15 +31,35 @@ def mean(values: Float[np.ndarray, " n"]) -> float | None:
     return math.fsum(values.tolist()) / len(values) if len(values) else None
 
 
-def standard_error(values: Float[np.ndarray, " n"]) -> float | None:
-    """Standard error of the mean, from the sample standard deviation; None for fewer than two values.
+def standard_error(values: Float[np.ndarray, " n"], clusters: ClusterIds | None = None) -> float | None:
+    """Standard error of the mean, from the sample standard deviation; None for fewer than two values (clusters).
 
-    >>> standard_error(np.array([0., 1.]))
-    0.5
+    >>> standard_error(np.array([0., 1.])), standard_error(np.array([0., 0., 1., 1.]), np.array([0, 0, 1, 1]))
+    (0.5, 0.5)
     """
     if len(values) < 2:
         return None
+    codes = _codes(clusters)
+    if codes is not None:
+        return _clustered_error(values, codes)
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def _codes(clusters: ClusterIds | None) -> ClusterIds | None:
+    """Clusters counted from 0; None where each value is one of its own."""
+    if clusters is None or len(clusters) == 0:
+        return None
+    _, codes = np.unique(clusters, return_inverse=True)
+    return None if codes.max() + 1 == len(codes) else codes
+
+
+def _clustered_error(values: Float[np.ndarray, " n"], codes: ClusterIds) -> float | None:
+    """Standard error of a mean of clusters (linearised; Cochran 1977, section 9A.2, without a finite population)."""
+    count = int(codes.max()) + 1
+    if count < 2:
+        return None
+    residuals = np.bincount(codes, weights=values - np.mean(values))
+    return math.sqrt(count / (count - 1) * float(np.sum(np.square(residuals)))) / len(values)
 
 
 def seed_std(values: Float[np.ndarray, " seeds"]) -> float | None:
@@ -50,6 +77,7 @@ def bootstrap_interval(
     seed: int,
     level: float = 0.95,
     method: Literal["percentile", "BCa"] = "percentile",
+    clusters: ClusterIds | None = None,
 ) -> tuple[float, float] | None:
     """Bootstrap interval of the mean over groups.
 
@@ -59,20 +87,29 @@ def bootstrap_interval(
         seed: of the resampling.
         level: confidence level.
         method: ``percentile``, or ``BCa``: corrected for bias and for skewness (Efron 1987).
+        clusters: of the groups; these are resampled.
 
     Returns:
-        Lower and upper end as fractions; None for fewer than two values or no iterations.
+        Lower and upper end as fractions; None for fewer than two values (clusters) or no iterations.
 
     >>> bootstrap_interval(np.ones(10), 100, seed=0)
     (1.0, 1.0)
     """
     if len(values) < 2 or iterations < 1:
         return None
+    codes = _codes(clusters)
+    if codes is not None and codes.max() == 0:
+        return None
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
+    if codes is not None:
+        sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
+        if np.ptp(sums / sizes) == 0:  # BCa has no correction for what does not vary
+            method = "percentile"
     result = bootstrap(
-        (values,),
-        np.mean,
+        (values,) if codes is None else (sums, sizes),
+        np.mean if codes is None else _ratio,
+        paired=codes is not None,
         n_resamples=iterations,
         confidence_level=level,
         method=method,
@@ -82,25 +119,37 @@ def bootstrap_interval(
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def score_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> tuple[float, float] | None:
+def _ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray | np.float64:
+    """The mean over all groups of clusters."""
+    return np.sum(sums, axis=axis) / np.sum(sizes, axis=axis)
+
+
+def score_interval(
+    values: Float[np.ndarray, " n"], level: float = 0.95, clusters: ClusterIds | None = None
+) -> tuple[float, float] | None:
     """Score interval of a mean of values between 0 and 1: never a point, also where all values are the same.
 
     For values of 0 and 1 it is that of a proportion (Wilson 1927). For shares of images and means over seeds, whose
     variance is smaller, n becomes the number of such values that would know the mean as well, p (1 - p) / variance; a
     little of a 0 and of a 1 is added to that variance, so that a few equal values are not taken for certainty.
 
+    With clusters n is divided by the design effect, and the quantile is Student's with one degree of freedom less than
+    there are clusters (Korn and Graubard 1998; Dean and Pagano 2015).
+
     Args:
         values: one value per group, fractions.
         level: confidence level.
+        clusters: of the groups.
 
     Returns:
-        Lower and upper end as fractions; None for fewer than two values.
+        Lower and upper end as fractions; None for fewer than two values (clusters).
 
     >>> [round(end, 4) for end in score_interval(np.zeros(100))]
     [0.0, 0.037]
     """
     n = len(values)
-    if n < 2:
+    codes = _codes(clusters)
+    if n < 2 or (codes is not None and codes.max() == 0):
         return None
     p = float(np.mean(values))
     total = n + 2 * PSEUDO_WEIGHT
@@ -108,14 +157,47 @@ def score_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> tupl
     variance = (float(np.sum(np.square(values))) + PSEUDO_WEIGHT) / total - p_more**2
     worth = n * p_more * (1 - p_more) / variance
     z2 = float(norm.ppf((1 + level) / 2)) ** 2
+    if codes is not None:
+        worth /= _design_effect(values, codes, p_more * (1 - p_more))
+        z2 = float(student.ppf((1 + level) / 2, int(codes.max()))) ** 2
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
     # Not the rounding of the formula, but the ends themselves where no or every value is 1.
     return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
 
 
+def design_effect(values: Float[np.ndarray, " n"], clusters: ClusterIds) -> float:
+    """How many times the variance of a mean is that of as many independent groups; never less than 1.
+
+    What a few groups cannot show is assumed at a small weight: that those of a cluster are alike.
+
+    >>> design_effect(np.array([0., 1., 0., 1.]), np.arange(4))
+    1.0
+    """
+    codes = _codes(clusters)
+    p = float(np.clip(np.mean(values), 0.0, 1.0))
+    n = len(values) + 2 * PSEUDO_WEIGHT
+    more = (p * len(values) + PSEUDO_WEIGHT) / n
+    return 1.0 if codes is None else _design_effect(values, codes, more * (1 - more))
+
+
+def _design_effect(values: Float[np.ndarray, " n"], codes: ClusterIds, spread: float) -> float:
+    sizes = np.bincount(codes)
+    residuals = values - np.mean(values)
+    between = float(np.sum(np.square(np.bincount(codes, weights=residuals)))) * len(sizes) / (len(sizes) - 1)
+    within = float(np.sum(np.square(residuals))) * len(values) / (len(values) - 1)
+    alike = float(np.sum(np.square(sizes))) / len(values)  # the effect if those of a cluster were all the same
+    weight = 2 * PSEUDO_WEIGHT * spread
+    return max(1.0, (between + weight * alike) / (within + weight))
+
+
 def interval(
-    values: Float[np.ndarray, " n"], method: IntervalMethod, iterations: int, seed: int, level: float = 0.95
+    values: Float[np.ndarray, " n"],
+    method: IntervalMethod,
+    iterations: int,
+    seed: int,
+    level: float = 0.95,
+    clusters: ClusterIds | None = None,
 ) -> tuple[float, float] | None:
     """Interval of the mean over groups, by the method that a run names.
 
@@ -125,9 +207,10 @@ def interval(
         iterations: resamples of the bootstrap; 0 asks for no interval, whatever the method is.
         seed: of the resampling.
         level: confidence level.
+        clusters: of the groups.
 
     Returns:
-        Lower and upper end; None for fewer than two values or no iterations.
+        Lower and upper end; None for fewer than two values (clusters) or no iterations.
 
     >>> [round(end, 3) for end in interval(np.array([0., 1., 1., 1.]), "wilson", 1000, seed=0)]
     [0.301, 0.954]
@@ -135,29 +218,61 @@ def interval(
     if len(values) < 2 or iterations < 1:
         return None
     if method == "wilson" and values.min() >= 0 and values.max() <= 1:
-        return score_interval(values, level)
-    return bootstrap_interval(values, iterations, seed, level, method="percentile" if method == "percentile" else "BCa")
+        return score_interval(values, level, clusters)
+    way: Literal["percentile", "BCa"] = "percentile" if method == "percentile" else "BCa"
+    return bootstrap_interval(values, iterations, seed, level, way, clusters)
 
 
-def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"]) -> float:
+def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clusters: ClusterIds | None = None) -> float:
     """Exact two-sided McNemar test: could as many flips one way and the other come from coin tosses?
+
+    With clusters there is one toss for each: it is exchanged as a whole, and every outcome of all tosses is counted.
 
     Args:
         before: whether each group was right.
         after: the same groups, in the same order.
+        clusters: of the groups.
 
     Returns:
         The p-value; 1 if no group flipped.
 
     >>> mcnemar(np.array([False] * 6), np.array([True] * 6))
     0.03125
+    >>> mcnemar(np.array([False] * 6), np.array([True] * 6), np.array([0, 0, 0, 1, 1, 1]))
+    0.5
     """
+    codes = _codes(clusters)
+    if codes is not None:
+        return _exchanged(np.bincount(codes, weights=after.astype(float) - before.astype(float)).astype(int))
     won, lost = int((~before & after).sum()), int((before & ~after).sum())
     return float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
+def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:
+    """The chance of a sum at least as far from 0 as this one, if the sign of each cluster is a coin toss: exact."""
+    steps = np.abs(net[net != 0])
+    if len(steps) == 0:
+        return 1.0
+    total = int(steps.sum())
+    chance = np.zeros(2 * total + 1)  # of each sum, from -total to total
+    chance[total] = 1.0
+    for step in steps.tolist():
+        moved = np.zeros_like(chance)
+        moved[step:] += chance[:-step] / 2
+        moved[:-step] += chance[step:] / 2
+        chance = moved
+    far = abs(int(net.sum()))
+    sums = np.abs(np.arange(-total, total + 1))
+    return min(1.0, float(chance[sums >= far].sum()))
+
+
 def paired_difference(
-    one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], iterations: int, seed: int, level: float = 0.95
+    one: Float[np.ndarray, " n"],
+    other: Float[np.ndarray, " n"],
+    iterations: int,
+    seed: int,
+    level: float = 0.95,
+    clusters: ClusterIds | None = None,
 ) -> tuple[float, tuple[float, float] | None]:
     """Difference of two means over the same groups, and its bootstrap interval: groups are resampled as pairs.
 
@@ -167,6 +282,7 @@ def paired_difference(
         iterations: resamples; 0 asks for no interval.
         seed: of the resampling.
         level: confidence level.
+        clusters: of the groups; these are resampled.
 
     Returns:
         ``mean(other) - mean(one)`` and the percentile interval.
@@ -175,10 +291,16 @@ def paired_difference(
     (1.0, (1.0, 1.0))
     """
     difference = other - one
-    return float(np.mean(difference)), bootstrap_interval(difference, iterations, seed, level)
+    return float(np.mean(difference)), bootstrap_interval(difference, iterations, seed, level, clusters=clusters)
 
 
-def sign_flip(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], iterations: int, seed: int) -> float:
+def sign_flip(
+    one: Float[np.ndarray, " n"],
+    other: Float[np.ndarray, " n"],
+    iterations: int,
+    seed: int,
+    clusters: ClusterIds | None = None,
+) -> float:
     """Two-sided paired permutation test: exchanges the two values of a group at random.
 
     For values that are no yes or no (means over seeds, shares of images), where McNemar's test does not apply.
@@ -188,6 +310,7 @@ def sign_flip(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], iter
         other: values for the same groups.
         iterations: random exchanges.
         seed: of these.
+        clusters: of the groups; these are exchanged.
 
     Returns:
         The p-value, at least ``1 / (iterations + 1)``; 1 if the two are the same.
@@ -196,6 +319,9 @@ def sign_flip(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], iter
     0.001
     """
     difference = other - one
+    codes = _codes(clusters)
+    if codes is not None:
+        difference = np.bincount(codes, weights=difference)
     difference = difference[difference != 0]
     if len(difference) == 0:
         return 1.0
@@ -229,7 +355,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(round(value, 12)) for value in adjusted]
 
 
-def smallest_difference(groups: int, level: float = 0.95) -> float | None:
+def smallest_difference(groups: int, level: float = 0.95, clusters: int | None = None) -> float | None:
     """The smallest difference that McNemar's test can call significant on so many groups, were every flip a gain.
 
     Differences that small are seldom found: with flips both ways the test needs more.
@@ -237,6 +363,7 @@ def smallest_difference(groups: int, level: float = 0.95) -> float | None:
     Args:
         groups: number of groups.
         level: 1 minus the level of the test.
+        clusters: how many clusters the groups make, where they share images.
 
     Returns:
         A fraction; None if the task is too small for any.
@@ -245,7 +372,7 @@ def smallest_difference(groups: int, level: float = 0.95) -> float | None:
     (0.015, None)
     """
     flips = math.ceil(math.log2(2 / (1 - level)) - 1e-9)
-    return flips / groups if flips <= groups else None
+    return flips / groups if flips <= (groups if clusters is None else clusters) else None
 
 
 def relative_gain(baseline: float, value: float) -> float | None:

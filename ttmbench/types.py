@@ -169,12 +169,15 @@ class ModelCard:
         bytes: its size, where it is known.
         license: of the weights, as their page declares it; None where it declares none.
         gated: whether terms have to be accepted on the hub first.
+        trained_on: names of the image collections that it was trained on, as its authors state them (``coco``,
+            ``visual-genome``, ...); empty where they do not say.
     """
 
     weights: str
     bytes: int | None = None
     license: str | None = None
     gated: bool = False
+    trained_on: tuple[str, ...] = ()
 
     @property
     def size(self) -> str:

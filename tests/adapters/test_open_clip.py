@@ -647,3 +647,13 @@ def test_models_are_built_without_the_network(library, monkeypatch):
     for offline in (True, False):
         open_clip_models.load(model="tiny-clip-32", pretrained="plain_s1", device="cpu", offline=offline)
     assert seen == [True, True] and constants.HF_HUB_OFFLINE is False
+
+
+def test_truncated_names_the_captions_that_are_cut(folder):
+    """One word more than fits changes no token; the last that fits does."""
+    adapter = load(folder)
+    answers = adapter.truncated([" ".join(["red"] * count) for count in range(1, 30)])
+    first = answers.index(True)
+    assert answers == [False] * first + [True] * (29 - first)
+    shorter, fits, cut = (adapter.prepare_captions([" ".join(["red"] * (first + more))]) for more in (-1, 0, 1))
+    assert torch.equal(fits, cut) and not torch.equal(shorter, fits)

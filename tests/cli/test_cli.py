@@ -144,6 +144,19 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
         "unknown TTM setting": ([*BASE, "--ttm", "--ttm_args", "epoch=3"], 2, "did you mean 'epochs'"),
         "TTM setting out of range": ([*BASE, "--ttm", "--ttm_args", "epochs=0"], 2, "'epochs'"),
         "unknown schedule": ([*BASE, "--ttm", "--ttm_args", "schedule=cosin"], 2, "did you mean 'cosine'"),
+        "TTM settings without TTM": (
+            [*BASE, "--ttm_args", "lr=1e-3"],
+            2,
+            "ttm_args says something about the test-time",
+        ),
+        "seeds without TTM": ([*BASE, "--seeds", "0,1"], 2, "so it needs ttm, simple_match or oracle"),
+        "preset without TTM": ([*BASE, "--ttm_preset", "paper"], 2, "ttm_preset says something"),
+        "samples to nowhere": ([*BASE, "--log_samples"], 2, "log_samples writes a file, so it needs output_path"),
+        "assertion on no task": (
+            [*BASE, "--assert", "shape_color.group_match,none>0"],
+            2,
+            "did you mean 'shapes_color'",
+        ),
         "unknown preset": ([*BASE, "--ttm_preset", "papr"], 2, "ttm_preset"),
         "doubled seeds": ([*BASE, "--seeds", "1,1"], 2, "different whole numbers"),
         "unknown device": ([*BASE, "--device", "cuda:77"], 2, "--device cpu"),
@@ -177,6 +190,14 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     assert "group_score,none<1: it is 1" in capsys.readouterr().err
     assert (tmp_path / "x.json").exists(), "results are written first"
     assert main([*words, "--assert", "good"]) == 2 and "cannot be read" in capsys.readouterr().err
+    (tmp_path / "x.json").unlink()
+    for wrong, says in (
+        ("shape_color.group_score,none<1", "no task 'shape_color' here; did you mean 'shapes_color'"),
+        ("shapes_color.group,none<1", "task 'shapes_color' has no metric 'group'"),
+        ("shapes_color.group_score,ttm<1", "there will be no filter 'ttm'; known: none"),
+    ):
+        assert main([*words, "--assert", wrong]) == 2 and says in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
 
 
 def make_folder(path: Path) -> Path:

@@ -79,7 +79,7 @@ def test_every_setting_is_explained():
 
 
 def test_settings_reach_the_run():
-    result = run(Bias(1), task_args={"seed": 3}, seeds=(4, 5), device="cpu", interval="bca", seed=2)
+    result = run(Bias(1), task_args={"seed": 3}, seeds=(4, 5), oracle=True, device="cpu", interval="bca", seed=2)
     config = result["config"]
     assert (config["task_args"], config["seeds"], config["interval"], config["seed"]) == ({"seed": 3}, [4, 5], "bca", 2)
     with pytest.raises(UsageError, match="limit"):
@@ -253,6 +253,55 @@ def test_scores_of_a_task_have_its_shape_and_size(tmp_path):
     assert next(iter(own["ci"]["mine"])) == "group_match,none"
 
 
+def test_files_of_scores_need_no_task_and_give_their_arrays(tmp_path, capsys):
+    draws = np.random.default_rng(1).normal(size=(37, 2, 3)).astype(np.float32)
+    np.save(tmp_path / "a.npy", draws)
+    np.savez(tmp_path / "b.npz", anything=draws)
+    lines = [{"label": f"{g}_c{c}_i{i}", "score": float(draws[g, i, c])} for g, i, c in np.ndindex(draws.shape)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples = [{"group_id": str(g), "scores": block.tolist()} for g, block in enumerate(draws)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
+    expected = ttmbench.score(draws)
+    for name in ("a.npy", "b.npz", "c.jsonl", "d.jsonl"):
+        result = ttmbench.score(tmp_path / name)
+        assert result.results == expected.results and result["ci"] == expected["ci"], name
+        assert result.scores["scores"]["none"][0].groups.tolist() == draws.tolist(), name
+        assert main(["score", str(tmp_path / name)]) == 0
+        assert "37 groups of 2 x 3 (images x captions)" in capsys.readouterr().out.replace("\n", " ")
+    saved = run("tiny-clip", output_path=str(tmp_path / "run.json"), save_scores=True)
+    again = ttmbench.score(next(tmp_path.glob("run_scores_*")))
+    shown = {key: value for key, value in saved.results["shapes_place"].items() if key in again.results["scores"]}
+    assert shown.keys() == saved.results["shapes_place"].keys()
+    assert all(again.results["scores"][key] == value for key, value in shown.items())
+
+
+def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
+    np.savez(tmp_path / "e.npz", img=np.eye(4), cap=np.eye(4))
+    np.save(tmp_path / "flat.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "tall.npy", np.zeros((3, 4, 2)))
+    np.save(tmp_path / "objects.npy", np.array([{}, []], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "two.npy", np.array(TWO))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "two.npy").read_bytes()[:-8])
+    for name, words in (
+        ("e.npz", "embeddings do not say how many images and captions a group has; name the task"),
+        ("flat.npy", r"expected one array \[groups, images, captions\]"),
+        ("tall.npy", "has scores of 4 images and 2 captions: a group needs"),
+        ("objects.npy", "which are no numbers"),
+        ("cut.npy", "a header promises 8 numbers"),
+    ):
+        with pytest.raises(DataError, match=words):
+            ttmbench.score(tmp_path / name)
+        assert main(["score", str(tmp_path / name)]) == 4 and capsys.readouterr().err.count("\n") == 1
+    assert main(["score", str(tmp_path / "two.npy"), "--limit", "2"]) == 2
+    assert "--limit says that scores are of a task's first groups" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="limit says"):
+        ttmbench.score(TWO, limit=2)
+    answers = [{"id": 1, "log_1": {}, "log_2": {}, "response_image_1": "A", "response_image_2": "B"}]
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    assert main(["score", str(tmp_path / "answers.json")]) == 2
+    assert "answers do not say the task that they are of" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("scores", "settings", "error", "words"),
     [
@@ -265,7 +314,7 @@ def test_scores_of_a_task_have_its_shape_and_size(tmp_path):
         (np.zeros((2, 2, 2)), {"task": "winogroud"}, UsageError, "did you mean 'winoground'"),
         ([[[1, 2], [3, 4]], [[1, 2], [np.nan, 4]]], {}, DataError, "group 1 has a score that is no finite number"),
         (np.zeros((1, 2, 2)), {"all_pairs": np.zeros((2, 3))}, DataError, r"of shape \[2, 2\], got \[2, 3\]"),
-        ("scores.npz", {}, UsageError, "a file of scores needs the task"),
+        ("scores.npz", {}, DataError, "scores.npz: cannot be read"),
         ("absent.npz", {"task": "winoground"}, DataError, "absent.npz: cannot be read"),
     ],
 )

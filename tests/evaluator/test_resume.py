@@ -426,7 +426,7 @@ def test_a_folder_that_vanishes_is_one_clear_error(tmp_path, capfd):
             shutil.rmtree(tmp_path / "out", ignore_errors=True)
 
     with pytest.raises(UsageError, match="cannot be written: No such file"):
-        evaluate(tmp_path / "out", tasks="shapes_color", ttm=False, plugins=[("remover", Remover())])
+        evaluate(tmp_path / "out", tasks="shapes_color", ttm=False, seeds=None, plugins=[("remover", Remover())])
     assert not (tmp_path / "out").exists()
 
 

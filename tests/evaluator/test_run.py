@@ -16,7 +16,8 @@ from ttmbench.evaluator.stored_scores import score_file
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 
-QUICK = {"limit": 16, "ttm_args": {"iterations": 2, "epochs": 1}, "device": "cpu", "bootstrap_iters": 50}
+QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 50}
+SHORT = {"iterations": 2, "epochs": 1}
 TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds"}
 
 
@@ -32,7 +33,7 @@ def full_run(tmp_path_factory):
     return ttmbench.simple_evaluate(
         "tiny-clip",
         "shapes_color,shapes_spatial,shapes_color_global",
-        ttm=True,
+        ttm=SHORT,
         simple_match=True,
         seeds=[3, 4],
         output_path=str(folder),
@@ -143,7 +144,7 @@ def test_the_same_run_twice_is_identical_but_for_times(tmp_path):
     documents = []
     for _ in range(2):
         result = ttmbench.simple_evaluate(
-            "tiny-clip", ["shapes_replace"], ttm=True, output_path=str(tmp_path / "x.json"), log_samples=True, **QUICK
+            "tiny-clip", ["shapes_replace"], ttm=SHORT, output_path=str(tmp_path / "x.json"), log_samples=True, **QUICK
         )
         documents.append(without_times(result.document))
     assert documents[0] == documents[1]
@@ -151,7 +152,7 @@ def test_the_same_run_twice_is_identical_but_for_times(tmp_path):
 
 def test_batch_size_and_order_of_tasks_change_nothing():
     def group_match(**settings):
-        return ttmbench.simple_evaluate("tiny-clip", **{**QUICK, **settings}, ttm=True).results
+        return ttmbench.simple_evaluate("tiny-clip", **{**QUICK, **settings}, ttm=SHORT).results
 
     small = group_match(tasks="shapes_color,shapes_replace", batch_size=3)
     large = group_match(tasks="shapes_replace,shapes_color", batch_size=64)
@@ -159,8 +160,8 @@ def test_batch_size_and_order_of_tasks_change_nothing():
 
 
 def test_one_task_leaves_the_model_as_it_was_for_the_next():
-    alone = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm=True, **QUICK).results["shapes_replace"]
-    after = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_replace", ttm=True, **QUICK).results
+    alone = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm=SHORT, **QUICK).results["shapes_replace"]
+    after = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_replace", ttm=SHORT, **QUICK).results
     assert after["shapes_replace"] == alone
 
 
@@ -182,7 +183,7 @@ class WordCount:
 
 
 def test_a_pair_scorer_gets_raw_numbers_and_a_note():
-    result = ttmbench.simple_evaluate(WordCount(), "shapes_spatial", ttm=True, **QUICK)
+    result = ttmbench.simple_evaluate(WordCount(), "shapes_spatial", ttm=SHORT, **QUICK)
     assert result["ttm"] == {} and "cannot be adapted" in result["notes"]["shapes_spatial"][0]
     assert result["model_info"]["fingerprint"] == {"fingerprint": "word count"}
     assert "group_match,ttm" not in result.results["shapes_spatial"]
@@ -250,7 +251,7 @@ def folder_group():
 def test_a_users_own_task_runs_with_a_hub_format_model(folder_task, tiny_siglip):
     folder = folder_task()
     result = ttmbench.simple_evaluate(
-        "hf", str(folder / "mine.yaml"), model_args={"pretrained": str(tiny_siglip)}, ttm=True, **QUICK
+        "hf", str(folder / "mine.yaml"), model_args={"pretrained": str(tiny_siglip)}, ttm=SHORT, **QUICK
     )
     assert result["n-samples"]["mine"] == {"original": 6, "effective": 6}
     said = "none is known for this model and task; 1e-05 is this package's default, 4e-05 that of the authors' code"
@@ -306,10 +307,119 @@ def test_assertions():
     assert ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=good, **QUICK)
     with pytest.raises(AssertionNotMet, match=r"group_match,none>1: it is 0\.\d+"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_match,none>1"], **QUICK)
-    with pytest.raises(AssertionNotMet, match="no such number"):
+    with pytest.raises(UsageError, match="there will be no filter 'ttm'; known: none, choice"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_match,ttm>1"], **QUICK)
+    with pytest.raises(UsageError, match=r"there will be no filter 'choice'; known: none$"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_score,choice>1"], **QUICK)
     with pytest.raises(UsageError, match="cannot be read"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["group_match above 1"], **QUICK)
+
+
+WRONG_ASSERTIONS = {
+    "shapes_colour.group_match,none>0": "no task 'shapes_colour' here; did you mean 'shapes_color'",
+    "winoground.group_match,none>0": "no task 'winoground' here; known: shapes_color, shapes_place",
+    "shapes_color.group_mtch,none>0": "task 'shapes_color' has no metric 'group_mtch'; did you mean 'group_match'",
+    "shapes_color.group_match,tmt>0": "there will be no filter 'tmt'; did you mean 'ttm'",
+    "shapes_color.group_match,oracle>0": "there will be no filter 'oracle'",
+}
+
+
+@pytest.mark.parametrize("assertion", WRONG_ASSERTIONS)
+def test_an_assertion_on_what_will_not_be_there_is_refused_before_anything_runs(assertion, tmp_path, capsys):
+    from ttmbench.cli import main
+
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color,shapes_place", "--ttm", "--assert", assertion]
+    for more in ([], ["--dry_run"]):
+        assert main(["run", *words, "-o", str(tmp_path / "x.json"), *more]) == 2
+        captured = capsys.readouterr()
+        assert WRONG_ASSERTIONS[assertion] in captured.err and not captured.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_adapt_has_no_number_of_ttm_to_assert():
+    with pytest.raises(UsageError, match=r"there will be no filter 'ttm'; known: none$"):
+        ttmbench.simple_evaluate(
+            WordCount(), "shapes_spatial", ttm=True, assertions=["shapes_spatial.group_match,ttm>0"], **QUICK
+        )
+
+
+def test_spreads_can_be_asserted():
+    wide = ["shapes_color.group_match_stderr,none<=1", "shapes_color.group_match_seed_std,ttm<=1"]
+    settings = {"ttm": SHORT, "seeds": [0, 1], "assertions": wide, **QUICK}
+    assert ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("ttm_args", {"lr": 1e-3}), ("seeds", [0, 1]), ("ttm_preset", "paper")], ids=str
+)
+def test_settings_of_a_stage_that_there_is_not_are_refused(option, value):
+    with pytest.raises(UsageError, match=f"{option} says something about the test-time stage, so it needs ttm"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", **{option: value}, **QUICK)
+
+
+@pytest.mark.parametrize("option", ["log_samples", "save_scores"])
+def test_files_that_would_be_written_nowhere_are_refused(option):
+    with pytest.raises(UsageError, match=f"{option} writes a file, so it needs output_path"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", **{option: True}, **QUICK)
+
+
+THREE = ["shapes_color", "shapes_place", "shapes_replace"]
+
+
+def failing_at(monkeypatch, name, where="run_task"):
+    """Makes one task fail: when it is run, or when its files are written."""
+    from ttmbench.evaluator import run as evaluator
+
+    before = getattr(evaluator, where)
+
+    def wrapped(*arguments):
+        spec = arguments[1].spec if where == "run_task" else arguments[2].spec
+        if spec.task == name:
+            raise TtmbenchError("disk full")
+        return before(*arguments)
+
+    monkeypatch.setattr(evaluator, where, wrapped)
+
+
+@pytest.mark.parametrize("where", ["run_task", "write_artifacts"])
+def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, tmp_path, monkeypatch, capsys):
+    from ttmbench.cli import main
+
+    failing_at(monkeypatch, "shapes_place", where)
+    path = tmp_path / "x.json"
+    words = ["run", "--model", "tiny-clip", "--tasks", ",".join(THREE), "--limit", "8", "--device", "cpu"]
+    assert main([*words, "-o", str(path), "--log_samples"]) == 1
+    captured = capsys.readouterr()
+    assert "shapes_color" in captured.out and f"results: {path}" in captured.out
+    assert "failed: shapes_place: disk full" in captured.out and "disk full" in captured.err
+    assert ("shapes_place  " in captured.out) == (where == "write_artifacts"), "what was computed is shown"
+    if where == "write_artifacts":
+        return
+    assert main(words) == 1 and "shapes_color" in capsys.readouterr().out, "also where nothing is written"
+    with pytest.raises(TtmbenchError) as caught:
+        ttmbench.simple_evaluate("tiny-clip", THREE, **QUICK)
+    assert "shapes_color" in caught.value.results.results and "shapes_replace" not in caught.value.results.results
+
+
+def test_results_come_with_an_assertion_that_does_not_hold_and_with_an_interruption(monkeypatch, capsys):
+    from ttmbench.cli import main
+    from ttmbench.evaluator import run as evaluator
+
+    with pytest.raises(AssertionNotMet) as caught:
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", assertions=["shapes_color.group_match,none>1"], **QUICK)
+    assert caught.value.results.results["shapes_color"]["group_match,none"] is not None
+    before = evaluator.run_task
+
+    def stopped(context, task, *more):
+        if task.spec.task == "shapes_place":
+            raise KeyboardInterrupt
+        return before(context, task, *more)
+
+    monkeypatch.setattr(evaluator, "run_task", stopped)
+    words = ["run", "--model", "tiny-clip", "--tasks", ",".join(THREE), "--limit", "8", "--device", "cpu"]
+    assert main(words) == 130
+    captured = capsys.readouterr()
+    assert "shapes_color" in captured.out and "interrupted" in captured.err
 
 
 def test_hooks_hear_of_a_run():
@@ -333,7 +443,7 @@ def test_hooks_hear_of_a_run():
             heard.append(("finished", result["status"], run_dir))
 
     result = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", ttm=True, plugins=[("listener", Listener())], **QUICK
+        "tiny-clip", "shapes_color", ttm=SHORT, plugins=[("listener", Listener())], **QUICK
     )
     numbers = result.results["shapes_color"]
     assert heard == [

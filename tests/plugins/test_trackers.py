@@ -101,7 +101,7 @@ def test_tensorboard_holds_the_run(tmp_path):
 def test_a_second_run_of_one_name_gets_a_folder_of_its_own(tmp_path):
     library("tensorboard")
     for _ in range(2):
-        evaluate("tensorboard", tmp_path, ttm=False, ttm_controls=[])
+        evaluate("tensorboard", tmp_path, ttm=False, seeds=None, ttm_controls=[])
     assert sorted(path.name for path in (tmp_path / "logs" / "p").iterdir()) == ["first", "first-2"]
 
 

@@ -65,8 +65,10 @@ def full_document() -> dict[str, Any]:
     difference = {
         **{"task": "t", "metric": "group_match", "filter": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
         **{"paired": True, "ci": [-0.1, 0.1], "p": 1.0, "p_holm": 1.0, "test": "mcnemar", "won": 1, "lost": 1},
+        "clusters": 1,
     }
     document = whole_document({"t": {"group_match,none": 0.5, "group_match_stderr,none": None}})
+    document["n-samples"]["t"]["clusters"] = 1
     document["datasets"]["t"]["from_store"] = {"key": "k", "date": "2026", "blocks": 1, "of": 2}
     return document | {
         "task_status": {"t": "done"},
@@ -96,6 +98,8 @@ def full_document() -> dict[str, Any]:
                 "unread": [{"group_id": "g", "question": "q", "answer": None}],
             }
         },
+        "truncated": {"t": {"captions": 1, "of": 2, "groups": 1}},
+        "seen_in_training": {"t": ["coco"]},
         "notes": {"t": ["n"]},
         "n-shot": {"t": 0},
         "timing": {"t": {"score": 0.1}},

@@ -38,8 +38,11 @@ class Arrays:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+NPY = b"\x93NUMPY"  # how an npy file begins
+
+
 def read_arrays(path: Path) -> Arrays:
-    """Reads every array of an npz or safetensors file.
+    """Reads every array of an npz, npy or safetensors file; the array of an npy is called ``array``.
 
     Args:
         path: the file; its kind is told by its content.
@@ -55,8 +58,9 @@ def read_arrays(path: Path) -> Arrays:
         if not path.is_file():
             raise DataError(f"{path}: cannot be read ({'is no regular file' if path.exists() else 'No such file'})")
         with path.open("rb") as file:
-            kind = "npz" if file.read(2) == b"PK" else kind
-        found = _read_npz(path) if kind == "npz" else _read_safetensors(path)
+            head = file.read(len(NPY))
+        kind = "npz" if head[:2] == b"PK" else "npy" if head == NPY else kind
+        found = _READ[kind](path)
     except DataError:
         raise
     except _DAMAGED as error:
@@ -80,6 +84,13 @@ def _read_npz(path: Path) -> Arrays:
                 f"{path}: {packed} bytes say that they unpack to {total}, more than {most}; {raised_by('array_bytes')}"
             )
         return Arrays({name: _npy(archive.read(entry)) for name, entry in zip(names, entries, strict=True)})
+
+
+def _read_npy(path: Path) -> Arrays:
+    size = path.stat().st_size
+    if size > limit("array_bytes"):
+        raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
+    return Arrays({"array": _npy(path.read_bytes())})
 
 
 def _npy(content: bytes) -> np.ndarray:
@@ -160,3 +171,6 @@ def metadata_list(about: Mapping[str, Any], key: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"its '{key}' is no list of texts")
     return value
+
+
+_READ = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}

@@ -19,6 +19,7 @@ COMMANDS = {
     "score": "every metric from stored scores or answers: no model, no dataset",
     "analyze": "the paper's figures for a model and a task",
     "compare": "runs compared group by group",
+    "power": "which difference a task can show, and what another needs",
     "leaderboard": "results of many runs in tables, one a track",
     "report": "results, TTM curves and groups as one page",
     "export": "results in the formats of others: lm-eval, hub, CSV, LaTeX",

@@ -14,6 +14,7 @@ from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
+from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
 
@@ -99,6 +100,27 @@ def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     )
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     print_table(columns, rows, title=f"{one} -> {other}: percent", caption=caption)
+    for line in _about_clusters(comparison["rows"]):
+        echo(line)
+
+
+def _about_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader should know of tasks of which groups share images, or may."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["task"], row)
+    lines = [
+        f"{task}: {clusters_note(row['groups'], row['clusters'])}"
+        for task, row in first.items()
+        if row["clusters"] is not None and row["clusters"] < row["groups"]
+    ]
+    unknown = [task for task, row in first.items() if row["clusters"] is None]
+    if unknown:
+        lines.append(
+            f"{', '.join(unknown)}: the samples do not say which groups share images (an older version wrote them), so "
+            "every group is taken for independent"
+        )
+    return lines
 
 
 def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks) -> None:
@@ -116,4 +138,5 @@ def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:
     rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(_cells(row, tracks) for row in comparison["rows"])]
     lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
-    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n"
+    said = "".join(f"\n{markdown(line)}\n" for line in _about_clusters(comparison["rows"]))
+    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n" + said

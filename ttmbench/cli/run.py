@@ -6,13 +6,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
-from ttmbench.errors import UsageError
+from ttmbench.errors import UsageError, results_of
 from ttmbench.results.assertions import check_assertions
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.eval_results import EvalResults
 
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # in place of --tasks -> what is listed
 _PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
@@ -72,21 +75,33 @@ def run(options: argparse.Namespace) -> int:
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
     from ttmbench.evaluator.baseline import check_baseline
     from ttmbench.evaluator.run import run as evaluate
-    from ttmbench.report.terminal import print_results
 
     try:
         with terminated_like_interrupted():
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        _show(results_of(stop))
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
         warn(f"interrupted; {kept}")
         return INTERRUPTED
-    print_results(results.document)
-    if results.path is not None:
-        echo(f"results: {results.path}")
+    except Exception as error:
+        _show(results_of(error))
+        raise
+    _show(results)
     check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return 1 if results.failed else 0
+
+
+def _show(results: EvalResults | None) -> None:
+    """Prints what there is: the table, and where the results lie."""
+    from ttmbench.report.terminal import print_results
+
+    if results is None:
+        return
+    print_results(results.document)
+    if results.path is not None and results.path.exists():
+        echo(f"results: {results.path}")
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,17 +12,18 @@ from ttmbench._util.console import echo
 from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import print_results
-from ttmbench.results.assertions import check_assertions, parse_assertion
+from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.files import open_run_files
+from ttmbench.results.labels import split_key
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench score``."""
     parser.add_argument(
-        "scores", nargs="+", metavar="FILE", help="scores (JSONL, npz, safetensors) or answers (JSON), by content"
+        "scores", nargs="+", metavar="FILE", help="scores (JSONL, npz, npy, safetensors) or answers (JSON), by content"
     )
-    parser.add_argument("--task", required=True, metavar="NAME", help="whose shape and size the scores have")
+    parser.add_argument("--task", metavar="NAME", help="whose shape and size the scores have (default: their own)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
@@ -45,6 +46,13 @@ def score(options: argparse.Namespace) -> int:
     name = "+".join(source.stem for source in sources)
     files = open_run_files(options.output_path, name, started) if options.output_path else None
     document = _document(options, sources)
+    for task, numbers in document["results"].items():
+        known = {task: list(document["higher_is_better"][task])}
+        check_names(assertions, known, list(dict.fromkeys(split_key(key)[1] for key in numbers)))
+    if options.task is None:
+        about = document["datasets"]["scores"]
+        images, captions = about["shape"]
+        echo(f"{sources[0]}: {about['n_groups']} groups of {images} x {captions} (images x captions)")
     print_results(document)
     if files is not None:
         archive_existing(files)
@@ -67,7 +75,11 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
         "command": ["ttmbench", *sys.argv[1:]],
     }
     if all(is_answers(source) for source in sources):
+        if options.task is None:
+            raise UsageError(f"{sources[0]}: answers do not say the task that they are of; name it with --task")
         return score_answers(sources, options.task, **common)
     if len(sources) > 1:
         raise UsageError("scores are read from one file; two files may hold ColorSwap's text and image answers only")
+    if options.task is None and options.limit is not None:
+        raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
     return score_file(sources[0], options.task, logit_scale=options.logit_scale, **common)

@@ -84,6 +84,7 @@ class TaskSpec(BaseModel):
         citation: BibTeX.
         license: of the data.
         label_errors: what is known to be wrong with the labels, and what is done about it.
+        images_from: names of the image collections that the images are of, as models state what they were trained on.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
         tag: labels by which ``--tasks`` selects several tasks.
@@ -103,6 +104,7 @@ class TaskSpec(BaseModel):
     citation: str = ""
     license: str = ""
     label_errors: str = ""
+    images_from: Annotated[list[str], BeforeValidator(_one_or_many)] = []
     gated: bool = False
     aggregate: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []

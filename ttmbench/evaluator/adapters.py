@@ -171,6 +171,32 @@ def model_info(adapter: Any) -> dict[str, Any]:
     return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
 
 
+def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: Any) -> list[str]:
+    """The image collections that a model was trained on, as far as it is known.
+
+    Args:
+        registry: where names are looked up.
+        model: name of a registered model; of an adapter that was given as an object its class.
+        model_args: the user's; where they name other weights, the card of the name says nothing of these.
+        adapter: the model; its own attribute ``trained_on`` wins.
+
+    Returns:
+        Names as cards have them; empty where nothing is known.
+
+    Raises:
+        UsageError: the adapter's attribute is no list of names.
+    """
+    own = getattr(adapter, "trained_on", None)
+    if own is not None:
+        if isinstance(own, str) or not all(isinstance(name, str) for name in own):
+            raise UsageError(f"trained_on of {type(adapter).__name__} should be a list of names, got {own!r:.80}")
+        return list(own)
+    if model not in registry.adapters or any(name in model_args for name in ("pretrained", "model", "path", "weights")):
+        return []
+    card = registry.adapter(model).card
+    return [] if card is None else list(card.trained_on)
+
+
 def remark_on_files(adapter: Any) -> str | None:
     """One line for weights that are in a format that could hold more than tensors; None for others."""
     files = getattr(adapter, "files", None)

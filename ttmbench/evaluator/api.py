@@ -15,18 +15,18 @@ from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.memory import Task
-from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.stored_answers import score_answers
-from ttmbench.evaluator.stored_scores import score_file, score_stored
+from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import GroupShape, Scores
+from ttmbench.types import Scores
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -87,7 +87,8 @@ def compare(
 
     Returns:
         One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
-        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, and the ids of groups that were ``won`` and ``lost``.
+        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, ``clusters`` (how many they make where it is known which
+        share images, else None), and the ids of groups that were ``won`` and ``lost``.
         ``pandas.DataFrame(rows)`` makes a table of them.
 
     Raises:
@@ -132,8 +133,8 @@ def score(
     Args:
         scores: array [groups, images, captions] in logits, in which caption i is true for image i; or a file of scores
             or answers, in a format that ``ttmbench score`` reads.
-        task: whose shape and number of groups the scores have; a file needs it. Without it an array is of the task
-            ``scores``, of its own shape.
+        task: whose shape and number of groups the scores have. Without it they are of the task ``scores``, of their own
+            shape; embeddings and answers need it.
         all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
         model_name: what results call the model; by default ``scores``, or the name of the file.
         include_path: folders of further task files.
@@ -147,7 +148,7 @@ def score(
         The results; numbers have the filter ``none``, or those of the file.
 
     Raises:
-        UsageError: no such task, or a file without one.
+        UsageError: no such task, answers without one, or a limit without one.
         DataError: the scores are not what the task says; the message names the group.
 
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
@@ -161,17 +162,21 @@ def score(
     }
     if isinstance(scores, str | os.PathLike):
         path = Path(scores)
-        if task is None:
-            raise UsageError(f"{path}: a file of scores needs the task that they are of; give task=")
-        if isinstance(task, str) and path.is_file() and is_answers(path):
+        arrays: dict[str, dict[str, list[Scores]]] = {}
+        if not isinstance(task, Task) and path.is_file() and is_answers(path):
+            if task is None:
+                raise UsageError(f"{path}: answers need the task that they are of; give task=")
             document = score_answers([path], task, include_path=include_path, **common)
         else:
-            document = score_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
-        return EvalResults(document if model_name is None else {**document, "model_name": model_name})
+            document, read = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
+            arrays = {name: read.scores for name in document["results"]}
+        return EvalResults(document if model_name is None else {**document, "model_name": model_name}, arrays)
+    if task is None and limit is not None:
+        raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
     registry = build_registry(include_path)
     array = _checked(np.asarray(scores))
     found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
-    spec = _spec_of(array, list(registry.metrics)) if found is None else found.spec
+    spec = spec_of_scores(array, list(registry.metrics)) if found is None else found.spec
     pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
     if array.shape[1:] != spec.group.shape:
         raise DataError(
@@ -230,9 +235,9 @@ def _run(given: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
     results = given if isinstance(given, EvalResults) else _one(Path(given))
     path = results.path or Path(results.model_name)
-    if not results.group_values:
+    if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return StoredRun(path, results.document, results.group_values)
+    return StoredRun(path, results.document, results.task_groups)
 
 
 def _one(path: Path) -> EvalResults:
@@ -255,18 +260,3 @@ def _checked(array: np.ndarray) -> np.ndarray:
     if not sound.all():
         raise DataError(f"group {int(np.argmin(sound))} has a score that is no finite number, or larger than a logit")
     return array
-
-
-def _spec_of(array: np.ndarray, metrics: list[str]) -> TaskSpec:
-    """The task of scores that are of none."""
-    try:
-        shape = GroupShape(*array.shape[1:])
-    except ValueError as error:
-        raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
-    return TaskSpec(
-        task="scores",
-        version=0,
-        source={"kind": "stored_scores"},
-        group=GroupSpec(shape=(shape.images, shape.captions), n_groups=len(array)),
-        metrics=metrics,
-    )

@@ -12,7 +12,7 @@ import numpy as np
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.record import TaskOutcome
-from ttmbench.results.comparison import StoredRun, Values, check_same, compare_runs, read_run, values_of_lines
+from ttmbench.results.comparison import StoredRun, TaskGroups, check_same, compare_runs, read_run, values_of_lines
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
 from ttmbench.results.summary import metric_values
@@ -64,13 +64,13 @@ class Baseline:
                 check_same(self.run, StoredRun(THIS, {"versions": {task: version}}, {}), task, _ADVICE, ("versions",))
 
     def entry(
-        self, document: Mapping[str, Any], values: Mapping[str, Values], iterations: int, seed: int
+        self, document: Mapping[str, Any], groups: Mapping[str, TaskGroups], iterations: int, seed: int
     ) -> dict[str, Any]:
         """What the results document says of the comparison.
 
         Args:
             document: of this run.
-            values: of its groups, for tasks that have some at hand.
+            groups: of its tasks that have values at hand.
             iterations: resamples of intervals and permutation tests.
             seed: of these.
 
@@ -78,7 +78,7 @@ class Baseline:
             ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
-        this = StoredRun(THIS, document, dict(values))
+        this = StoredRun(THIS, document, groups)
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
@@ -92,7 +92,8 @@ class Baseline:
         for task in shared:
             check_same(self.run, this, task, _ADVICE)
         paired: dict[tuple[str, str], dict[str, Any]] = {}
-        if any(self.run.values.get(task, {}).keys() & this.values.get(task, {}).keys() for task in shared):
+        mine, others = this.values, self.run.values
+        if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
             found = compare_runs(self.run, this, iterations=iterations, seed=seed)
             paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in found}
         rows = []
@@ -109,6 +110,8 @@ def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) 
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}
     detail = {name: paired[name] for name in ("ci", "p", "p_holm", "test")}
+    if paired["clusters"] is not None and paired["clusters"] < paired["groups"]:
+        detail["clusters"] = paired["clusters"]
     return {**row, "paired": True, **detail, "won": len(paired["won"]), "lost": len(paired["lost"])}
 
 
@@ -119,15 +122,17 @@ def check_baseline(document: Mapping[str, Any]) -> None:
         raise UsageError(refused)
 
 
-def group_values(outcome: TaskOutcome) -> Values:
+def task_groups(outcome: TaskOutcome) -> TaskGroups:
     """The values of single groups that a run has in memory, means over seeds as ``compare`` reads them from samples.
 
     Args:
         outcome: of a task.
 
     Returns:
-        filter -> metric -> group id -> value; metrics across groups are left out.
+        The values, without metrics across groups, and the clusters.
     """
+    names = outcome.cluster_names
+    clusters = None if names is None else dict(zip((group.group_id for group in outcome.groups), names, strict=True))
     values = values_of_lines(outcome.choice_lines)
     for name, per_seed in outcome.scores.items():
         members: Sequence[int] = outcome.subsets.get(name, range(len(outcome.groups)))
@@ -138,4 +143,4 @@ def group_values(outcome: TaskOutcome) -> Values:
             if known and len(known) == len(found):
                 means = np.mean(known, axis=0).tolist()
                 values.setdefault(name, {})[metric.name] = dict(zip(ids, means, strict=True))
-    return values
+    return TaskGroups(values, clusters)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench.results.comparison import Values, stored_values
+from ttmbench.results.comparison import TaskGroups, Values, stored_groups
 from ttmbench.results.numbers import numbers_of, to_frame
 from ttmbench.types import Scores
 
@@ -26,15 +26,17 @@ class EvalResults(Mapping[str, Any]):
 
     Attributes:
         document: exactly what the results file holds.
-        scores: task -> filter -> score arrays, one per seed; empty for what was read from files.
+        scores: task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read:
+            float32, of stored scores float64 where these are. Of results that were read back, of tasks that an earlier
+            run of the same command had done, and of forced choices there are none.
         path: the results file, if there is one.
-        own_values: of single groups, where the run that made them is this program's; see `group_values`.
+        own_groups: task -> single groups, where the run that made them is this program's; see `group_values`.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
-    own_values: dict[str, Values] | None = None
+    own_groups: dict[str, TaskGroups] | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -79,9 +81,14 @@ class EvalResults(Mapping[str, Any]):
         Raises:
             DataError: samples are absent or damaged.
         """
-        if self.own_values is not None or self.path is None:
-            return self.own_values or {}
-        return stored_values(self.path.parent, self.document)
+        return {task: found.values for task, found in self.task_groups.items()}
+
+    @cached_property
+    def task_groups(self) -> dict[str, TaskGroups]:
+        """Task -> values and clusters of its groups; as `group_values`, and with the same errors."""
+        if self.own_groups is not None or self.path is None:
+            return self.own_groups or {}
+        return stored_groups(self.path.parent, self.document)
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:

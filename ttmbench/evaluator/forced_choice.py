@@ -33,7 +33,13 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
     style = adapter.choice_style
     orders = 1 if style.order == "random" else 2
     summary = summarise_choices(
-        answered.choices, spec.shape, orders, config.bootstrap_iters, config.seed, config.interval
+        answered.choices,
+        spec.shape,
+        orders,
+        config.bootstrap_iters,
+        config.seed,
+        config.interval,
+        answered.clusters,
     )
     record = _record(answered.given, groups, style, orders, spec.shape, config.seed)
     notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
@@ -56,6 +62,7 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
         seconds={"load": loaded - clock, "score": asked - loaded},
         choices=answered.choices,
         choice_lines=_lines(answered, groups),
+        clusters=answered.clusters,
     )
 
 
@@ -97,9 +104,11 @@ def _lines(answered: Answered, groups: Sequence[Group]) -> list[dict[str, Any]]:
                 "right": one.right,
             }
         )
+    cluster_of = answered.clusters.names([group.group_id for group in groups])
     return [
         {
             "group_id": group.group_id,
+            "cluster": cluster_of[position],
             "filter": CHOICE,
             "seed_index": 0,
             "seed": None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
@@ -23,12 +24,15 @@ from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates
+from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
+
+_RARE = (CHOICE, "truncated", "seen_in_training")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class TaskOutcome:
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
         from_store: what of the raw scores an earlier run kept; None for nothing.
+        clusters: which groups share images; None where that is not known.
+        truncated: of the captions, how many the model cuts; None for a model that does not say.
     """
 
     spec: TaskSpec
@@ -70,6 +76,19 @@ class TaskOutcome:
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
+    clusters: Clusters | None = None
+    truncated: dict[str, int] | None = None
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether it is known that an image stands in several places."""
+        found = self.clusters
+        return found is not None and len(np.unique(found.images)) < found.images.size
+
+    @property
+    def cluster_names(self) -> list[str] | None:
+        """For each group the id of the first one of its cluster; None where that is not known."""
+        return None if self.clusters is None else self.clusters.names([group.group_id for group in self.groups])
 
     @property
     def n_groups(self) -> int:
@@ -91,6 +110,7 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
             "group_ids": json.dumps([group.group_id for group in outcome.groups]),
             "data_sha256": outcome.fingerprint,
             **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
+            **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
         }
         files.write_scores(task, outcome.scores, metadata)
     if "ttm" in outcome.records:
@@ -100,9 +120,17 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         files.write_lines("ttm", task, lines)
 
 
+def _cluster_lists(clusters: Clusters) -> dict[str, str]:
+    return {
+        "clusters": json.dumps(clusters.groups.tolist()),
+        "image_clusters": json.dumps(clusters.images.reshape(-1).tolist()),
+    }
+
+
 def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One line per filter, seed and group."""
     yield from outcome.choice_lines
+    of = outcome.cluster_names
     for name, per_seed in outcome.scores.items():
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups)
@@ -114,6 +142,7 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
                 group = outcome.groups[member]
                 yield {
                     "group_id": group.group_id,
+                    **({} if of is None else {"cluster": of[member]}),
                     "filter": name,
                     "seed_index": index,
                     "seed": None if name in (RAW, HOLDOUT_RAW) else seeds[index],
@@ -163,9 +192,9 @@ class RunRecord:
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
-    def describe_model(self, adapter: Any) -> None:
+    def describe_model(self, adapter: Any, trained_on: Sequence[str] = ()) -> None:
         """Takes down what the adapter states about itself; what it has used is asked for with every document."""
-        self.model_info = model_info(adapter)
+        self.model_info = {**model_info(adapter), **({"trained_on": list(trained_on)} if trained_on else {})}
         self._reporting = adapter if isinstance(adapter, Reporting) else None
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -227,14 +256,16 @@ class RunRecord:
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
-        """What holds an entry a task, the tasks in the order of the run; ``choice`` only where there is one."""
-        known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
+        """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
+        collections = self.model_info.get("trained_on", ())
+        now = {name: _entries(outcome, collections) for name, outcome in self.outcomes.items()}
+        known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key != CHOICE}
+        return {key: entries for key, entries in found.items() if entries or key not in _RARE}
 
     def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
         failed = {error["task"] for error in self.errors}
@@ -251,9 +282,11 @@ def _check(document: Mapping[str, Any]) -> None:
         raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
-def _entries(outcome: TaskOutcome) -> dict[str, Any]:
-    """What the results document says of one task, by key."""
+def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
+    """What the results document says of one task, by key; ``trained_on`` are the model's image collections."""
     summary, spec = outcome.summary, outcome.spec
+    seen = [name for name in spec.images_from if name in trained_on]
+    notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
     return {
         "tracks": summary.tracks,
         "results": summary.results,
@@ -262,16 +295,31 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
-        **({"notes": outcome.notes} if outcome.notes else {}),
+        **({} if outcome.truncated is None else {"truncated": outcome.truncated}),
+        **({"seen_in_training": seen} if seen else {}),
+        **({"notes": notes} if notes else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
-        "n-samples": {"original": spec.group.n_groups or outcome.n_groups, "effective": outcome.n_groups},
+        "n-samples": {
+            "original": spec.group.n_groups or outcome.n_groups,
+            "effective": outcome.n_groups,
+            **({} if outcome.clusters is None else {"clusters": outcome.clusters.count}),
+        },
         "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
         "task_hashes": outcome.fingerprint,
         "datasets": _dataset(outcome),
         "timing": outcome.seconds,
     }
+
+
+def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
+    count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
+    return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
+
+
+def _notes_on_training(seen: Sequence[str]) -> list[str]:
+    return [f"the model was trained on images of {', '.join(seen)}, of which this task's are"] if seen else []
 
 
 def _dataset(outcome: TaskOutcome) -> dict[str, Any]:

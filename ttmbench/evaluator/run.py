@@ -17,9 +17,15 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
-from ttmbench.evaluator.adapters import check_scores, make_adapter, name_of_adapter, remark_on_files
-from ttmbench.evaluator.baseline import Baseline, check_baseline, group_values
+from ttmbench.errors import DataError, TtmbenchError, carry, carrying, phase, phase_of
+from ttmbench.evaluator.adapters import (
+    check_scores,
+    make_adapter,
+    name_of_adapter,
+    remark_on_files,
+    trained_on,
+)
+from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
@@ -31,6 +37,7 @@ from ttmbench.evaluator.settings import (
     cache_of,
     check_config,
     datasets_of,
+    filters_of,
     model_settings,
     read_samples,
     task_settings,
@@ -40,8 +47,8 @@ from ttmbench.evaluator.task import run_task
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
-from ttmbench.results.assertions import check_assertions
-from ttmbench.results.comparison import Values, stored_values
+from ttmbench.results.assertions import check_assertions, check_names
+from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
 
@@ -142,8 +149,8 @@ def simple_evaluate(
     Raises:
         UsageError: a wrong name, option or file, or a baseline that is of other data.
         DataError: data or weights out of reach, with ``on_error="raise"``.
-        TtmbenchError: a task failed, with ``on_error="raise"``.
-        AssertionNotMet: an assertion does not hold.
+        TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
+        AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
     given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
     adapter = None if isinstance(model, str) else model
@@ -164,8 +171,9 @@ def simple_evaluate(
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
-    check_baseline(results.document)
-    check_assertions(config.assertions, results.document)
+    with carrying(results):
+        check_baseline(results.document)
+        check_assertions(config.assertions, results.document)
     return results
 
 
@@ -198,6 +206,7 @@ def _run(
         registry.adapter(config.model)  # a wrong name is an error before anything is written
     chosen = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
+    check_names(config.assertions, {name: task.spec.metrics for name, task in chosen.items()}, filters_of(config))
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
     if baseline is not None:
@@ -248,7 +257,9 @@ class _Work:
             with phase("model"):
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
-                record.describe_model(adapter)
+                record.describe_model(adapter, trained_on(self.registry, config.model, config.model_args, adapter))
+                metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
+                check_names(config.assertions, metrics, filters_of(config, adapter))
             remark = remark_on_files(adapter)
             if remark is not None:
                 warn(remark)
@@ -259,18 +270,31 @@ class _Work:
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
                     self._task(name, place, context)
+            if self.baseline is not None:
+                record.baseline = self._compared(self.baseline, place)
+            document = self._save("failed" if record.errors else "done", place)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
                 record.fail(None if name in record.outcomes else name, phase_of(error, "run"), error)
-            self._tell_finished(self._save_after(error, place), place)
+            document = self._save_after(error, place)
+            self._tell_finished(document, place)
+            carry(error, self._before_failure(document, place))
             raise
-        if self.baseline is not None:
-            record.baseline = self._compared(self.baseline, place)
-        document = self._save("failed" if record.errors else "done", place)
         self._tell_finished(document, place)
-        scores = {name: outcome.scores for name, outcome in record.outcomes.items()}
-        path = None if place is None else place.files.results
-        return EvalResults(document, scores, path, self._group_values(document, place))
+        return self._results(document, place, self._groups(document, place))
+
+    def _results(
+        self, document: dict[str, Any], place: RunDirectory | None, groups: dict[str, TaskGroups]
+    ) -> EvalResults:
+        scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
+        return EvalResults(document, scores, None if place is None else place.files.results, groups)
+
+    def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
+        """The tasks that were finished before the run failed; None if there are none."""
+        if not document["results"]:
+            return None
+        own = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
+        return self._results(document, place, own)
 
     def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
@@ -316,15 +340,15 @@ class _Work:
     def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
-        values = self._group_values(document, place)
-        return baseline.entry(document, values, self.config.bootstrap_iters, self.config.seed)
+        groups = self._groups(document, place)
+        return baseline.entry(document, groups, self.config.bootstrap_iters, self.config.seed)
 
-    def _group_values(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, Values]:
-        """Task -> the values of its groups; those of tasks that were taken over come from their samples."""
-        values = {name: group_values(outcome) for name, outcome in self.record.outcomes.items()}
-        if place is None or all(task in values for task in document["results"]):
-            return values
-        return {**stored_values(place.files.folder, document), **values}
+    def _groups(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, TaskGroups]:
+        """Task -> what is known of its groups; those of tasks that were taken over come from their samples."""
+        groups = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
+        if place is None or all(task in groups for task in document["results"]):
+            return groups
+        return {**stored_groups(place.files.folder, document), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""

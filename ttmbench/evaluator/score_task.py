@@ -20,6 +20,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import PreparedPairScorer, StoredFeatures
+from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import check_finite
 from ttmbench.scoring.fingerprint import Fingerprint
@@ -49,6 +50,7 @@ class ScoredTask:
         parts: of scores that were debiased.
         notes: what a reader should know of the scores.
         from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
+        clusters: which groups share images; None for stored features, of which no image is known.
     """
 
     plan: TaskPlan
@@ -61,6 +63,7 @@ class ScoredTask:
     parts: Likelihoods | None = None
     notes: tuple[str, ...] = ()
     from_store: dict[str, Any] | None = None
+    clusters: Clusters | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
         seconds=data.laps.seconds,
         parts=found.parts,
         notes=tuple(notes),
+        clusters=None if data.features is not None else clusters_of(data.groups, data.cache.data.of),
     )
 
 

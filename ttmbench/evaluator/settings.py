@@ -14,11 +14,13 @@ from ttmbench.data.loading import given_data_folder
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
+from ttmbench.evaluator.adapters import can_adapt, only_chooses
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
-from ttmbench.results.assertions import parse_assertion
+from ttmbench.results.assertions import check_names, parse_assertion
+from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
 
 
 def check_config(config: RunConfig) -> None:
@@ -27,6 +29,22 @@ def check_config(config: RunConfig) -> None:
         parse_assertion(assertion)
     if config.data_dir is not None:
         given_data_folder(config.data_dir)
+
+
+def filters_of(config: RunConfig, adapter: Any = None) -> list[str]:
+    """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
+    if adapter is not None and only_chooses(adapter):
+        return [CHOICE]
+    asked = {
+        SIMPLE_MATCH: config.simple_match,
+        TTM: config.ttm,
+        **dict.fromkeys(config.ttm_controls, True),
+        **dict.fromkeys((HOLDOUT_RAW, HOLDOUT), config.ttm_holdout is not None),
+        ORACLE: config.oracle,
+    }
+    if adapter is None:
+        return [RAW, *(name for name, wanted in asked.items() if wanted), CHOICE]
+    return [RAW, *(name for name, wanted in asked.items() if wanted and can_adapt(adapter))]
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
@@ -46,6 +64,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     registry = build_registry(config.include_path, make_trackers(config))
     registry.adapter(config.model)
     tasks = tasks_of(registry, config)
+    check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
     if config.baseline is not None:
         Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}

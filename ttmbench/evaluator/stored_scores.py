@@ -9,21 +9,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
 from ttmbench.results.summary import summarise
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import MetricSpec
+from ttmbench.types import GroupShape, MetricSpec
 
 
-def score_file(
+def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict[str, Any]:
+    """The results document of `scored_file`, with its arguments and errors."""
+    return scored_file(path, task, **settings)[0]
+
+
+def scored_file(
     path: Path,
-    task: str | TaskFile,
+    task: str | TaskFile | None,
     *,
     include_path: Sequence[str] = (),
     logit_scale: float = 1.0,
@@ -32,12 +40,13 @@ def score_file(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], StoredScores]:
     """Computes every metric that is defined from stored scores.
 
     Args:
         path: the scores, in a format that `ttmbench.results.scores_file` knows.
-        task: name or file of the task whose shape and size they have, or the task.
+        task: name or file of the task whose shape and size they have, or the task; None takes those of the file, and
+            results call the task ``scores``.
         include_path: folders of further task files.
         logit_scale: factor on products of embeddings.
         limit: the scores are of the task's first groups only.
@@ -47,16 +56,22 @@ def score_file(
         command: the command line, for the record.
 
     Returns:
-        A results document; the metrics of the task come first.
+        A results document, in which the metrics of the task come first; and the scores.
 
     Raises:
-        UsageError: no such task.
+        UsageError: no such task, or a limit without one.
         DataError: the file is not what the task says; the message names the group.
     """
     registry = build_registry(include_path)
-    spec = (find_task(registry, task) if isinstance(task, str) else task).spec
-    stored = read_scores(path, spec.shape, logit_scale)
-    return score_stored(
+    if task is None:
+        if limit is not None:
+            raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
+        stored = read_scores(path, None, logit_scale)
+        spec = spec_of_scores(stored.scores[RAW][0].groups, list(registry.metrics))
+    else:
+        spec = (find_task(registry, task) if isinstance(task, str) else task).spec
+        stored = read_scores(path, spec.shape, logit_scale)
+    document = score_stored(
         registry,
         stored,
         spec,
@@ -74,6 +89,22 @@ def score_file(
             "interval": interval,
         },
         command=command,
+    )
+    return document, stored
+
+
+def spec_of_scores(array: np.ndarray, metrics: list[str]) -> TaskSpec:
+    """The task of scores that are of none; DataError for a shape that no group has."""
+    try:
+        shape = GroupShape(*array.shape[1:])
+    except ValueError as error:
+        raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
+    return TaskSpec(
+        task="scores",
+        version=0,
+        source={"kind": "stored_scores"},
+        group=GroupSpec(shape=(shape.images, shape.captions), n_groups=len(array)),
+        metrics=metrics,
     )
 
 
@@ -112,7 +143,9 @@ def score_stored(
     expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
     check_count(expected, len(stored.group_ids), where)
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
-    summary = summarise(stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"])
+    summary = summarise(
+        stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"], stored.clusters
+    )
     outcome = TaskOutcome(
         spec=expected,
         metrics=metrics,
@@ -124,6 +157,7 @@ def score_stored(
         records={},
         notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
         seconds={"score": time.perf_counter() - clock},
+        clusters=stored.clusters,
     )
     record = RunRecord(name, config, command, started)
     record.outcomes[spec.task] = outcome

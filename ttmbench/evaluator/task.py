@@ -24,6 +24,7 @@ from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.scoring.forced_choice.arrays import CHOICE
+from ttmbench.scoring.truncation import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
@@ -83,7 +84,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         return outcome
     scored = score_task(plan, context)
     _notify_scored(context, scored, {RAW: [scored.raw]})
-    notes = [*scored.notes, *_notes_of(adapter)]
+    truncated = count_truncated(adapter, scored.groups)
+    notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
     done: list[_Done] = []
     failure: Exception | None = None
     if plan.adapts:
@@ -101,7 +103,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         )
     scores = {RAW: [scored.raw]} | {name: arrays for one in done for name, arrays in one.scores.items()}
     subsets = {name: held for one in done for name, held in one.subsets.items()}
-    summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval)
+    clusters = scored.clusters
+    summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval, clusters, subsets)
     if plan.blind:
         notes.append(_blind_note(spec.shape, summary))
     return TaskOutcome(
@@ -119,6 +122,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         breakdowns=breakdowns(scored.groups, scores, metrics, subsets),
         failure=failure,
         from_store=scored.from_store,
+        clusters=clusters,
+        truncated=truncated,
     )
 
 

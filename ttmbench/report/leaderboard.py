@@ -28,6 +28,7 @@ CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("data", "date", "source", "published"),
+    "seen",
 )
 PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 

@@ -10,8 +10,10 @@ from typing import Any
 from ttmbench._util.escape import csv_cell, latex, markdown
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, tables
 from ttmbench.report.terminal import NOTHING
-from ttmbench.results.labels import TRACK_TITLES
+from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
+
+_IN_LATEX = (r" $\pm$ ", r"$^\dagger$")
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -32,6 +34,8 @@ def to_markdown(board: Leaderboard) -> str:
         text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
         text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
         parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
+    if _legend(board):
+        parts.append(f"{_legend(board)}\n")
     return "\n".join(parts)
 
 
@@ -42,7 +46,13 @@ def to_latex(board: Leaderboard) -> str:
         columns = _columns(lines)
         rows = [" & ".join(map(latex, ["model", "method", *columns])) + r" \\"]
         rows += [
-            " & ".join([*map(latex, who), *(_cell(line.get(name), r" $\pm$ ") for name in columns)]) + r" \\"
+            " & ".join(
+                [
+                    *map(latex, who),
+                    *(_cell(line.get(name), *_IN_LATEX) for name in columns),
+                ]
+            )
+            + r" \\"
             for who, line in lines.items()
         ]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
@@ -50,6 +60,8 @@ def to_latex(board: Leaderboard) -> str:
             f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
+    if _legend(board):
+        parts.append(f"% {_legend(board)}\n")
     return "\n".join(parts)
 
 
@@ -77,6 +89,7 @@ def to_html(board: Leaderboard, made: str) -> str:
         tasks=sorted({row.task for row in board.rows}),
         metrics=sorted({row.metric for row in board.rows}),
         board=board,
+        legend=_legend(board),
         made=made,
     )
 
@@ -117,11 +130,15 @@ def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]
     return sorted({name for line in lines.values() for name in line})
 
 
-def _cell(row: Number | None, plus_minus: str = " ± ") -> str:
+def _cell(row: Number | None, plus_minus: str = " ± ", mark: str = SEEN_MARK) -> str:
     if row is None:
         return NOTHING
     spread = "" if row.seed_std is None else f"{plus_minus}{100 * row.seed_std:.2f}"
-    return f"{100 * (row.value or 0.0):.2f}{spread}"
+    return f"{100 * (row.value or 0.0):.2f}{spread}{mark if row.seen else ''}"
+
+
+def _legend(board: Leaderboard) -> str | None:
+    return SEEN_LEGEND if any(row.seen for row in board.rows) else None
 
 
 def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:

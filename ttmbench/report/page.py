@@ -16,7 +16,7 @@ from ttmbench.report.svg import interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
-from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 
 STATUS = {
@@ -189,6 +189,7 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             "id": track or "unranked",
             "title": titles[track],
             "adapted": any(row["seeds"] is not None for row in rows),
+            "legend": SEEN_LEGEND if any(row["text"].endswith(SEEN_MARK) for row in rows) else None,
             "rows": rows,
         }
         for track, rows in found.items()
@@ -207,7 +208,7 @@ def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
         "metric": one.metric,
         "method": one.method,
         "value": one.value,
-        "text": percent(one.value),
+        "text": percent(one.value) + (SEEN_MARK if one.seen else ""),
         "stderr": one.stderr,
         "stderr_text": percent(one.stderr),
         "interval": ends,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.results.labels import key_of
+from ttmbench.results.labels import CHOICE, base_metric, key_of, split_key
 
 _ASSERTION = re.compile(
     r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
@@ -28,6 +29,38 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
     except ValueError:
         raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
     return found["task"], key_of(found["metric"], found["filter"]), found["sign"], value
+
+
+def check_names(
+    assertions: Sequence[str], metrics: Mapping[str, Sequence[str]], filters: Sequence[str] | None = None
+) -> None:
+    """Refuses assertions on numbers that there will not be, before anything is computed.
+
+    Args:
+        assertions: as they were given.
+        metrics: task -> its metrics, for every task that there will be numbers of.
+        filters: that numbers will have; None where that is not known yet.
+
+    Raises:
+        UsageError: an unknown task, metric or filter, named beside what there is.
+    """
+    for text in assertions:
+        task, key, _, _ = parse_assertion(text)
+        metric, name = split_key(key)
+        if task not in metrics:
+            raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
+        if base_metric(metric) not in metrics[task] and name != CHOICE:
+            raise UsageError(
+                f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
+            )
+        if filters is not None and name not in filters:
+            raise UsageError(f"--assert {text!r}: there will be no filter '{name}'; {_known(name, filters)}")
+
+
+def _known(word: str, known: Iterable[str]) -> str:
+    """A near name, or all that there are."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
 
 
 def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.clusters import connected
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
@@ -24,18 +25,36 @@ Values = dict[str, dict[str, dict[str, float]]]
 
 
 @dataclass(frozen=True)
+class TaskGroups:
+    """What is known of the single groups of a task.
+
+    Attributes:
+        values: filter -> metric -> group id -> value.
+        clusters: group id -> cluster; None where nothing says which groups share images.
+    """
+
+    values: Values
+    clusters: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class StoredRun:
     """A finished run with the values of its groups.
 
     Attributes:
         path: its results document.
         document: that document.
-        values: task -> filter -> metric -> group id -> value.
+        groups: task -> values and clusters of its groups.
     """
 
     path: Path
     document: Mapping[str, Any]
-    values: dict[str, Values]
+    groups: Mapping[str, TaskGroups]
+
+    @property
+    def values(self) -> dict[str, Values]:
+        """Task -> filter -> metric -> group id -> value."""
+        return {task: found.values for task, found in self.groups.items()}
 
     @property
     def name(self) -> str:
@@ -57,26 +76,26 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
     document = read_document(path)
-    values = stored_values(path.parent, document)
-    if not values and need_samples:
+    groups = stored_groups(path.parent, document)
+    if not groups and need_samples:
         raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
-    return StoredRun(path, document, values)
+    return StoredRun(path, document, groups)
 
 
-def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values]:
-    """The values of groups in the samples that a document names.
+def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGroups]:
+    """The values and clusters of groups in the samples that a document names.
 
     Args:
         folder: where the document lies.
         document: of results.
 
     Returns:
-        task -> values; tasks without samples are left out.
+        task -> its groups; tasks without samples are left out.
 
     Raises:
         DataError: a file is absent or damaged.
     """
-    values: dict[str, Values] = {}
+    found: dict[str, TaskGroups] = {}
     for name, about in document.get("artifacts", {}).items():
         if not isinstance(about, dict) or about.get("kind") != "samples":
             continue
@@ -87,8 +106,8 @@ def stored_values(folder: Path, document: Mapping[str, Any]) -> dict[str, Values
             )
         task = task_of_artifact(name, about, document["results"])
         if task is not None:
-            values[task] = _values(folder / name)
-    return values
+            found[task] = _groups(folder / name)
+    return found
 
 
 def compare_runs(
@@ -138,15 +157,21 @@ def _rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
+    known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         ids = [group for group in left[metric] if group in right[metric]]
         if not ids:
             raise UsageError(f"task '{task}': the two runs share no group id")
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
-        difference, interval = stats.paired_difference(before, after, iterations, seed)
+        among = cluster_numbers(ids, known)
+        difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=among)
         yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
-        p = stats.mcnemar(before == 1, after == 1) if yes_or_no else stats.sign_flip(before, after, iterations, seed)
+        if yes_or_no:
+            p = stats.mcnemar(before == 1, after == 1, among)
+        else:
+            p = stats.sign_flip(before, after, iterations, seed, among)
+        count = None if among is None else len(np.unique(among))
         yield {
             "task": task,
             "metric": metric,
@@ -158,10 +183,24 @@ def _rows(
             "p": p,
             "test": "mcnemar" if yes_or_no else "sign_flip",
             "groups": len(ids),
+            "clusters": count,
             "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
             "lost": [group for group, x, y in zip(ids, before, after, strict=True) if y < x],
-            "smallest_difference": stats.smallest_difference(len(ids)),
+            "smallest_difference": stats.smallest_difference(len(ids), clusters=count),
         }
+
+
+def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
+    """Clusters of groups by what either run knows of them; None where neither does.
+
+    Runs of different groups know different ones, so that what belongs together in one of them does.
+    """
+    if all(one is None for one in known):
+        return None
+    keys = [
+        [(place, one[group]) for place, one in enumerate(known) if one is not None and group in one] for group in ids
+    ]
+    return np.array(connected(keys))
 
 
 def _filter_pairs(left: Values, right: Values, filters: tuple[str, str] | None) -> Sequence[tuple[str, str]]:
@@ -193,8 +232,8 @@ def check_same(
             )
 
 
-def _values(path: Path) -> Values:
-    lines = []
+def _groups(path: Path) -> TaskGroups:
+    lines, clusters = [], dict[str, str]()
     seen: set[str] = set()
     for number, line in read_json_lines(path):
         group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
@@ -205,7 +244,12 @@ def _values(path: Path) -> Values:
             raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
         seen.add(str(again))
         lines.append({"group_id": group, "filter": name, "metrics": metrics})
-    return values_of_lines(lines)
+        cluster = line.get("cluster")
+        if not isinstance(cluster, str | None):
+            raise DataError(f"{path}: line {number} has a cluster that is no text")
+        if cluster is not None:
+            clusters[group] = cluster
+    return TaskGroups(values_of_lines(lines), clusters or None)
 
 
 def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:

@@ -29,6 +29,7 @@ from ttmbench.results.records import (
     Samples,
     SimpleMatchRecord,
     TaskError,
+    Truncated,
     TtmRecord,
     Zero,
 )
@@ -87,6 +88,12 @@ class ResultsDocument(Part):
         None,
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
+    )
+    truncated: ByTask[Truncated] | Absent = Field(
+        None, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
+    )
+    seen_in_training: ByTask[list[str]] | Absent = Field(
+        None, description="Image collections that the model was trained on and the task's images are of."
     )
     notes: ByTask[list[str]] | Absent = None
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")

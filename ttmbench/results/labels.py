@@ -81,6 +81,8 @@ TRACK_TITLES: dict[Track, str] = {
     "oracle": "Oracle: reads labels, a skyline and no result",
 }
 TRACK_ORDER: tuple[Track, ...] = tuple(TRACK_TITLES)
+SEEN_MARK = "†"
+SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
-_TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file")
+_TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file", "seen")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Number:
         file: the results document; of a published number, the paper and its table.
         of_tasks: number of tasks that this is the mean of; None for a single task.
         published: typed from a paper.
+        seen: image collections of the task that the model was trained on, by commas; None for none that are known.
     """
 
     task: str
@@ -84,6 +85,7 @@ class Number:
     file: str = ""
     of_tasks: int | None = None
     published: bool = False
+    seen: str | None = None
 
     @property
     def key(self) -> str:
@@ -240,6 +242,7 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
         )
         data = document.get("task_hashes", {}).get(task)
         version = document.get("versions", {}).get(task)
+        seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
         held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
         for metric, name in numbers_in(values):
             key = key_of(metric, name)
@@ -267,6 +270,7 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 model=model,
                 date=date,
                 file=file,
+                seen=seen,
             )
 
 
@@ -288,7 +292,13 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 date=_date(document),
                 file=file,
                 of_tasks=len(tasks),
+                seen=_seen_in_any(document, tasks),
             )
+
+
+def _seen_in_any(document: Mapping[str, Any], tasks: Sequence[str]) -> str | None:
+    found = document.get("seen_in_training") or {}
+    return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
 
 
 def _date(document: Mapping[str, Any]) -> str | None:

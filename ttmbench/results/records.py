@@ -191,6 +191,7 @@ class Difference(Part):
     test: Literal["mcnemar", "sign_flip"] | None
     won: int | None
     lost: int | None
+    clusters: AtLeastOne | Absent = Field(None, description="Of the paired groups, where it is fewer than these.")
 
 
 class BaselineRecord(Part):
@@ -212,11 +213,24 @@ class TaskError(Part):
     message: str
 
 
+class Truncated(Part):
+    """Captions that are longer than the model reads."""
+
+    captions: Count = Field(description="Distinct captions that were cut.")
+    of: AtLeastOne = Field(description="Distinct captions of the task.")
+    groups: Count = Field(description="Groups that have one of them.")
+
+
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
     original: int
     effective: int
+    clusters: AtLeastOne | Absent = Field(
+        None,
+        description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
+        "one observation in standard errors, intervals and tests. Left out where the images are not known.",
+    )
 
 
 class StoreEntry(Part):

@@ -1,7 +1,7 @@
 """Stored scores: four formats, told apart by content, read into the arrays that metrics take.
 
 - Winoground's own JSONL: ``{"label": "<id>_c<caption>_i<image>", "score": x}``;
-- npz or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
+- npz, npy or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
 - ttmbench's samples JSONL (``group_id``, ``scores``);
 - npz or safetensors with embeddings ``img`` [groups * images, d] and ``cap`` [groups * captions, d] of unit norm.
 """
@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.arrays import EXACT, LARGEST, Arrays, metadata_list, read_arrays, too_large
+from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
 from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
+from ttmbench.results.clusters import Clusters, connected
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
@@ -38,27 +40,29 @@ class StoredScores:
         scores: filter -> score arrays, one per seed.
         group_ids: in the order of the arrays.
         format: what the file was taken for.
+        clusters: which groups share images; None where the file does not say.
     """
 
     scores: dict[str, list[Scores]]
     group_ids: list[str]
     format: str
+    clusters: Clusters | None = None
 
 
-def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> StoredScores:
+def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
     """Reads stored scores, whichever of the formats they are in.
 
     Args:
         path: the file.
-        shape: images and captions per group, from the task.
+        shape: images and captions per group, from the task; None where the file has to say it.
         logit_scale: what inner products of embeddings are multiplied with; other formats hold logits already.
 
     Returns:
         The scores, all finite and of the task's shape.
 
     Raises:
-        DataError: the file cannot be read, is in none of the formats, or a cell is missing, doubled, surplus or not
-            finite; the group is named.
+        DataError: the file cannot be read, is in none of the formats, does not say its shape, or a cell is missing,
+            doubled, surplus or not finite; the group is named.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
@@ -67,7 +71,7 @@ def read_scores(path: Path, shape: GroupShape, logit_scale: float = 1.0) -> Stor
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    packed = head[:2] == b"PK" or head[8:9] == b"{"
+    packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
     stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
     if len(stored.scores.get("none", ())) != 1:
         filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
@@ -96,9 +100,19 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
-def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: float) -> StoredScores:
+def _shape_of(path: Path, images: int, captions: int) -> GroupShape:
+    """The shape that a file states; DataError if no group can have it."""
+    try:
+        return GroupShape(images, captions)
+    except ValueError as error:
+        raise DataError(f"{path}: has scores of {images} images and {captions} captions: {error}") from None
+
+
+def _from_arrays(path: Path, content: Arrays, shape: GroupShape | None, logit_scale: float) -> StoredScores:
     arrays, metadata = content.arrays, content.about
     if {"img", "cap"} <= set(arrays):
+        if shape is None:
+            raise DataError(f"{path}: embeddings do not say how many images and captions a group has; name the task")
         return _from_embeddings(path, arrays["img"], arrays["cap"], shape, logit_scale)
     if metadata.get("format") == FORMAT:
         return _from_saved(path, arrays, metadata, shape)
@@ -109,17 +123,21 @@ def _from_arrays(path: Path, content: Arrays, shape: GroupShape, logit_scale: fl
             f"{path}: expected one array [groups, images, captions] or embeddings 'img' and 'cap', found {shapes}"
         )
     array = next(iter(cubes.values()))
+    shape = shape or _shape_of(path, *array.shape[1:])
     group_ids = [str(index) for index in range(len(array))]
     return StoredScores({"none": [Scores(_checked(path, array, shape, group_ids))]}, group_ids, "array")
 
 
 def _from_saved(
-    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], shape: GroupShape | None
 ) -> StoredScores:
     strange = [name for name in arrays if not _SAVED_NAME.match(name)]
     first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
     if first is None or strange:
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
+    if first.ndim != 3:
+        raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
+    shape = shape or _shape_of(path, *first.shape[1:])
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
@@ -134,7 +152,26 @@ def _from_saved(
         if pairs is not None:
             _check_pairs(path, pairs, len(group_ids), shape)
         scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
-    return StoredScores(scores, group_ids, "ttmbench scores")
+    return StoredScores(scores, group_ids, "ttmbench scores", _saved_clusters(path, metadata, len(group_ids), shape))
+
+
+def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
+    """Clusters as ``--save_scores`` wrote them; None if no image stands in several groups."""
+    if "clusters" not in metadata:
+        return None
+    lists = []
+    for key, length in (("clusters", groups), ("image_clusters", groups * shape.images)):
+        try:
+            found = parse_json(str(metadata.get(key, "[]")))
+        except ValueError as error:
+            raise DataError(f"{path}: its '{key}' cannot be read: {error}") from None
+        if not isinstance(found, list) or len(found) != length or any(type(one) is not int for one in found):
+            raise DataError(f"{path}: its '{key}' is no list of {length} whole numbers")
+        lists.append(found)
+    try:
+        return Clusters(np.array(lists[0], np.int64), np.array(lists[1], np.int64).reshape(groups, -1))
+    except OverflowError:
+        raise DataError(f"{path}: its 'clusters' are numbers too large to be any") from None
 
 
 def _from_embeddings(
@@ -171,19 +208,27 @@ def _from_embeddings(
     return StoredScores({"none": [Scores(inside, pairs)]}, group_ids, "embeddings")
 
 
-def _from_lines(path: Path, shape: GroupShape) -> StoredScores:
+def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:
     lines = list(read_json_lines(path))
     if not lines:
         raise DataError(f"{path}: is empty")
     first = lines[0][1]
     if "label" in first and "score" in first:
-        return _from_labels(path, lines, shape)
+        return _from_labels(path, lines, shape or _shape_of_labels(path, lines))
     if "group_id" in first and "scores" in first:
-        return _from_samples(path, lines, shape)
+        block = _table(path, first.get("scores"), f"group {first.get('group_id')} (line 1)")
+        return _from_samples(path, lines, shape or _shape_of(path, *block.shape))
     raise DataError(
         f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground) or "
         "'group_id' and 'scores' (ttmbench samples)"
     )
+
+
+def _shape_of_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]]) -> GroupShape:
+    """The largest image and caption that a label names; a label that is none is named when all are read."""
+    found = [cell for _, line in lines if (cell := _LABEL.match(str(line.get("label"))))]
+    images, captions = (max((int(cell[name]) for cell in found), default=0) + 1 for name in ("image", "caption"))
+    return _shape_of(path, images, captions)
 
 
 def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
@@ -211,6 +256,7 @@ def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape:
 
 def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+    cluster_of: dict[str, str] = {}
     for number, line in lines:
         group = str(line.get("group_id"))
         block = _table(path, line.get("scores"), f"group {group} (line {number})")
@@ -223,6 +269,8 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
         if group in table:
             raise DataError(f"{path}: group {group} is there twice (line {number})")
         table[group] = block
+        if isinstance(line.get("cluster"), str):
+            cluster_of[group] = line["cluster"]
     group_ids = list(next(iter(tables.values())))
     scores: dict[str, list[Scores]] = {}
     for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != "none", item[0])):
@@ -231,7 +279,11 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
                 raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
         array = _smallest(np.stack([table[group] for group in group_ids]))
         scores.setdefault(name, []).append(Scores(_checked(path, array, shape, group_ids)))
-    return StoredScores(scores, group_ids, "ttmbench samples")
+    clusters = None
+    if all(group in cluster_of for group in group_ids):
+        each = np.arange(len(group_ids) * shape.images).reshape(len(group_ids), -1)  # metrics over images need more
+        clusters = Clusters(np.array(connected([[cluster_of[group]] for group in group_ids])), each)
+    return StoredScores(scores, group_ids, "ttmbench samples", clusters)
 
 
 def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:

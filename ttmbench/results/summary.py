@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
 from ttmbench import stats
 from ttmbench._util.foreign import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
+from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
 from ttmbench.types import MetricSpec, Scores, Track
 
@@ -95,6 +97,8 @@ def summarise(
     bootstrap_iters: int,
     seed: int,
     interval: stats.IntervalMethod = "wilson",
+    clusters: Clusters | None = None,
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Summary:
     """Computes every metric for every filter.
 
@@ -104,6 +108,8 @@ def summarise(
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
+        clusters: of the groups, where it is known which share images.
+        subsets: filter -> positions of the groups that its scores are of, where these are not all.
 
     Returns:
         The numbers; undefined ones are None.
@@ -111,6 +117,7 @@ def summarise(
     summary = Summary()
     for metric in metrics:
         for name, per_seed in scores.items():
+            among = _units(metric, clusters, subsets.get(name))
             key = key_of(metric.name, name)
             values = [metric_values(metric, one) for one in per_seed]
             known = [value for value in values if value is not None]
@@ -124,14 +131,22 @@ def summarise(
             means = np.array([stats.mean(value) for value in known])
             over_seeds = np.mean(known, axis=0)
             summary.results[key] = float(np.mean(means))
-            summary.results[stderr_key(metric.name, name)] = stats.standard_error(over_seeds)
+            summary.results[stderr_key(metric.name, name)] = stats.standard_error(over_seeds, among)
             if name not in (RAW, HOLDOUT_RAW):
                 summary.results[seed_std_key(metric.name, name)] = stats.seed_std(means)
-            ends = stats.interval(over_seeds, interval, bootstrap_iters, seed)
+            ends = stats.interval(over_seeds, interval, bootstrap_iters, seed, clusters=among)
             summary.ci[key] = None if ends is None else list(ends)
             summary.ties[key] = _ties(metric, per_seed)
             summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
     return summary
+
+
+def _units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
+    """Clusters of what the metric has a value for: groups, or images, of which the same one may stand in several."""
+    if clusters is None:
+        return None
+    mine = clusters.of(subset)
+    return mine.groups if metric.scope == "group" else mine.images.reshape(-1)
 
 
 def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:

@@ -14,6 +14,7 @@ from ttmbench._util.images import KEPT, LazyImages, side_by_side
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
+from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
@@ -65,11 +66,12 @@ class Given:
 
 @dataclass(frozen=True)
 class Answered:
-    """All answers of a task, which questions were answered right, and the fingerprint of the data."""
+    """All answers of a task, which questions were answered right, the fingerprint of the data, and their clusters."""
 
     given: list[Given]
     choices: Choices
     fingerprint: str
+    clusters: Clusters
 
 
 def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int) -> Answered:
@@ -115,7 +117,8 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
             given += part
             shown.update(len(part))
     fingerprint.add_remaining()
-    return Answered(given, _choices(given, len(groups), len(groups[0].images)), fingerprint.hexdigest())
+    right = _choices(given, len(groups), len(groups[0].images))
+    return Answered(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ttmbench import stats
+from ttmbench.results.clusters import Clusters
 from ttmbench.results.summary import Summary
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices, choice_chance, choice_values
 from ttmbench.types import GroupShape
@@ -21,6 +22,7 @@ def summarise_choices(
     bootstrap_iters: int,
     seed: int,
     interval: stats.IntervalMethod = "wilson",
+    clusters: Clusters | None = None,
 ) -> Summary:
     """Computes the scores that follow from the questions that were asked.
 
@@ -31,17 +33,19 @@ def summarise_choices(
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
+        clusters: of the groups, where it is known which share images.
 
     Returns:
         The numbers. There are no ties: an answer names one option, or it is wrong.
     """
     summary = Summary()
+    among = None if clusters is None else clusters.groups
     chance = choice_chance(shape.images, shape.captions, orders)
     for metric, right in choice_values(choices).items():
         key, values = f"{metric},{CHOICE}", right.astype(np.float64)
         summary.results[key] = stats.mean(values)
-        summary.results[f"{metric}_stderr,{CHOICE}"] = stats.standard_error(values)
-        ends = stats.interval(values, interval, bootstrap_iters, seed)
+        summary.results[f"{metric}_stderr,{CHOICE}"] = stats.standard_error(values, among)
+        ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
         summary.ci[key] = None if ends is None else list(ends)
         summary.ties[key] = None
         summary.chance[metric] = chance[metric]

@@ -1,0 +1,150 @@
+"""Statistics where groups share images: against formulas written out, by counting, and by simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ttmbench import stats
+
+ALONE = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=40)
+
+
+def draws(rng, sizes, rate, alike):
+    """Answers of clusters: those of one correlate by ``alike`` (beta-binomial)."""
+    sizes = np.asarray(sizes)
+    more = (1 - alike) / alike
+    own = rng.beta(rate * more, (1 - rate) * more, len(sizes))
+    return (rng.random(sizes.sum()) < np.repeat(own, sizes)).astype(float), np.repeat(np.arange(len(sizes)), sizes)
+
+
+@given(ALONE)
+def test_clusters_of_one_group_change_no_bit(values):
+    values = np.array(values)
+    other, alone = values[::-1].copy(), np.arange(len(values))[::-1] * 3
+    assert stats.standard_error(values, alone) == stats.standard_error(values)
+    assert stats.score_interval(values, clusters=alone) == stats.score_interval(values)
+    for method in ("wilson", "percentile"):
+        assert stats.interval(values, method, 40, 1, clusters=alone) == stats.interval(values, method, 40, 1)
+    right, wrong = values == 1, other == 1
+    assert stats.mcnemar(right, wrong, alone) == stats.mcnemar(right, wrong)
+    assert stats.sign_flip(values, other, 99, 0, alone) == stats.sign_flip(values, other, 99, 0)
+    assert stats.paired_difference(values, other, 40, 0, clusters=alone) == stats.paired_difference(
+        values, other, 40, 0
+    )
+    assert stats.design_effect(values, alone) == 1
+
+
+def test_bca_of_clusters_of_one_is_the_plain_one():
+    values = np.random.default_rng(0).random(30)
+    plain = stats.bootstrap_interval(values, 200, 0, method="BCa")
+    assert stats.bootstrap_interval(values, 200, 0, method="BCa", clusters=np.arange(30)) == plain
+
+
+def test_doubled_groups_know_no_more_than_single_ones():
+    """Every answer given twice by the same image: the standard error is that of half as many."""
+    values = (np.random.default_rng(1).random(200) < 0.7).astype(float)
+    twice, clusters = np.repeat(values, 2), np.repeat(np.arange(200), 2)
+    assert stats.standard_error(twice, clusters) == pytest.approx(stats.standard_error(values))
+    assert stats.design_effect(twice, clusters) == pytest.approx(2, abs=0.02)
+    assert stats.score_interval(twice, clusters=clusters) == pytest.approx(stats.score_interval(values), abs=2e-3)
+    for method in ("percentile", "BCa"):
+        single = stats.bootstrap_interval(values, 2000, 0, method=method)
+        assert stats.bootstrap_interval(twice, 2000, 0, method=method, clusters=clusters) == pytest.approx(single)
+    before = (np.random.default_rng(2).random(200) < 0.6).astype(float)
+    p = stats.mcnemar(before == 1, values == 1)
+    assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1, clusters) == pytest.approx(p)
+    assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1) < p
+
+
+def test_the_standard_error_is_the_formula():
+    values = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    clusters = np.array([7, 7, 2, 2, 2, 9])
+    mean = values.mean()
+    sums = [(values[clusters == one] - mean).sum() for one in (7, 2, 9)]
+    assert stats.standard_error(values, clusters) == pytest.approx(math.sqrt(3 / 2 * sum(e**2 for e in sums)) / 6)
+
+
+def test_one_cluster_says_nothing_of_others():
+    values, one = np.array([0.0, 1.0, 1.0]), np.zeros(3, int)
+    assert stats.standard_error(values, one) is None and stats.score_interval(values, clusters=one) is None
+    assert stats.interval(values, "percentile", 100, 0, clusters=one) is None
+    assert stats.interval(np.ones(3), "bca", 100, 0, clusters=one) is None
+
+
+def test_nothing_is_certain_of_clusters_that_are_all_right():
+    low, high = stats.score_interval(np.ones(100), clusters=np.repeat(np.arange(20), 5))
+    alone, _ = stats.score_interval(np.ones(20))
+    assert high == 1 and low == pytest.approx(alone, abs=0.02), "as much as 20 groups know"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exact_test_counts_every_exchange(seed):
+    rng = np.random.default_rng(seed)
+    clusters = np.sort(rng.integers(0, 7, 18))
+    before, after = rng.random(18) < 0.4, rng.random(18) < 0.7
+    net = [int(after[clusters == one].sum()) - int(before[clusters == one].sum()) for one in np.unique(clusters)]
+    sums = [
+        abs(sum(sign * n for sign, n in zip(signs, net, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(net))
+    ]
+    expected = np.mean(np.array(sums) >= abs(sum(net)))
+    assert stats.mcnemar(before, after, clusters) == pytest.approx(expected, abs=1e-12)
+    drawn = stats.sign_flip(before.astype(float), after.astype(float), 4000, 0, clusters)
+    assert drawn == pytest.approx(expected, abs=0.03)
+
+
+# swap_obj of SugarCrepe: 245 groups over 224 images.
+SWAP_OBJ = [2] * 21 + [1] * 203
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rate", "alike"),
+    [
+        ([5] * 60, 0.7, 0.4),
+        ([2] * 120, 0.9, 0.8),
+        ([1, 2, 3, 6] * 30, 0.5, 0.5),
+        ([4] * 100, 0.3, 0.05),
+        (SWAP_OBJ, 0.6, 0.9),
+    ],
+    ids=["fives", "pairs", "unequal", "hardly alike", "swap_obj"],
+)
+def test_clustered_intervals_cover_95_percent_and_plain_ones_do_not(sizes, rate, alike):
+    rng, runs = np.random.default_rng(11), 2000
+    held = {"clustered": 0, "plain": 0}
+    for _ in range(runs):
+        values, clusters = draws(rng, sizes, rate, alike)
+        for name, given_ in (("clustered", clusters), ("plain", None)):
+            low, high = stats.score_interval(values, clusters=given_)
+            held[name] += low <= rate <= high
+    # 93 to 97 percent, widened by two standard deviations of a count of 2000.
+    assert 0.93 - 0.01 <= held["clustered"] / runs <= 0.97 + 0.01
+    if sizes is not SWAP_OBJ and alike > 0.1:  # 21 pairs of 245 groups make little of a difference
+        assert held["plain"] / runs < 0.9
+
+
+def test_clustered_bootstraps_cover_too():
+    rng, runs = np.random.default_rng(12), 300
+    held = {"clustered": 0, "plain": 0}
+    for seed in range(runs):
+        values, clusters = draws(rng, [5] * 60, 0.7, 0.6)
+        for name, given_ in (("clustered", clusters), ("plain", None)):
+            low, high = stats.bootstrap_interval(values, 300, seed, clusters=given_)
+            held[name] += low <= 0.7 <= high
+    assert 0.91 <= held["clustered"] / runs <= 0.98 and held["plain"] / runs < 0.85
+
+
+def test_the_clustered_test_keeps_its_level_and_the_plain_one_does_not():
+    """Two models that are equally good, each right or wrong about an image as a whole."""
+    rng, runs = np.random.default_rng(13), 1500
+    found = {"clustered": 0, "plain": 0}
+    for _ in range(runs):
+        (before, clusters), (after, _) = (draws(rng, [4] * 40, 0.6, 0.6) for _ in range(2))
+        found["clustered"] += stats.mcnemar(before == 1, after == 1, clusters) <= 0.05
+        found["plain"] += stats.mcnemar(before == 1, after == 1) <= 0.05
+    assert 0.025 <= found["clustered"] / runs <= 0.065 and found["plain"] / runs > 0.12

@@ -1,0 +1,148 @@
+"""Groups that share images, from the task to what is printed: in results, samples, stored scores and comparisons."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench import stats
+from ttmbench.cli import main
+from ttmbench.results.clusters import connected
+from ttmbench.results.comparison import read_run
+
+QUICK = {"device": "cpu", "bootstrap_iters": 100, "use_cache": "off"}
+
+
+class Noise:
+    """Scores pairs by what image and caption are, and by nothing that fits."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def fingerprint(self):
+        return {"seed": self.seed}
+
+    def score_pairs(self, images, captions):
+        keys = [
+            (int(np.asarray(image)[0, 0, 0]), len(caption), self.seed)
+            for image, caption in zip(images, captions, strict=True)
+        ]
+        return np.array([np.random.default_rng(key).normal() for key in keys], dtype=np.float32)
+
+
+def flat(value):
+    return np.full((8, 8, 3), value, dtype=np.uint8)
+
+
+def task(copies, matching="group", count=24):
+    """Groups of one image and two captions; each image stands in so many groups, every time as an object of its own."""
+    images = [[flat(5 * (group // copies))] for group in range(count)]
+    captions = [[f"{'a' * (group + 1)}", f"{'b' * (group + 40)}"] for group in range(count)]
+    return ttmbench.Task.from_groups(images, captions, name="shared", matching=matching)
+
+
+def test_components_go_through_others():
+    assert connected([["a", "b"], ["c", "d"], ["b", "c"], ["e", "f"]]) == [0, 0, 0, 1]
+    assert connected([]) == []
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clusters")
+    paths = [folder / f"{seed}.json" for seed in (1, 2)]
+    settings = {"log_samples": True, "save_scores": True, **QUICK}
+    return [
+        ttmbench.simple_evaluate(Noise(seed), task(3), output_path=str(path), model_name=f"noise {seed}", **settings)
+        for seed, path in zip((1, 2), paths, strict=True)
+    ]
+
+
+def test_intervals_are_of_clusters_and_say_so(runs, capsys):
+    run = runs[0]
+    assert run["n-samples"]["shared"] == {"original": 24, "effective": 24, "clusters": 8}
+    values = np.array(list(run.group_values["shared"]["none"]["group_match"].values()))
+    clusters = np.repeat(np.arange(8), 3)
+    assert run["ci"]["shared"]["group_match,none"] == list(stats.score_interval(values, clusters=clusters))
+    assert run.results["shared"]["group_match_stderr,none"] == stats.standard_error(values, clusters)
+    assert run.results["shared"]["group_match_stderr,none"] != stats.standard_error(values)
+    (note,) = run["notes"]["shared"]
+    assert note.startswith("groups share images: 24 groups in 8 clusters")
+    from ttmbench.report.terminal import print_results
+
+    print_results(run.document)
+    assert "24 groups in 8 clusters" in " ".join(capsys.readouterr().out.split())
+
+
+def test_where_no_image_is_shared_nothing_changes_and_nothing_is_said():
+    run = ttmbench.simple_evaluate(Noise(1), task(1), **QUICK)
+    assert run["n-samples"]["shared"]["clusters"] == 24 and "shared" not in run.document.get("notes", {})
+    values = np.array(list(run.group_values["shared"]["none"]["group_match"].values()))
+    assert run["ci"]["shared"]["group_match,none"] == list(stats.score_interval(values))
+    assert run.results["shared"]["group_match_stderr,none"] == stats.standard_error(values)
+
+
+def test_metrics_over_images_are_clustered_by_the_image():
+    run = ttmbench.simple_evaluate(Noise(1), task(3, "global"), **QUICK)
+    key = "global_assignment_accuracy,none"
+    accuracy = ttmbench.metrics.global_assignment_accuracy
+    (scores,) = run.scores["shared"]["none"]
+    values = np.asarray(accuracy(scores.all_pairs, scores.truth)).astype(float)
+    assert run.results["shared"][key] == values.mean()
+    assert run["ci"]["shared"][key] == list(stats.score_interval(values, clusters=np.repeat(np.arange(8), 3)))
+
+
+def test_a_subset_that_is_held_out_has_its_own_clusters(tmp_path):
+    run = ttmbench.simple_evaluate(
+        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, **QUICK
+    )
+    held = run["ttm"]["shared"]["holdout"]["scored_groups"]
+    values = np.array(list(run.group_values["shared"]["holdout"]["group_match"].values()))
+    expected = stats.standard_error(values, np.array(held) // 3)
+    assert run.results["shared"]["group_match_stderr,holdout"] == expected
+
+
+def test_stored_scores_and_samples_give_the_same_digits(runs, tmp_path):
+    run = runs[0]
+    folder = run.path.parent
+    for kind in ("samples", "scores"):
+        (file,) = [
+            folder / name for name, about in run["artifacts"].items() if about["kind"] == kind and name.startswith("1")
+        ]
+        again = ttmbench.score(file, task(3), bootstrap_iters=100)
+        for key, ends in run["ci"]["shared"].items():
+            assert again["ci"]["shared"][key] == ends, (kind, key)
+        assert again["n-samples"]["shared"]["clusters"] == 8, kind
+
+
+def test_compare_tests_clusters(runs, capsys, tmp_path):
+    one = read_run(runs[0].path)
+    assert set(one.groups["shared"].clusters.values()) == {str(first) for first in range(0, 24, 3)}
+    (row,) = ttmbench.compare(*runs, metrics=["group_match"])
+    before, after = (np.array(list(run.group_values["shared"]["none"]["group_match"].values())) == 1 for run in runs)
+    clusters = np.repeat(np.arange(8), 3)
+    assert (row["groups"], row["clusters"], row["test"]) == (24, 8, "mcnemar")
+    assert row["p"] == stats.mcnemar(before, after, clusters) != stats.mcnemar(before, after)
+    assert main(["compare", *(str(run.path) for run in runs), "-o", str(tmp_path / "c.md")]) == 0
+    assert "shared: groups share images: 24 groups in 8 clusters" in " ".join(capsys.readouterr().out.split())
+    assert "24 groups in 8 clusters" in (tmp_path / "c.md").read_text()
+    baseline = ttmbench.simple_evaluate(Noise(2), task(3), baseline=str(runs[0].path), **QUICK)
+    mine = next(row for row in baseline["baseline"]["rows"] if row["metric"] == "group_match")
+    assert mine["p"] == row["p"] and mine["clusters"] == 8
+
+
+def test_samples_of_an_older_version_take_every_group_alone_and_say_so(runs, tmp_path, capsys):
+    for path in runs[0].path.parent.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    for path in tmp_path.glob("*samples*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        assert all(line.pop("cluster") for line in lines)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (row,) = ttmbench.compare(tmp_path / "1.json", tmp_path / "2.json", metrics=["group_match"])
+    (before, after) = (np.array(list(run.group_values["shared"]["none"]["group_match"].values())) for run in runs)
+    assert row["clusters"] is None and row["p"] == stats.mcnemar(before == 1, after == 1)
+    assert main(["compare", str(tmp_path / "1.json"), str(tmp_path / "2.json")]) == 0
+    assert "do not say which groups share images" in " ".join(capsys.readouterr().out.split())

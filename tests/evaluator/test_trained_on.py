@@ -1,0 +1,88 @@
+"""Models that were trained on the images of a task: stated by card or adapter, said in results, marked in tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.data.catalog import all_tasks
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.adapters import trained_on
+from ttmbench.plugins.registry import build_registry
+
+QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
+
+
+class Scorer:
+    trained_on = ("coco", "laion")
+
+    def fingerprint(self):
+        return {"model": "scorer"}
+
+    def score_pairs(self, images, captions):
+        return np.array([len(caption) for caption in captions], dtype=np.float32)
+
+
+@pytest.fixture
+def coco_task(folder_task):
+    return str(folder_task("mine", images_from="coco") / "mine.yaml")
+
+
+def test_where_model_and_task_meet_results_and_tables_say_so(coco_task, tmp_path, capsys):
+    runs = tmp_path / "runs"
+    seen = ttmbench.simple_evaluate(Scorer(), coco_task, output_path=str(runs), **QUICK)
+    assert seen["model_info"]["trained_on"] == ["coco", "laion"] and seen["seen_in_training"] == {"mine": ["coco"]}
+    assert seen["notes"]["mine"] == ["the model was trained on images of coco, of which this task's are"]
+    other = ttmbench.simple_evaluate("tiny-clip", coco_task, output_path=str(runs), **QUICK)
+    assert other["model_info"]["trained_on"] == ["rendered-scenes"] and "seen_in_training" not in other.document
+    assert set(seen.to_frame()["seen"]) == {"coco"} and other.to_frame()["seen"].isna().all()
+    assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
+    text = (tmp_path / "board" / "leaderboard.md").read_text()
+    lines = {line.split("|")[1].strip().partition("-")[0]: line for line in text.splitlines() if line.startswith("| ")}
+    assert "†" in lines["Scorer"] and "†" not in lines["tiny"]
+    assert text.rstrip().endswith("† trained on images of the collection that the task's images are of")
+    rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
+    assert {row["model"].partition("-")[0]: row["seen"] for row in rows} == {"Scorer": "coco", "tiny": None}
+    latex = (tmp_path / "board" / "leaderboard.tex").read_text()
+    assert r"$^\dagger$" in latex and latex.count("†") == 1
+    page = tmp_path / "report.html"
+    assert main(["report", str(runs), "-o", str(page)]) == 0
+    html = page.read_text()
+    assert "†" in html and "trained on images of the collection" in html
+
+
+def test_without_such_a_model_no_table_speaks_of_it(coco_task, tmp_path):
+    ttmbench.simple_evaluate("tiny-clip", coco_task, output_path=str(tmp_path / "runs"), **QUICK)
+    assert main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / "board")]) == 0
+    assert "†" not in "".join(path.read_text() for path in (tmp_path / "board").iterdir())
+
+
+def test_a_card_is_of_its_own_weights_alone():
+    registry = build_registry()
+    assert "coco" in trained_on(registry, "blip-itm", {}, object())
+    assert trained_on(registry, "blip-itm", {"pretrained": "my/blip"}, object()) == []
+    assert (
+        trained_on(registry, "hf", {"pretrained": "x"}, object())
+        == trained_on(registry, "clip-b32", {}, object())
+        == []
+    )
+    wrong = Scorer()
+    wrong.trained_on = "coco"
+    with pytest.raises(UsageError, match="trained_on of Scorer should be a list of names, got 'coco'"):
+        ttmbench.simple_evaluate(wrong, "shapes_color", **QUICK)
+
+
+def test_collections_of_tasks_are_names_that_models_use():
+    registry = build_registry()
+    tasks = {name: file.spec.images_from for name, file in all_tasks(registry).items()}
+    used = {name for spec, _ in registry.adapters.values() if spec.card for name in spec.card.trained_on}
+    assert {name for names in tasks.values() for name in names} <= used
+    assert {name for name, found in tasks.items() if found == ["coco"]} == {
+        *(f"sugarcrepe_{kind}" for kind in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel")),
+        *("sugarcrepe_swap_att", "sugarcrepe_swap_obj", "whatsup_coco_one", "whatsup_coco_two"),
+    }
+    assert tasks["mmvp_vlm"] == tasks["mmvp_vlm_global"] == ["imagenet", "laion"] and tasks["winoground"] == []

@@ -1,0 +1,92 @@
+"""Which groups share an image, and so are no independent answers: clusters, by which intervals and tests go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from ttmbench.types import Group, ImageRef
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of a task's groups: those that share an image with each other, directly or through others.
+
+    Attributes:
+        groups: a number for each group; equal within a cluster.
+        images: a number for each image of each group; equal for the same image. For metrics over images.
+    """
+
+    groups: Int[np.ndarray, " groups"]
+    images: Int[np.ndarray, "groups images"]
+
+    @property
+    def count(self) -> int:
+        """How many clusters there are."""
+        return len(np.unique(self.groups))
+
+    def of(self, positions: Sequence[int] | None) -> Clusters:
+        """Those of some of the groups; None for all."""
+        return self if positions is None else Clusters(self.groups[list(positions)], self.images[list(positions)])
+
+    def names(self, group_ids: Sequence[str]) -> list[str]:
+        """For each group the id of the first group of its cluster, as samples lines have it."""
+        first: dict[int, str] = {}
+        return [first.setdefault(cluster, name) for cluster, name in zip(self.groups.tolist(), group_ids, strict=True)]
+
+
+def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
+    """The clusters of groups.
+
+    Args:
+        groups: of one shape.
+        digest: of an image's decoded pixels, by which the same image under two names is one.
+
+    Returns:
+        The clusters.
+    """
+    shown = [[digest(image) for image in group.images] for group in groups]
+    number: dict[str, int] = {}
+    images = [[number.setdefault(one, len(number)) for one in row] for row in shown]
+    return Clusters(np.array(connected(shown)), np.array(images))
+
+
+def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
+    """Components of items that share a key, directly or through others.
+
+    Args:
+        keys: of each item.
+
+    Returns:
+        A number for each item, equal within a component, counted from 0 in the order of first items.
+
+    >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
+    [0, 1, 0, 0, 2]
+    """
+    parent: list[int] = []
+    owner: dict[Hashable, int] = {}
+
+    def root(item: int) -> int:
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
+
+    for item, mine in enumerate(keys):
+        parent.append(item)
+        for key in mine:
+            one, other = sorted((root(owner.setdefault(key, item)), root(item)))
+            parent[other] = one
+    number: dict[int, int] = {}
+    return [number.setdefault(root(item), len(number)) for item in range(len(parent))]
+
+
+def clusters_note(groups: int, clusters: int) -> str:
+    """What a reader should know of a task of which groups share images."""
+    return (
+        f"groups share images: {groups} groups in {clusters} clusters; standard errors, intervals and tests take a "
+        "cluster for one independent observation"
+    )

@@ -1,0 +1,161 @@
+"""Which difference between two models a task can show, and how many groups or seeds a smaller one would need.
+
+Two models that are right about the same groups cannot be told apart by these. What counts is how often they disagree
+(the discordance) and how unevenly (the difference). The test is the one that ``compare`` makes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import binom, norm
+
+MOST_GROUPS = 10_000_000
+_EXACT = 20_000  # above, the normal approximation has the same digits
+
+
+def exact_power(groups: int, discordance: float, difference: float, alpha: float = 0.05) -> float:
+    """How often the exact two-sided McNemar test finds a difference.
+
+    Given k groups about which the models disagree, the better one wins each with the chance (1 + difference /
+    discordance) / 2, and the test rejects by tails of fair coin tosses; k itself is binomial. The power is the mean
+    over k (Duffy, Biometrics 1984; Lachin, Statistics in Medicine 1992).
+
+    Args:
+        groups: that both models are scored on.
+        discordance: share of the groups about which one model is right and the other wrong.
+        difference: of the models' rates; its size is at most the discordance.
+        alpha: level of the test.
+
+    Returns:
+        A fraction.
+
+    >>> round(exact_power(400, 0.2, 0.07), 3)
+    0.866
+    """
+    low, high = (int(end) for end in binom.ppf([1e-12, 1 - 1e-12], groups, discordance))
+    flips = np.arange(max(low, 1), max(high, 1) + 1)
+    wins = (1 + abs(difference) / discordance) / 2
+    # Most losses with which k flips are still significant; -1 where not even none is enough.
+    most = binom.ppf(alpha / 2, flips, 0.5).astype(int)
+    most -= binom.cdf(most, flips, 0.5) > alpha / 2
+    found = binom.cdf(most, flips, 1 - wins) + binom.cdf(most, flips, wins)
+    return float(np.sum(binom.pmf(flips, groups, discordance) * np.where(most < 0, 0.0, found)))
+
+
+def approximate_power(
+    groups: float, discordance: float, difference: float, alpha: float = 0.05, seed_variance: float = 0.0
+) -> float:
+    """The same by the normal approximation (Connor, Biometrics 1987), which also has room for the spread over seeds.
+
+    Args:
+        groups: as above; need not be whole, for groups that share images are worth fewer.
+        discordance: as above; for values that are no yes or no the mean of the squared differences.
+        difference: as above.
+        alpha: level of the test.
+        seed_variance: variance of the difference by seeds alone: that of one seed through their number.
+
+    Returns:
+        A fraction.
+    """
+    none = math.sqrt(discordance / groups + seed_variance)
+    some = math.sqrt(max(discordance - difference**2, 0.0) / groups + seed_variance)
+    reach = abs(difference) - float(norm.ppf(1 - alpha / 2)) * none
+    return float(norm.cdf(reach / some)) if some else float(reach >= 0)
+
+
+def power_of(
+    groups: float, discordance: float, difference: float, alpha: float = 0.05, seed_variance: float = 0.0
+) -> float:
+    """The exact power where it is known: of whole groups and without a spread over seeds; else the approximate one."""
+    if seed_variance or groups > _EXACT:
+        return approximate_power(groups, discordance, difference, alpha, seed_variance)
+    return exact_power(int(groups), discordance, difference, alpha)
+
+
+def detectable_difference(
+    groups: float, discordance: float, power: float = 0.8, alpha: float = 0.05, seed_variance: float = 0.0
+) -> float | None:
+    """The smallest difference that is found with a given power.
+
+    Args:
+        groups: as for `power_of`.
+        discordance: as for `power_of`.
+        power: how often it should be found.
+        alpha: level of the test.
+        seed_variance: as for `approximate_power`.
+
+    Returns:
+        A fraction; None if not even models of which one wins every disagreement are told apart.
+    """
+    if groups < 1 or power_of(groups, discordance, discordance, alpha, seed_variance) < power:
+        return None
+    low, high = 0.0, discordance
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        enough = power_of(groups, discordance, middle, alpha, seed_variance) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def groups_needed(
+    difference: float, discordance: float, power: float = 0.8, alpha: float = 0.05, seed_variance: float = 0.0
+) -> int | None:
+    """How many groups it takes to find a difference with a given power.
+
+    The exact power goes up and down by a little from one number of groups to the next; this is where it first stays
+    above by bisection.
+
+    Args:
+        difference: of the models' rates.
+        discordance: as for `power_of`.
+        power: how often it should be found.
+        alpha: level of the test.
+        seed_variance: as for `approximate_power`; no number of groups makes it less.
+
+    Returns:
+        The number; None if none is enough, or the models cannot differ by so much.
+    """
+    if not 0 < abs(difference) <= discordance:
+        return None
+    low, high = 1, 2
+    while power_of(high, discordance, difference, alpha, seed_variance) < power:
+        low, high = high, high * 2
+        if high > MOST_GROUPS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = power_of(middle, discordance, difference, alpha, seed_variance) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def seeds_needed(
+    groups: float, difference: float, discordance: float, seed_std: float, power: float = 0.8, alpha: float = 0.05
+) -> int | None:
+    """How many seeds of each model it takes to find a difference on these groups.
+
+    Args:
+        groups: that there are.
+        difference: of the models' rates.
+        discordance: as for `power_of`.
+        seed_std: standard deviation of the difference from one seed to another.
+        power: how often it should be found.
+        alpha: level of the test.
+
+    Returns:
+        The number; None if more seeds are no help: too few groups.
+    """
+    if abs(difference) > discordance or approximate_power(groups, discordance, difference, alpha) < power:
+        return None
+    low, high = 0, 1
+    while approximate_power(groups, discordance, difference, alpha, seed_std**2 / high) < power:
+        low, high = high, high * 2
+        if high > MOST_GROUPS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = approximate_power(groups, discordance, difference, alpha, seed_std**2 / middle) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    return high
