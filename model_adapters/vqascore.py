@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = 'Does this figure show "{caption}"? Please answer yes or no.'
 __all__ = ["SCORES", "TEMPLATE", "VQAScore", "load", "locate"]
-SCORES = ("log_odds", "probability")
+SCORES = ("log_odds", "probability", "yes_token", "yes_and_end")
+ANSWER = "Yes"  # of the scores that are the probability of one answer
 
 
 def load(
@@ -49,7 +50,8 @@ def load(
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        score: ``log_odds``, log P(yes) - log P(no), or ``probability``, P(yes).
+        score: ``log_odds``, log P(yes) - log P(no); ``probability``, P(yes); or, as t2v_metrics has it, ``yes_token``,
+            the probability of the one token "Yes", or ``yes_and_end``, its geometric mean with that of ending there.
         template: the question; ``{caption}`` stands for the caption.
         lora: train factors of this rank instead of all weights.
         lora_targets: regular expression for the names of the layers that get factors.
@@ -110,6 +112,7 @@ class VQAScore(TrainablePairModel):
         super().__init__(chat.model, device=device, dtype=dtype)
         self.chat, self.name, self.score, self.template = chat, name, score, template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
+        self._answer = self._answer_alone() if score in ("yes_token", "yes_and_end") else []
         self.n_parameters = count_parameters(self.model.parameters())
         self.lora = lora
         self.files = chat.files
@@ -119,7 +122,9 @@ class VQAScore(TrainablePairModel):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, the question, and the tokens that count as its answers."""
-        trained = {} if self.lora is None else {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
+        own: dict[str, Any] = {"answer_ids": self._answer} if self._answer else {}
+        if self.lora is not None:
+            own |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
@@ -133,7 +138,7 @@ class VQAScore(TrainablePairModel):
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": self.n_parameters,
             **self._parts,
-            **trained,
+            **own,
         }
 
     def save_pretrained(self, folder: Path) -> None:
@@ -157,9 +162,13 @@ class VQAScore(TrainablePairModel):
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
-        """Log-odds or probability of yes, float32 [pairs]."""
-        answers = self._log_answers([image for image, _ in images], [seen for _, seen in images], captions)
-        chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
+        """The score as it was asked for, float32 [pairs]."""
+        prepared, seen = [image for image, _ in images], [encoded for _, encoded in images]
+        if self._answer:
+            chosen = self._answer_probability(prepared, seen, captions)
+        else:
+            answers = self._log_answers(prepared, seen, captions)
+            chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
         scores: np.ndarray = chosen.float().cpu().numpy()
         return scores
 
@@ -188,6 +197,31 @@ class VQAScore(TrainablePairModel):
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Puts weights back."""
         self.model.load_state_dict(state, strict=self.lora is None)
+
+    def _answer_alone(self) -> list[int]:
+        """The token "Yes" after the prompt, and the one that ends the answer if that counts too."""
+        ids = self.chat.answer_ids(ANSWER)
+        if ids is None or len(ids) != 1:
+            raise UsageError(
+                f"score={self.score}: '{ANSWER}' is no single token after the prompt of {self.name}; "
+                "score=probability sums every token that says yes"
+            )
+        return ids + ([int(self.chat.tokenizer.eos_token_id)] if self.score == "yes_and_end" else [])
+
+    def _answer_probability(
+        self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
+    ) -> torch.Tensor:
+        """The geometric mean of the answer's tokens, each given those before it; of one token its probability."""
+        count = len(self._answer)
+        rows = [
+            self.chat.continued(self.chat.row(image, prompt), self._answer[:-1])
+            for image, prompt in zip(images, prompts, strict=True)
+        ]
+        last = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
+        with self.autocast():
+            logits = self.chat.logits(seen, rows, last)
+        logs = logits.log_softmax(dim=-1).reshape(len(rows), count, -1)
+        return torch.stack([logs[:, place, token] for place, token in enumerate(self._answer)]).mean(dim=0).exp()
 
     def _log_answers(
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]

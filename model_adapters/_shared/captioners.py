@@ -186,16 +186,10 @@ class ChatCaptioner(CaptionModel):
             differs = (ids[:shared] != row["input_ids"][:shared]).nonzero()
             before = int(differs[0]) if len(differs) else shared
         else:
-            own = self.chat.tokenizer(caption, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
-            # Further tokens are seen, and of another type than a prefix whose tokens all see each other.
-            more = {name: own if name == "input_ids" else torch.ones_like(own) for name in prompt}
-            if "mm_token_type_ids" in more:
-                more["mm_token_type_ids"] = torch.zeros_like(own)
-            row, before = {name: torch.cat([prompt[name], more[name]]) for name in prompt}, len(ids)
+            own = self.chat.tokenizer(caption, add_special_tokens=False)["input_ids"]
+            row, before = self.chat.continued(prompt, own), len(ids)
         if self.end_token:
-            end = {name: value[-1:] for name, value in row.items()}
-            end["input_ids"] = torch.full_like(end["input_ids"], self.chat.tokenizer.eos_token_id)
-            row = {name: torch.cat([value, end[name]]) for name, value in row.items()}
+            row = self.chat.continued(row, [self.chat.tokenizer.eos_token_id])
         return row, before
 
 

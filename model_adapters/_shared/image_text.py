@@ -112,6 +112,22 @@ class ImageTextModel:
         except UsageError:
             return None
 
+    def answer_ids(self, answer: str) -> list[int] | None:
+        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
+        asked, whole = self.ask("?"), self.with_caption("?", answer)
+        if whole is None:
+            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
+        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
+        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
+
+    def continued(self, row: Row, ids: Sequence[int]) -> Row:
+        """A prompt's tokens with further ones behind them, which are seen as what the model itself writes."""
+        own = torch.tensor(ids, dtype=row["input_ids"].dtype)
+        more = {name: value[-1:].expand(len(own)) for name, value in row.items()} | {"input_ids": own}
+        if self.kind in PREFIXES and "token_type_ids" in row:  # a prefix, whose tokens all see each other, ends before
+            more["token_type_ids"] = torch.ones_like(own)
+        return {name: torch.cat([value, more[name]]) for name, value in row.items()}
+
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
         """Preprocesses each image once."""
         prepared = []

@@ -97,6 +97,41 @@ def test_scores_of_a_run_equal_the_models_own(folder, score):
         assert np.ptp(found, axis=1).max() > 2e-3 and np.ptp(found, axis=2).max() > 2e-3, "both sides matter"
 
 
+@pytest.mark.parametrize("score", ["yes_token", "yes_and_end"])
+def test_the_published_variants_are_the_likelihood_of_one_answer(folder, score):
+    """t2v_metrics: exp of minus the mean cross-entropy of "Yes", alone or with the token that ends the answer."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model, processor = AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    words = processor.tokenizer
+    answer = [words.convert_tokens_to_ids("Yes"), words.eos_token_id][: 1 if score == "yes_token" else 2]
+    groups = groups_of("shapes_color", 4)
+    expected = []
+    for image, caption in ((i.open(), c) for g in groups for i in g.images for c in g.captions):
+        question = f'Does this figure show "{caption}"? Please answer yes or no.'
+        if processor.chat_template:
+            content = [{"type": "image"}, {"type": "text", "text": question}]
+            prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        else:
+            prompt = f"<image>answer en {question}"
+        inputs = processor(text=prompt, images=[image], return_tensors="pt")
+        inputs.pop("labels", None)
+        more, start = torch.tensor([answer]), inputs["input_ids"].shape[1]
+        for key, kind in (("token_type_ids", 1), ("mm_token_type_ids", 0)):
+            if key in inputs:
+                inputs[key] = torch.cat([inputs[key], torch.full_like(more, kind)], dim=1)
+        for key, value in {"input_ids": more, "attention_mask": torch.ones_like(more)}.items():
+            inputs[key] = torch.cat([inputs[key], value], dim=1)
+        with torch.no_grad():
+            logits = model(**inputs).logits[0, start - 1 : -1].double()
+        expected.append(float(torch.exp(-torch.nn.functional.cross_entropy(logits, more[0]))))
+    arguments = {"pretrained": str(folder), "score": score}
+    run = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args=arguments, batch_size=5, **QUICK)
+    found = run.scores["shapes_color"]["none"][0].groups
+    np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=1e-6, rtol=1e-4)
+    assert run["model_info"]["fingerprint"]["answer_ids"] == answer
+
+
 def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(folder):
     """Different numbers of tiles and tokens: padding, order and batches change nothing."""
     rng = np.random.RandomState(1)
@@ -230,6 +265,16 @@ def test_half_precision_keeps_scores_in_fp32(llava):
         np.testing.assert_allclose(scores[name], scores["fp32"], atol=0.3)
     with pytest.raises(UsageError, match="too coarse to train"):
         adapter.pair_loss([], [], np.zeros(0, dtype=bool))
+
+
+def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
+    from ttmbench.model_adapters._shared.image_text import ImageTextModel
+
+    adapter = vqascore.load(pretrained=llava, device="cpu")
+    assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
+    adapter.chat.answer_ids = lambda answer: [3, 4]
+    with pytest.raises(UsageError, match="score=yes_token: 'Yes' is no single token .* score=probability"):
+        vqascore.VQAScore(adapter.chat, name="x", score="yes_token", device="cpu")
 
 
 class Vocabulary:
