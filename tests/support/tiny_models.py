@@ -136,8 +136,8 @@ def blip(folder: Path, *, captioner: bool) -> Path:
         text_config={
             **TEXT,
             "encoder_hidden_size": TEXT["hidden_size"],
-            "vocab_size": len(words),
-            "max_position_embeddings": 40,
+            "vocab_size": len(words) + 1,  # [ENC] is behind [DEC] and in no tokenizer, as on the hub
+            "max_position_embeddings": 64,
             "bos_token_id": words.convert_tokens_to_ids("[DEC]"),
             "eos_token_id": words.sep_token_id,
             "sep_token_id": words.sep_token_id,
@@ -172,7 +172,7 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
         qformer_config={
             **TEXT,
             "vocab_size": len(words),
-            "max_position_embeddings": 40,
+            "max_position_embeddings": 64,
             "encoder_hidden_size": TEXT["hidden_size"],
             "use_qformer_text_input": not captioner,
             "cross_attention_frequency": 1,
