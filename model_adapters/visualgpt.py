@@ -27,7 +27,7 @@ def load(
     weights: str = "auto",
     alpha: float = 0.0,
     prior: str = "noise",
-    noise_images: int = 3,
+    noise_images: int | None = None,
     noise_mean: float = 0.0,
     noise_std: float = 0.25,
     noise_seed: int = 0,
@@ -49,7 +49,7 @@ def load(
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         alpha: how much of log P(t) a run takes off, from 0 to 1 (Eq. 7).
         prior: where P(t) comes from: ``noise``, or ``test_images``, the mean over the task's images.
-        noise_images: how many noise images.
+        noise_images: how many noise images; by default as many as the task says, or else 3.
         noise_mean: of the noise, in normalised pixels.
         noise_std: of the noise, in normalised pixels.
         noise_seed: draws the noise.

@@ -189,6 +189,21 @@ class Debiasable(Protocol):
 
 
 @runtime_checkable
+class NoisePrior(Debiasable, Protocol):
+    """A `Debiasable` whose P(t) is a mean over noise images, of which a task may ask for its own number.
+
+    Attributes:
+        noise_images: how many; None for as many as the task says.
+    """
+
+    noise_images: int | None
+
+    def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
+        """As for every `Debiasable`, from this many noise images: float32 [captions]."""
+        ...
+
+
+@runtime_checkable
 class Blind(Protocol):
     """A scorer that may never look at the image.
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import Debiasable
+from ttmbench.protocols import Debiasable, NoisePrior
 from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.scoring.prepared_pairs import PairTable
 from ttmbench.types import Group, Scores
@@ -38,6 +38,39 @@ class Likelihoods:
         return Scores(
             self.conditional.groups - taken[:, None, :], None if pairs is None else pairs - taken.reshape(-1)[None, :]
         )
+
+
+@dataclass(frozen=True)
+class NoiseOfTask:
+    """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` that has no number of its own.
+
+    Attributes:
+        model: with noise images.
+        noise_images: how many the task asks for.
+    """
+
+    model: NoisePrior
+    noise_images: int
+
+    @property
+    def alpha(self) -> float:
+        """The model's."""
+        return self.model.alpha
+
+    @property
+    def prior(self) -> str:
+        """The model's."""
+        return self.model.prior
+
+    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
+        """Log P(t) of captions: float32 [captions]."""
+        return self.model.log_priors(captions, self.noise_images)
+
+
+def prior_for(model: Debiasable, noise_images: int | None) -> Debiasable:
+    """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number."""
+    own = not isinstance(model, NoisePrior) or model.noise_images is not None or model.prior != "noise"
+    return model if own or noise_images is None else NoiseOfTask(model, noise_images)
 
 
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
