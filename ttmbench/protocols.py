@@ -3,7 +3,8 @@
 Whoever writes one implements `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is
 `Trainable`, and a `PreparedPairScorer` (a pair scorer that prepares images once) that is `PairTrainable`.
 `Augmentable`, `Savable` and `StoredFeatures` are further options, each found by its methods. `ChoiceScorer` is for
-models that answer in words and give no score; `ManyAtOnce`, `MayRefuse` and `Reporting` for those behind a server.
+models that answer in words and give no score; `ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` for those
+behind a server.
 """
 
 from __future__ import annotations
@@ -324,6 +325,15 @@ class MayRefuse(Protocol):
     """
 
     refusals_are_wrong: bool
+
+
+@runtime_checkable
+class Bounding(Protocol):
+    """The option of a pair scorer that is not told everything, so that a score may be a bound."""
+
+    def take_undecided(self) -> tuple[int, int]:
+        """Pairs since the last call whose score is a bound or missing, and all pairs since then."""
+        ...
 
 
 @runtime_checkable

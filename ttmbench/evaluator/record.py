@@ -27,6 +27,7 @@ from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
+from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
@@ -51,6 +52,7 @@ class TaskOutcome:
         choices: which forced choices were answered right; such a task has no score arrays.
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
+        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
         from_store: what of the raw scores an earlier run kept; None for nothing.
     """
 
@@ -70,6 +72,7 @@ class TaskOutcome:
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
+    undecided: dict[str, int] | None = None
 
     @property
     def n_groups(self) -> int:
@@ -227,14 +230,14 @@ class RunRecord:
         return scrubbed
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
-        """What holds an entry a task, the tasks in the order of the run; ``choice`` only where there is one."""
+        """What holds an entry a task, in the order of the run; ``choice`` and ``undecided`` only where there is one."""
         known = {**self._earlier, **{name: _entries(outcome) for name, outcome in self.outcomes.items()}}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key != CHOICE}
+        return {key: entries for key, entries in found.items() if entries or key not in (CHOICE, UNDECIDED)}
 
     def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
         failed = {error["task"] for error in self.errors}
@@ -263,6 +266,7 @@ def _entries(outcome: TaskOutcome) -> dict[str, Any]:
         "ties": summary.ties,
         **outcome.records,
         **({"notes": outcome.notes} if outcome.notes else {}),
+        **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,

@@ -29,6 +29,7 @@ from ttmbench.results.labels import (
     key_of,
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of
+from ttmbench.results.undecided import undecided_tasks
 
 NOTHING = "-"
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
@@ -60,6 +61,8 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
     for task, notes in document["notes"].items():
         for note in notes:
             console.print(f"{task}: {note}")
+    for task, why in undecided_tasks(document).items():
+        console.print(f"undecided: {task}: {why}")
     for error in document["errors"]:
         console.print(f"failed: {error['task']}: {error['message']}")
 
@@ -139,10 +142,11 @@ def _metric_table(document: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right")
     for name in ("difference", "95% interval", "p") if compared else ():
         table.add_column(name, justify="right", no_wrap=True)
-    shown = None
+    shown, open_tasks = None, undecided_tasks(document)
     for one in numbers_of(document):
+        marked = f"{one.task} (undecided)" if one.task in open_tasks else one.task
         table.add_row(
-            "" if one.task == shown else one.task,
+            "" if one.task == shown else marked,
             one.metric,
             one.method,
             _percent(one.value),

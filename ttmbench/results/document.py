@@ -30,6 +30,7 @@ from ttmbench.results.records import (
     SimpleMatchRecord,
     TaskError,
     TtmRecord,
+    Undecided,
     Zero,
 )
 from ttmbench.results.samples import wrong_number
@@ -89,6 +90,9 @@ class ResultsDocument(Part):
         "their own.",
     )
     notes: ByTask[list[str]] | Absent = None
+    undecided: ByTask[Undecided] | Absent = Field(
+        None, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
+    )
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")
     versions: ByTask[int]
     n_shot: ByTask[Zero] | Absent = Field(None, alias="n-shot")

@@ -219,6 +219,13 @@ class Samples(Part):
     effective: int
 
 
+class Undecided(Part):
+    """Pairs whose score is a bound or missing, and how many were scored."""
+
+    pairs: int
+    of: int
+
+
 class StoreEntry(Part):
     """What of the raw scores an earlier run kept."""
 
