@@ -16,7 +16,8 @@ from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
-from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.pretrained import find, load_config, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 TEMPLATE = 'Does this figure show "{caption}"? Please answer yes or no.'
 __all__ = ["SCORES", "TEMPLATE", "VQAScore", "load", "locate"]
 SCORES = ("log_odds", "probability", "yes_token", "yes_and_end")
-ANSWER = "Yes"  # of the scores that are the probability of one answer
 
 
 def load(
@@ -38,6 +38,7 @@ def load(
     lora_targets: str = TARGETS,
     weights_dtype: str | None = None,
     split_images: bool | None = None,
+    pad_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -45,6 +46,8 @@ def load(
     trust_remote_code: bool = False,
 ) -> VQAScore:
     """Loads a model that can be asked about an image, from the hub or a folder.
+
+    One with a chat template, or BLIP-2 or InstructBLIP, which are asked in the words of their papers.
 
     Args:
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
@@ -57,6 +60,7 @@ def load(
         lora_targets: regular expression for the names of the layers that get factors.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut images into tiles or not, where the model can do both.
+        pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
@@ -77,13 +81,19 @@ def load(
         raise UsageError(f"template {template!r} has no {{caption}}")
     weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
-    chat = load_image_text(
-        found,
-        device=torch.device(pick_device(device)),
-        weights_dtype=weights_dtype,
-        attn_implementation=attn_implementation,
-        split_images=split_images,
-    )
+    family = load_config(found).model_type
+    where: dict[str, Any] = {
+        "device": torch.device(pick_device(device)),
+        "weights_dtype": weights_dtype,
+        "attn_implementation": attn_implementation,
+    }
+    chat: ImageTextModel | QFormerModel
+    if family in CLASSES:
+        if split_images is not None or pad_images is not None:
+            raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
+        chat = load_qformer(found, family, **where)
+    else:
+        chat = load_image_text(found, split_images=split_images, pad_images=pad_images, **where)
     return VQAScore(
         chat,
         name=pretrained,
@@ -100,7 +110,7 @@ class VQAScore(TrainablePairModel):
 
     def __init__(
         self,
-        chat: ImageTextModel,
+        chat: ImageTextModel | QFormerModel,
         *,
         name: str,
         score: str = "log_odds",
@@ -138,6 +148,7 @@ class VQAScore(TrainablePairModel):
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": self.n_parameters,
             **self._parts,
+            **self.chat.declared,
             **own,
         }
 
@@ -199,11 +210,11 @@ class VQAScore(TrainablePairModel):
         self.model.load_state_dict(state, strict=self.lora is None)
 
     def _answer_alone(self) -> list[int]:
-        """The token "Yes" after the prompt, and the one that ends the answer if that counts too."""
-        ids = self.chat.answer_ids(ANSWER)
+        """The token "Yes" after the prompt ("yes" of BLIP-2's kin), and the one that ends it if that counts too."""
+        ids = self.chat.answer_ids(self.chat.answer)
         if ids is None or len(ids) != 1:
             raise UsageError(
-                f"score={self.score}: '{ANSWER}' is no single token after the prompt of {self.name}; "
+                f"score={self.score}: '{self.chat.answer}' is no single token after the prompt of {self.name}; "
                 "score=probability sums every token that says yes"
             )
         return ids + ([int(self.chat.tokenizer.eos_token_id)] if self.score == "yes_and_end" else [])
@@ -212,22 +223,18 @@ class VQAScore(TrainablePairModel):
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
     ) -> torch.Tensor:
         """The geometric mean of the answer's tokens, each given those before it; of one token its probability."""
-        count = len(self._answer)
         rows = [
             self.chat.continued(self.chat.row(image, prompt), self._answer[:-1])
             for image, prompt in zip(images, prompts, strict=True)
         ]
-        last = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
         with self.autocast():
-            logits = self.chat.logits(seen, rows, last)
-        logs = logits.log_softmax(dim=-1).reshape(len(rows), count, -1)
+            logs = self.chat.last_logits(seen, rows, len(self._answer)).log_softmax(dim=-1)
         return torch.stack([logs[:, place, token] for place, token in enumerate(self._answer)]).mean(dim=0).exp()
 
     def _log_answers(
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
     ) -> torch.Tensor:
         rows = [self.chat.row(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
-        last = [torch.arange(len(row["input_ids"])) == len(row["input_ids"]) - 1 for row in rows]
         with self.autocast():
-            logits = self.chat.logits(seen, rows, last)
+            logits = self.chat.last_logits(seen, rows, 1)[:, 0]
         return log_answers(logits, list(self.yes.values()), list(self.no.values()))

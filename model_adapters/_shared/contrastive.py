@@ -248,7 +248,9 @@ def caption_tokens(asked: Any, trained: int | None, positions: int, tokenizer: A
     if asked is None:
         return min(most, trained or most)
     if isinstance(asked, bool) or not isinstance(asked, int) or not 3 <= asked <= most:
-        raise UsageError(f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included")
+        raise UsageError(
+            f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included"
+        )
     return asked
 
 

@@ -43,7 +43,7 @@ def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
 
     A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
-    tokens together have what the listed ones leave of 1. It gets the less of the two: its score is a bound, and is marked.
+    tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
 
     Args:
         listed: (token, natural log-probability) of the most probable first tokens of an answer.

@@ -85,7 +85,7 @@ LONG = " ".join(["a red circle on the left of a blue square"] * 6)  # 54 words
 
 
 def trained_forward(family, folder, image, caption):
-    """The matching head as LAVIS calls it: [ENC] first and 35 tokens for BLIP, 32 for BLIP-2; then each layer by hand."""
+    """The head as LAVIS calls it: [ENC] first and 35 tokens for BLIP, 32 for BLIP-2; then each layer by hand."""
     import transformers as tf
 
     name = {"blip": "BlipForImageTextRetrieval", "blip2": "Blip2ForImageTextRetrieval"}[family]
@@ -158,7 +158,12 @@ def test_scores_of_another_start_or_cut_are_not_taken_from_the_cache(tiny_vlm, t
         document = json.loads(out.read_text())
         found.append(document["model_info"]["fingerprint"])
         from_cache.append(bool(document["datasets"]["shapes_color"].get("from_store")))
-    assert [(one["itm_start"], one["max_tokens"]) for one in found] == [("enc", 35), ("cls", 35), ("enc", 8), ("enc", 35)]
+    assert [(one["itm_start"], one["max_tokens"]) for one in found] == [
+        ("enc", 35),
+        ("cls", 35),
+        ("enc", 8),
+        ("enc", 35),
+    ]
     assert from_cache == [False, False, False, True]
 
 

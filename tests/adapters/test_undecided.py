@@ -59,7 +59,12 @@ def evaluate(chat_server, tmp_path, capsys, monkeypatch):
         code = main(words)
         printed = capsys.readouterr()
         samples = (tmp_path / "out_samples_shapes_color.jsonl").read_text().splitlines()
-        return code, json.loads(out.read_text()), printed.out, np.array([json.loads(line)["scores"] for line in samples])
+        return (
+            code,
+            json.loads(out.read_text()),
+            printed.out,
+            np.array([json.loads(line)["scores"] for line in samples]),
+        )
 
     return run
 

@@ -199,7 +199,9 @@ def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_
             )
         scores = run.scores["noisy"]["none"][0].groups
         if expected in priors:
-            assert not seen and np.array_equal(scores, priors[expected]), "kept scores are those of as many noise images"
+            assert not seen and np.array_equal(scores, priors[expected]), (
+                "kept scores are those of as many noise images"
+            )
         else:
             assert seen == [expected] and not any(np.array_equal(scores, other) for other in priors.values())
         priors[expected] = scores
@@ -275,6 +277,7 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
         ({"alpha": 1.5}, "from 0 to 1"),
         ({"prior": "train"}, "known: noise, test_images"),
         ({"noise_images": 0}, "at least 1"),
+        ({"pad_images": True}, "neither splits nor pads"),
     ):
         with pytest.raises(UsageError, match=match):
             visualgpt.load(pretrained=blip, device="cpu", **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -248,6 +249,60 @@ def test_splitting_can_be_switched_off(tiny_vlm):
     assert lengths[0] > lengths[1]
 
 
+def test_images_of_llava_are_padded_as_its_authors_do(llava, tmp_path):
+    """Square of the longer side in the mean colour, then CLIP's preprocessing; by itself where a checkpoint says so."""
+    import shutil
+
+    from transformers import CLIPImageProcessor, LlavaImageProcessor
+
+    own = CLIPImageProcessor.from_pretrained(llava)
+    rng = np.random.RandomState(2)
+    for width, height in ((60, 30), (31, 64), (40, 40)):
+        image = Image.fromarray(rng.randint(0, 256, (height, width, 3), dtype=np.uint8))
+        side = max(width, height)
+        square = Image.new("RGB", (side, side), tuple(int(255 * mean) for mean in own.image_mean))
+        square.paste(image, ((side - width) // 2, (side - height) // 2))
+        cut, padded = (own(images=one, return_tensors="pt")["pixel_values"] for one in (image, square))
+        assert (width == height) == torch.allclose(cut, padded)
+        for wanted, expected in ((True, padded), (False, cut), (None, cut)):
+            adapter = vqascore.load(pretrained=llava, device="cpu", pad_images=wanted)
+            (prepared,) = adapter.prepare_images([image])
+            torch.testing.assert_close(prepared.features["pixel_values"], expected, atol=2e-2, rtol=0)
+        folder = tmp_path / f"{width}"
+        shutil.copytree(llava, folder)
+        settings = {name: value for name, value in own.to_dict().items() if name != "image_processor_type"}
+        processor = vqascore.load(pretrained=llava, device="cpu").chat.processor
+        processor.image_processor = LlavaImageProcessor(**{**settings, "do_pad": True})
+        processor.save_pretrained(folder)
+        adapter = vqascore.load(pretrained=str(folder), device="cpu")
+        (prepared,) = adapter.prepare_images([image])
+        torch.testing.assert_close(prepared.features["pixel_values"], padded, atol=2e-2, rtol=0)
+        assert adapter.fingerprint()["preprocessing"]["do_pad"] is True
+
+
+def test_only_llava_pads(tiny_vlm):
+    with pytest.raises(UsageError, match=r"no LLaVA-1\.5, whose images alone are padded"):
+        vqascore.load(pretrained=str(tiny_vlm("chat", kind="smolvlm")), device="cpu", pad_images=True)
+
+
+def test_a_transformers_that_is_too_old_is_named(llava, monkeypatch):
+    from ttmbench.model_adapters._shared import image_text
+
+    chat = vqascore.load(pretrained=llava, device="cpu").chat
+    model, processor = chat.model, chat.processor
+    parameters = {name: one for name, one in inspect.signature(model.forward).parameters.items() if "mm_" not in name}
+    old = inspect.Signature(list(parameters.values()))
+    own = inspect.signature
+    monkeypatch.setattr(image_text.inspect, "signature", lambda of: old if of == model.forward else own(of))
+    with pytest.raises(
+        UsageError, match=r"LlavaForConditionalGeneration does not take encoded images .* transformers 5"
+    ):
+        image_text.ImageTextModel(model, processor, torch.device("cpu"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "5.10.2")
+    with pytest.raises(UsageError, match=r"transformers 5.10.2 does not .* pip install -U 'transformers>=5.18'"):
+        image_text.ImageTextModel(model, processor, torch.device("cpu"))
+
+
 def test_half_precision_keeps_scores_in_fp32(llava):
     scores = {}
     for name, options in {
@@ -273,7 +328,7 @@ def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
     adapter = vqascore.load(pretrained=llava, device="cpu")
     assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
     adapter.chat.answer_ids = lambda answer: [3, 4]
-    with pytest.raises(UsageError, match="score=yes_token: 'Yes' is no single token .* score=probability"):
+    with pytest.raises(UsageError, match=r"score=yes_token: 'Yes' is no single token .* score=probability"):
         vqascore.VQAScore(adapter.chat, name="x", score="yes_token", device="cpu")
 
 

@@ -8,7 +8,8 @@ import torch
 
 WORDS = (
     "a the and of on at in left right top bottom above below photo dogs cat two Does this figure show Please answer "
-    "yes no or Yes No USER ASSISTANT User Assistant user assistant Describe image caption en is it"
+    "yes no or Yes No Question Answer Short answer USER ASSISTANT User Assistant user assistant Describe image caption "
+    "en is it"
 ).split()
 SIDE = 32
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -188,6 +189,47 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
     with torch.no_grad():
         model.query_tokens.normal_()
     return _write(folder, model, words, BlipImageProcessor(size={"height": SIDE, "width": SIDE}))
+
+
+def instructblip(folder: Path, *, language: str) -> Path:
+    from transformers import (
+        BlipImageProcessor,
+        InstructBlipConfig,
+        InstructBlipForConditionalGeneration,
+        InstructBlipProcessor,
+        LlamaConfig,
+        T5Config,
+    )
+
+    torch.manual_seed(5)
+    words, asked = tokenizer(ends={"llama": "llama", "t5": "t5"}[language]), tokenizer(ends="bert")
+    processor = InstructBlipProcessor(
+        BlipImageProcessor(size={"height": SIDE, "width": SIDE}), words, asked, num_query_tokens=5
+    )
+    text = (
+        LlamaConfig(**_llama(words))
+        if language == "llama"
+        else T5Config(**_t5(len(words)), decoder_start_token_id=words.pad_token_id)
+    )
+    config = InstructBlipConfig(
+        vision_config=VISION,
+        qformer_config={
+            **TEXT,
+            "vocab_size": len(asked),
+            "max_position_embeddings": 64,
+            "encoder_hidden_size": TEXT["hidden_size"],
+            "cross_attention_frequency": 1,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        text_config=text,
+        num_query_tokens=5,
+        image_token_index=words.convert_tokens_to_ids("<image>"),
+    )
+    model = InstructBlipForConditionalGeneration(config)
+    with torch.no_grad():
+        model.query_tokens.normal_()
+    return _write(folder, model, processor)
 
 
 def flava(folder: Path) -> Path:

@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the options say and prints the table; 1 if a task failed or is mostly undecided, 130 if it was interrupted."""
+    """Runs what the options say and prints the table; 1 if a task failed or is mostly undecided, 130 if interrupted."""
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
