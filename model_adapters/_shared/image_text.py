@@ -212,7 +212,7 @@ class ImageTextModel:
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
         keep = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
-        return self.logits(seen, rows, keep).unflatten(0, (len(rows), count))
+        return self.logits(seen, rows, keep).reshape(len(rows), count, -1)
 
     def _place(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)

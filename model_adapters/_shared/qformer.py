@@ -7,7 +7,7 @@ t2v_metrics has it), and InstructBLIP's queries read the question too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -123,14 +123,13 @@ class QFormerModel:
             "attention_mask": torch.cat([shown, tokens["attention_mask"]], dim=1),
         }
         if self._translates:
-            logits = self.model.language_model(**inputs, decoder_input_ids=tokens[WRITTEN], use_cache=False).logits
-            return logits[:, -count:].float()
+            said = self.model.language_model(**inputs, decoder_input_ids=tokens[WRITTEN], use_cache=False)
+            return cast(torch.Tensor, said.logits[:, -count:].float())
         states = self.model.language_model.base_model(**inputs, use_cache=False).last_hidden_state
         ends = inputs["attention_mask"].sum(dim=1)  # rows are padded on the right
         places = ends[:, None] + torch.arange(-count, 0, device=self.device)
         wanted = states.gather(1, places[:, :, None].expand(-1, -1, states.shape[-1]))
-        logits: torch.Tensor = self.model.get_output_embeddings()(wanted).float()
-        return logits
+        return cast(torch.Tensor, self.model.get_output_embeddings()(wanted).float())
 
     def _queries(self, states: torch.Tensor, tokens: Row) -> torch.Tensor:
         """What the language model sees of an image, [rows, queries, width]."""

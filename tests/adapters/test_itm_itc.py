@@ -125,9 +125,9 @@ def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
     if family == "blip":
         transformers_own = itm.load(pretrained=folder, device="cpu", itm_start="cls", max_tokens=64)
         score = own_pipeline_of_blip(folder)
-        both = transformers_own.score_pairs([image] * 3, captions)
-        np.testing.assert_allclose(both, [score(image, caption) for caption in captions], atol=1e-4, rtol=0)
-        assert np.abs(both - found).min() > 1e-2, "another first token is another score"
+        both = transformers_own.score_pairs([image] * 2, captions[:2])
+        np.testing.assert_allclose(both, [score(image, caption) for caption in captions[:2]], atol=1e-4, rtol=0)
+        assert np.abs(both - found[:2]).min() > 1e-2, "another first token is another score"
 
 
 def own_pipeline_of_blip(folder):

@@ -92,6 +92,11 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, score):
         assert np.ptp(found, axis=1).max() > 1e-3 and np.ptp(found, axis=2).max() > 1e-3, "both sides matter"
 
 
+def test_the_prompt_is_that_of_the_paper(name, folder):
+    adapter = vqascore.load(pretrained=folder, device="cpu")
+    assert adapter.fingerprint()["prompt"] == PROMPTS[name].format(vqascore.TEMPLATE)
+
+
 def test_questions_of_several_lengths_in_one_batch(name, folder):
     captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
     image = groups_of("shapes_color", 1)[0].images[0].open()

@@ -8,23 +8,25 @@ import torch
 
 WORDS = (
     "a the and of on at in left right top bottom above below photo dogs cat two Does this figure show Please answer "
-    "yes no or Yes No Question Answer Short answer USER ASSISTANT User Assistant user assistant Describe image caption "
-    "en is it"
+    "yes no or Yes No USER ASSISTANT User Assistant user assistant Describe image caption en is it"
 ).split()
 SIDE = 32
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TEXT, "image_size": SIDE, "patch_size": 8, "initializer_range": 0.02}  # BLIP's own is 1e-10
 
 
-def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256):
-    """Words and punctuation; ``ends`` is put around a text as BERT ([CLS], [SEP]), T5 (</s>) or Llama (<s>) do."""
+def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256, more: tuple[str, ...] = ()):
+    """Words and punctuation; ``ends`` is put around a text as BERT ([CLS], [SEP]), T5 (</s>) or Llama (<s>) do.
+
+    Every further word (``more``) changes what random weights a model gets.
+    """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     from ttmbench.data.rendered.scenes import COLORS, SHAPES
 
     fixed = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
-    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]"]))
+    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]", *more]))
     vocabulary = {word: index for index, word in enumerate(words)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -202,7 +204,7 @@ def instructblip(folder: Path, *, language: str) -> Path:
     )
 
     torch.manual_seed(5)
-    words, asked = tokenizer(ends={"llama": "llama", "t5": "t5"}[language]), tokenizer(ends="bert")
+    words, asked = (tokenizer(ends=ends, more=("Question",)) for ends in (language, "bert"))
     processor = InstructBlipProcessor(
         BlipImageProcessor(size={"height": SIDE, "width": SIDE}), words, asked, num_query_tokens=5
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
@@ -40,37 +41,29 @@ class Likelihoods:
         )
 
 
-@dataclass(frozen=True)
 class NoiseOfTask:
     """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` that has no number of its own.
 
-    Attributes:
+    Args:
         model: with noise images.
         noise_images: how many the task asks for.
     """
 
-    model: NoisePrior
-    noise_images: int
-
-    @property
-    def alpha(self) -> float:
-        """The model's."""
-        return self.model.alpha
-
-    @property
-    def prior(self) -> str:
-        """The model's."""
-        return self.model.prior
+    def __init__(self, model: NoisePrior, noise_images: int) -> None:
+        self.alpha, self.prior = model.alpha, model.prior
+        self.noise_images, self._model = noise_images, model
 
     def log_priors(self, captions: Sequence[str]) -> np.ndarray:
         """Log P(t) of captions: float32 [captions]."""
-        return self.model.log_priors(captions, self.noise_images)
+        return self._model.log_priors(captions, self.noise_images)
 
 
 def prior_for(model: Debiasable, noise_images: int | None) -> Debiasable:
     """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number."""
-    own = not isinstance(model, NoisePrior) or model.noise_images is not None or model.prior != "noise"
-    return model if own or noise_images is None else NoiseOfTask(model, noise_images)
+    if noise_images is None or model.prior != "noise":
+        return model
+    takes = isinstance(model, NoisePrior) and model.noise_images is None
+    return NoiseOfTask(cast(NoisePrior, model), noise_images) if takes else model
 
 
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
