@@ -97,6 +97,7 @@ def full_document() -> dict[str, Any]:
             }
         },
         "notes": {"t": ["n"]},
+        "undecided": {"t": {"pairs": 3, "of": 4}},
         "n-shot": {"t": 0},
         "timing": {"t": {"score": 0.1}},
         "baseline": {"file": "f", "sha256": DIGEST, "model_name": "m", "rows": [difference], "refused": None},
