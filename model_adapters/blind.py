@@ -43,7 +43,7 @@ def load(
     prompt: str = "",
     end_token: bool = False,
     weights_dtype: str | None = None,
-    noise_images: int | None = None,
+    noise_images: int = 3,
     noise_mean: float = 0.0,
     noise_std: float = 0.25,
     noise_seed: int = 0,
@@ -62,7 +62,7 @@ def load(
         prompt: text before the caption; a sequence-to-sequence model's input.
         end_token: also score the token that ends the caption.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        noise_images: how many noise images a generative model gets; by default 3.
+        noise_images: how many noise images a generative model gets.
         noise_mean: of the noise, in normalised pixels.
         noise_std: of the noise, in normalised pixels.
         noise_seed: draws the noise.
