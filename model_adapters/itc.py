@@ -108,11 +108,14 @@ class ContrastiveHalf(TransformersModel):
             list(captions),
             padding="longest",
             padding_side="right",
-            max_length=self.max_tokens,
+            max_length=self._max_tokens(),
             truncation=True,
             return_tensors="pt",
         )
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+
+    def _max_tokens(self) -> int:
+        return self.max_tokens
 
     def _positions(self) -> int:
         return int(self.model.config.text_config.max_position_embeddings)

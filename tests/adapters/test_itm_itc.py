@@ -130,6 +130,16 @@ def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
         assert np.abs(both - found[:2]).min() > 1e-2, "another first token is another score"
 
 
+@pytest.mark.parametrize(("family", "most"), [("blip", 35), ("blip2", 32), ("flava", 40)])
+def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, tiny_vlm):
+    folder = str(tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False))
+    for options, expected in (({}, most), ({"max_tokens": 10}, 10)):
+        for module in (itc, itm):
+            adapter = module.load(pretrained=folder, device="cpu", **options)
+            assert adapter.prepare_captions(["cat", LONG])["input_ids"].shape == (2, expected)
+            assert adapter.fingerprint()["max_tokens"] == expected
+
+
 def own_pipeline_of_blip(folder):
     """What transformers' own forward says: [CLS] first, nothing cut."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
