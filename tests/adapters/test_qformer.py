@@ -87,7 +87,7 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, score):
     arguments = {"pretrained": folder, "score": score}
     run = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args=arguments, batch_size=5, **QUICK)
     found = run.scores["shapes_color"]["none"][0].groups
-    np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=1e-4 if score == "log_odds" else 1e-6)
+    np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=5e-4 if score == "log_odds" else 1e-6)
     if score == "log_odds":
         assert np.ptp(found, axis=1).max() > 1e-3 and np.ptp(found, axis=2).max() > 1e-3, "both sides matter"
 
