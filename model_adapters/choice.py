@@ -37,6 +37,7 @@ def load(
     max_tokens: int = CHOICE_TOKENS,
     weights_dtype: str | None = None,
     split_images: bool | None = None,
+    pad_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -54,6 +55,7 @@ def load(
         max_tokens: of an answer.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut images into tiles or not, where the model can do both.
+        pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer is fp32 in any case.
@@ -81,6 +83,7 @@ def load(
         weights_dtype=weights_dtype,
         attn_implementation=attn_implementation,
         split_images=split_images,
+        pad_images=pad_images,
         encodes=False,
     )
     style = ChoiceStyle(cast(Literal["random", "both"], order), side_by_side)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.contrastive import caption_tokens
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.model_adapters.hf import TransformersModel
 
@@ -25,6 +26,7 @@ def load(
     revision: str | None = None,
     weights: str = "auto",
     temperature: float | None = None,
+    max_tokens: int | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -39,6 +41,7 @@ def load(
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         temperature: what cosines are divided by (BLIP and BLIP-2: 0.07); FLAVA has its own.
+        max_tokens: where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own).
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic; weights and scores are fp32 in any case.
@@ -77,6 +80,7 @@ def load(
         device=device,
         dtype=dtype,
         compile_towers=compile,
+        max_tokens=max_tokens,
     )
     if temperature is not None:
         built.temperature = temperature
@@ -87,11 +91,16 @@ class ContrastiveHalf(TransformersModel):
     """What the three have in common."""
 
     temperature: float | None = TEMPERATURE
+    trained_tokens: int | None = None
+
+    def __init__(self, model: Any, tokenizer: Any, *parts: Any, max_tokens: int | None = None, **options: Any) -> None:
+        super().__init__(model, tokenizer, *parts, **options)
+        self.max_tokens = caption_tokens(max_tokens, self.trained_tokens, self._positions(), tokenizer)
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """As for other dual encoders, and the temperature where it is none of the model's."""
+        """As for other dual encoders, where captions are cut, and the temperature where it is none of the model's."""
         own = {} if self.temperature is None else {"temperature": self.temperature}
-        return {**super().fingerprint(), **own}
+        return {**super().fingerprint(), "max_tokens": self.max_tokens, **own}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens padded on the right: it is the first state that is projected."""
@@ -106,7 +115,10 @@ class ContrastiveHalf(TransformersModel):
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
 
     def _max_tokens(self) -> int:
-        return min(int(self.model.config.text_config.max_position_embeddings), self.tokenizer.model_max_length)
+        return self.max_tokens
+
+    def _positions(self) -> int:
+        return int(self.model.config.text_config.max_position_embeddings)
 
     def _temperature(self) -> torch.Tensor:
         assert self.temperature is not None, "only FLAVA has its own"
@@ -118,6 +130,8 @@ class ContrastiveHalf(TransformersModel):
 
 class BlipContrastive(ContrastiveHalf):
     """BLIP (arXiv:2201.12086): projections of both encoders' first states."""
+
+    trained_tokens = 35
 
     def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         model = self.model
@@ -135,13 +149,15 @@ class BlipContrastive(ContrastiveHalf):
 class Blip2Contrastive(ContrastiveHalf):
     """BLIP-2 (arXiv:2301.12597): each query token has its vector, and the one nearest to the caption counts."""
 
+    trained_tokens = 32
+
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The largest cosine over query tokens, divided by the temperature; [images, captions]."""
         cosines = torch.einsum("iqd,cd->icq", image_features, caption_features).amax(dim=-1)
         return cosines * self._temperature()
 
-    def _max_tokens(self) -> int:
-        return min(int(self.model.config.qformer_config.max_position_embeddings), self.tokenizer.model_max_length)
+    def _positions(self) -> int:
+        return int(self.model.config.qformer_config.max_position_embeddings)
 
     def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         model = self.model

@@ -1,7 +1,9 @@
 """Image-text matching heads of BLIP, BLIP-2 and FLAVA: image and caption meet in the model, which says match or not.
 
 The score is the head's logit for a match minus that for none. The image is encoded once, whatever the number of its
-captions. Layers are called as the model's own forward calls them.
+captions. Layers are called as the model's own forward calls them; what goes in is what the heads were trained on, which
+for BLIP and BLIP-2 is not what the forward of transformers takes: captions are cut after 35 and 32 tokens, and BLIP's
+begin with [ENC] (LAVIS, ``blip_image_text_matching.py`` and ``blip2_image_text_matching.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS, count_parameters, declared_name, trimmed
+from ttmbench.model_adapters._shared.contrastive import (
+    PIXELS,
+    caption_tokens,
+    count_parameters,
+    declared_name,
+    trimmed,
+)
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = ["MatchingModel", "load", "locate"]
+STARTS = ("enc", "cls")
 
 
 def load(
@@ -35,6 +44,8 @@ def load(
     pretrained: str,
     revision: str | None = None,
     weights: str = "auto",
+    itm_start: str | None = None,
+    max_tokens: int | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -47,6 +58,9 @@ def load(
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
+        itm_start: of BLIP, the token that a caption begins with: ``enc``, [ENC], as the head was trained and the
+            default; ``cls``, [CLS], as the forward of transformers has it.
+        max_tokens: where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own).
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; weights and scores are fp32 in any case.
@@ -58,7 +72,7 @@ def load(
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model has no matching head that is known here.
+        UsageError: the model has no matching head that is known here, or an argument does not fit it.
     """
     import transformers
 
@@ -68,7 +82,10 @@ def load(
         raise UsageError(
             f"{pretrained} is of type '{family}', whose matching head is not known; known: {', '.join(FAMILIES)}"
         )
+    if itm_start is not None and (family != "blip" or itm_start not in STARTS):
+        raise UsageError(f"itm_start={itm_start}: BLIP has {' or '.join(STARTS)}, other models have one start alone")
     kind, adapter = FAMILIES[family]
+    options: dict[str, Any] = {} if itm_start is None else {"itm_start": itm_start}
     model = load_weights(
         getattr(transformers, kind), found, attn_implementation=attn_implementation, unused=("image_codebook.",)
     )
@@ -78,13 +95,17 @@ def load(
         load_part(transformers.AutoImageProcessor, found),
         name=pretrained,
         files=found.files,
+        max_tokens=max_tokens,
         device=device,
         dtype=dtype,
+        **options,
     )
 
 
 class MatchingModel(TrainablePairModel):
-    """A matching head as an adapter; subclasses know one architecture."""
+    """A matching head as an adapter; subclasses know one architecture, and how long captions were in its training."""
+
+    trained_tokens: int | None = None
 
     def __init__(
         self,
@@ -96,10 +117,12 @@ class MatchingModel(TrainablePairModel):
         device: str,
         dtype: str,
         files: ModelFiles | None = None,
+        max_tokens: int | None = None,
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
         self.files = files
         self.tokenizer, self.image_processor, self.name = tokenizer, image_processor, name
+        self.max_tokens = caption_tokens(max_tokens, self.trained_tokens, self._positions(), tokenizer)
         self._scale, _ = pixel_scale(image_processor)
         self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         full_precision(self._head())
@@ -110,6 +133,7 @@ class MatchingModel(TrainablePairModel):
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "score": "matching logit minus non-matching logit",
+            "max_tokens": self.max_tokens,
             "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -133,7 +157,7 @@ class MatchingModel(TrainablePairModel):
             list(captions),
             padding="longest",
             padding_side="right",
-            max_length=min(self._positions(), self.tokenizer.model_max_length),
+            max_length=self.max_tokens,
             truncation=True,
             return_tensors="pt",
         )
@@ -172,7 +196,7 @@ class MatchingModel(TrainablePairModel):
 
     @abstractmethod
     def _positions(self) -> int:
-        """How many tokens a caption may have."""
+        """How many tokens the model can tell apart by place."""
 
     @abstractmethod
     def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -196,7 +220,39 @@ class MatchingModel(TrainablePairModel):
 
 
 class BlipMatching(MatchingModel):
-    """BLIP (arXiv:2201.12086): the text encoder attends to the image, and its first state is asked."""
+    """BLIP (arXiv:2201.12086): the text encoder attends to the image, and its first state is asked.
+
+    The head was trained on the state of [ENC], a token of its own in the place of [CLS].
+    """
+
+    trained_tokens = 35
+
+    def __init__(self, model: Any, tokenizer: Any, *parts: Any, itm_start: str = "enc", **options: Any) -> None:
+        super().__init__(model, tokenizer, *parts, **options)
+        self.itm_start = itm_start
+        self._start = self._enc() if itm_start == "enc" else None
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """As for every matching head, and what a caption begins with."""
+        return {**super().fingerprint(), "itm_start": self.itm_start}
+
+    def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Tokens as for every matching head, of which the first is [ENC], or stays [CLS]."""
+        tokens = super().prepare_captions(captions)
+        if self._start is not None:
+            tokens["input_ids"][:, 0] = self._start
+        return tokens
+
+    def _enc(self) -> int:
+        """The id of [ENC]: hub tokenizers are BERT's, which lack it; it follows [DEC], which is the model's bos."""
+        known, text = self.tokenizer.get_vocab().get("[ENC]"), self.model.config.text_config
+        found = int(text.bos_token_id) + 1 if known is None else int(known)
+        if found >= text.vocab_size:
+            raise UsageError(
+                f"{self.name} has {text.vocab_size} tokens and no [ENC] among them; --model_args itm_start=cls begins "
+                "captions with [CLS], on which BLIP's own heads were not trained"
+            )
+        return found
 
     def _head(self) -> torch.nn.Linear:
         head: torch.nn.Linear = self.model.itm_head
@@ -222,6 +278,8 @@ class BlipMatching(MatchingModel):
 
 class Blip2Matching(MatchingModel):
     """BLIP-2 (arXiv:2301.12597): query tokens and text attend to each other, and the queries' answers are averaged."""
+
+    trained_tokens = 32
 
     def _head(self) -> torch.nn.Linear:
         head: torch.nn.Linear = self.model.itm_head

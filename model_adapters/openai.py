@@ -17,7 +17,7 @@ import numpy as np
 
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no
+from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no, yes_token
 from ttmbench.model_adapters.api.cache import AnswerCache
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
@@ -93,7 +93,7 @@ class VqaScoreModel(_ServedModel):
 
     Args:
         chat: the model.
-        score_as: ``log_odds``, or ``probability`` of yes.
+        score_as: ``log_odds``; ``probability`` of yes; ``yes_token``, of the token "Yes" alone.
         refusals_are_wrong: what a pair without a score means; see `ttmbench.protocols.MayRefuse`.
     """
 
@@ -102,6 +102,13 @@ class VqaScoreModel(_ServedModel):
         self._score_as, self.refusals_are_wrong = score_as, refusals_are_wrong
         self._bounded: Counter[str] = Counter()
         self._silent: list[str] = []
+        self._undecided, self._scored = 0, 0  # pairs since they were last asked for
+
+    def take_undecided(self) -> tuple[int, int]:
+        """Pairs since the last call whose score is a bound or missing, and all pairs."""
+        taken = self._undecided, self._scored
+        self._undecided, self._scored = 0, 0
+        return taken
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores image i with caption i: float32 [pairs]; NaN where the answer says neither yes nor no."""
@@ -113,7 +120,7 @@ class VqaScoreModel(_ServedModel):
 
     def fingerprint(self) -> dict[str, Any]:
         """What changes a score."""
-        missing = "least probable listed token"
+        missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
 
     def take_notes(self) -> list[str]:
@@ -123,7 +130,7 @@ class VqaScoreModel(_ServedModel):
             sides = " and ".join(f"'{side}' in {count}" for side, count in sorted(self._bounded.items()))
             notes.append(
                 f"scores are bounds where a side is not among the listed tokens and counts as probable as the least of "
-                f"them: {sides} pairs"
+                f"them, or as what they leave if that is less: {sides} pairs"
             )
         if self._silent:
             shown = "; ".join(map(repr, self._silent[:SHOWN]))
@@ -133,13 +140,22 @@ class VqaScoreModel(_ServedModel):
         return notes
 
     def _score(self, prompt: Prompt, answer: dict[str, Any]) -> float:
+        self._scored += 1
         if answer["refusal"] is not None:
+            self._undecided += 1
             return float("nan")
-        sides: YesNo | None = read_yes_no([(token, value) for token, value in answer["top_logprobs"]])
+        listed = [(token, value) for token, value in answer["top_logprobs"]]
+        if self._score_as == "yes_token":
+            found = yes_token(listed)
+            self._undecided += found is None
+            return 0.0 if found is None else found  # as published: what is not listed counts as nothing
+        sides: YesNo | None = read_yes_no(listed)
         if sides is None:
+            self._undecided += 1
             self._silent.append(prompt.text)
             return float("nan")
-        if sides.bounded:
+        if sides.bounded and (self._score_as == "log_odds" or sides.bounded == "yes"):  # P(yes) needs no "no"
+            self._undecided += 1
             self._bounded[sides.bounded] += 1
         return sides.log_odds if self._score_as == "log_odds" else sides.probability
 
@@ -209,7 +225,7 @@ def load(
         detail: what the server is told of how closely to look at images; None says nothing.
         temperature: of the request; None leaves it out.
         top_logprobs: tokens listed with VQAScore; fewer where the server refuses as many.
-        score_as: ``log_odds`` of yes, or its ``probability``.
+        score_as: ``log_odds`` of yes, its ``probability``, or that of the token "Yes" alone (``yes_token``).
         on_refusal: with VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score.
         order: of options in forced choices: ``random`` by seed, or ``both``.
         side_by_side: join the two images of a forced choice, for models that take one.
@@ -223,7 +239,7 @@ def load(
         UsageError: a wrong argument, or the environment has no key.
     """
     _check_one_of("scorer", scorer, ("vqascore", "choice"))
-    _check_one_of("score_as", score_as, ("log_odds", "probability"))
+    _check_one_of("score_as", score_as, ("log_odds", "probability", "yes_token"))
     _check_one_of("on_refusal", on_refusal or "error", ("error", "wrong"))
     _check_one_of("order", order, ("random", "both"))
     _check_one_of("image_format", image_format, FORMATS)

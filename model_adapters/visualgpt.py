@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
 from ttmbench.model_adapters._shared.captioning import CaptionModel, Debiasing
 from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
@@ -27,7 +28,7 @@ def load(
     weights: str = "auto",
     alpha: float = 0.0,
     prior: str = "noise",
-    noise_images: int = 3,
+    noise_images: int | None = None,
     noise_mean: float = 0.0,
     noise_std: float = 0.25,
     noise_seed: int = 0,
@@ -35,6 +36,7 @@ def load(
     end_token: bool = False,
     weights_dtype: str | None = None,
     split_images: bool | None = None,
+    pad_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -49,7 +51,7 @@ def load(
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         alpha: how much of log P(t) a run takes off, from 0 to 1 (Eq. 7).
         prior: where P(t) comes from: ``noise``, or ``test_images``, the mean over the task's images.
-        noise_images: how many noise images.
+        noise_images: how many noise images; by default as many as the task says, or else 3.
         noise_mean: of the noise, in normalised pixels.
         noise_std: of the noise, in normalised pixels.
         noise_seed: draws the noise.
@@ -57,6 +59,7 @@ def load(
         end_token: also score the token that ends the caption.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut images into tiles or not, where a chat model can do both.
+        pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
@@ -91,6 +94,8 @@ def load(
         "blip-2": (transformers.Blip2ForConditionalGeneration, Blip2Captioner),
     }
     if family in known:
+        if split_images is not None or pad_images is not None:
+            raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
         kind, adapter = known[family]
         model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
         tokenizer = load_part(transformers.AutoTokenizer, found)
@@ -101,5 +106,6 @@ def load(
         weights_dtype=weights_dtype,
         attn_implementation=attn_implementation,
         split_images=split_images,
+        pad_images=pad_images,
     )
     return ChatCaptioner(chat, **options)

@@ -16,14 +16,15 @@ from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
-from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.pretrained import find, load_config, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATE = 'Does this figure show "{caption}"? Please answer yes or no.'
 __all__ = ["SCORES", "TEMPLATE", "VQAScore", "load", "locate"]
-SCORES = ("log_odds", "probability")
+SCORES = ("log_odds", "probability", "yes_token", "yes_and_end")
 
 
 def load(
@@ -37,6 +38,7 @@ def load(
     lora_targets: str = TARGETS,
     weights_dtype: str | None = None,
     split_images: bool | None = None,
+    pad_images: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -45,16 +47,20 @@ def load(
 ) -> VQAScore:
     """Loads a model that can be asked about an image, from the hub or a folder.
 
+    One with a chat template, or BLIP-2 or InstructBLIP, which are asked in the words of their papers.
+
     Args:
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        score: ``log_odds``, log P(yes) - log P(no), or ``probability``, P(yes).
+        score: ``log_odds``, log P(yes) - log P(no); ``probability``, P(yes); or, as t2v_metrics has it, ``yes_token``,
+            the probability of the one token "Yes", or ``yes_and_end``, its geometric mean with that of ending there.
         template: the question; ``{caption}`` stands for the caption.
         lora: train factors of this rank instead of all weights.
         lora_targets: regular expression for the names of the layers that get factors.
         weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
         split_images: cut images into tiles or not, where the model can do both.
+        pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
@@ -75,13 +81,19 @@ def load(
         raise UsageError(f"template {template!r} has no {{caption}}")
     weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
-    chat = load_image_text(
-        found,
-        device=torch.device(pick_device(device)),
-        weights_dtype=weights_dtype,
-        attn_implementation=attn_implementation,
-        split_images=split_images,
-    )
+    family = load_config(found).model_type
+    where: dict[str, Any] = {
+        "device": torch.device(pick_device(device)),
+        "weights_dtype": weights_dtype,
+        "attn_implementation": attn_implementation,
+    }
+    chat: ImageTextModel | QFormerModel
+    if family in CLASSES:
+        if split_images is not None or pad_images is not None:
+            raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
+        chat = load_qformer(found, family, **where)
+    else:
+        chat = load_image_text(found, split_images=split_images, pad_images=pad_images, **where)
     return VQAScore(
         chat,
         name=pretrained,
@@ -98,7 +110,7 @@ class VQAScore(TrainablePairModel):
 
     def __init__(
         self,
-        chat: ImageTextModel,
+        chat: ImageTextModel | QFormerModel,
         *,
         name: str,
         score: str = "log_odds",
@@ -110,6 +122,7 @@ class VQAScore(TrainablePairModel):
         super().__init__(chat.model, device=device, dtype=dtype)
         self.chat, self.name, self.score, self.template = chat, name, score, template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
+        self._answer = self._answer_alone() if score in ("yes_token", "yes_and_end") else []
         self.n_parameters = count_parameters(self.model.parameters())
         self.lora = lora
         self.files = chat.files
@@ -119,7 +132,9 @@ class VQAScore(TrainablePairModel):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, the question, and the tokens that count as its answers."""
-        trained = {} if self.lora is None else {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
+        own: dict[str, Any] = {"answer_ids": self._answer} if self._answer else {}
+        if self.lora is not None:
+            own |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
@@ -133,7 +148,8 @@ class VQAScore(TrainablePairModel):
             "weights": str(self.model.dtype).removeprefix("torch."),
             "n_parameters": self.n_parameters,
             **self._parts,
-            **trained,
+            **self.chat.declared,
+            **own,
         }
 
     def save_pretrained(self, folder: Path) -> None:
@@ -157,9 +173,13 @@ class VQAScore(TrainablePairModel):
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
-        """Log-odds or probability of yes, float32 [pairs]."""
-        answers = self._log_answers([image for image, _ in images], [seen for _, seen in images], captions)
-        chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
+        """The score as it was asked for, float32 [pairs]."""
+        prepared, seen = [image for image, _ in images], [encoded for _, encoded in images]
+        if self._answer:
+            chosen = self._answer_probability(prepared, seen, captions)
+        else:
+            answers = self._log_answers(prepared, seen, captions)
+            chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
         scores: np.ndarray = chosen.float().cpu().numpy()
         return scores
 
@@ -189,11 +209,32 @@ class VQAScore(TrainablePairModel):
         """Puts weights back."""
         self.model.load_state_dict(state, strict=self.lora is None)
 
+    def _answer_alone(self) -> list[int]:
+        """The token "Yes" after the prompt ("yes" of BLIP-2's kin), and the one that ends it if that counts too."""
+        ids = self.chat.answer_ids(self.chat.answer)
+        if ids is None or len(ids) != 1:
+            raise UsageError(
+                f"score={self.score}: '{self.chat.answer}' is no single token after the prompt of {self.name}; "
+                "score=probability sums every token that says yes"
+            )
+        return ids + ([int(self.chat.tokenizer.eos_token_id)] if self.score == "yes_and_end" else [])
+
+    def _answer_probability(
+        self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
+    ) -> torch.Tensor:
+        """The geometric mean of the answer's tokens, each given those before it; of one token its probability."""
+        rows = [
+            self.chat.continued(self.chat.row(image, prompt), self._answer[:-1])
+            for image, prompt in zip(images, prompts, strict=True)
+        ]
+        with self.autocast():
+            logs = self.chat.last_logits(seen, rows, len(self._answer)).log_softmax(dim=-1)
+        return torch.stack([logs[:, place, token] for place, token in enumerate(self._answer)]).mean(dim=0).exp()
+
     def _log_answers(
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
     ) -> torch.Tensor:
         rows = [self.chat.row(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
-        last = [torch.arange(len(row["input_ids"])) == len(row["input_ids"]) - 1 for row in rows]
         with self.autocast():
-            logits = self.chat.logits(seen, rows, last)
+            logits = self.chat.last_logits(seen, rows, 1)[:, 0]
         return log_answers(logits, list(self.yes.values()), list(self.no.values()))

@@ -3,7 +3,8 @@
 Whoever writes one implements `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is
 `Trainable`, and a `PreparedPairScorer` (a pair scorer that prepares images once) that is `PairTrainable`.
 `Augmentable`, `Savable` and `StoredFeatures` are further options, each found by its methods. `ChoiceScorer` is for
-models that answer in words and give no score; `ManyAtOnce`, `MayRefuse` and `Reporting` for those behind a server.
+models that answer in words and give no score; `ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` for those
+behind a server.
 """
 
 from __future__ import annotations
@@ -189,6 +190,21 @@ class Debiasable(Protocol):
 
 
 @runtime_checkable
+class NoisePrior(Debiasable, Protocol):
+    """A `Debiasable` whose P(t) is a mean over noise images, of which a task may ask for its own number.
+
+    Attributes:
+        noise_images: how many; None for as many as the task says.
+    """
+
+    noise_images: int | None
+
+    def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
+        """As for every `Debiasable`, from this many noise images: float32 [captions]."""
+        ...
+
+
+@runtime_checkable
 class Blind(Protocol):
     """A scorer that may never look at the image.
 
@@ -318,6 +334,15 @@ class MayRefuse(Protocol):
     """
 
     refusals_are_wrong: bool
+
+
+@runtime_checkable
+class Bounding(Protocol):
+    """The option of a pair scorer that is not told everything, so that a score may be a bound."""
+
+    def take_undecided(self) -> tuple[int, int]:
+        """Pairs since the last call whose score is a bound or missing, and all pairs since then."""
+        ...
 
 
 @runtime_checkable

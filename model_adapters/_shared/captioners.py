@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,13 @@ class ChatCaptioner(CaptionModel):
     def __init__(self, chat: ImageTextModel, **options: Any) -> None:
         super().__init__(chat.model, (chat.processor,), **options)
         self.chat = chat
+        doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")
+        self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """As for every model that writes captions, and that noise is an image where a model takes it as a film."""
+        own = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
+        return {**super().fingerprint(), **own}
 
     def declared_prompt(self) -> str:
         """The whole prompt, as the template makes it."""
@@ -162,7 +169,14 @@ class ChatCaptioner(CaptionModel):
 
     def _with_pixels(self, prepared: Any, draw: Any) -> Any:
         (image,) = prepared
-        return [replace(image, features={**image.features, PIXELS: draw(image.features[PIXELS].shape)})]
+        shape = image.features[PIXELS].shape
+        if self._frames == 1:
+            pixels = draw(shape)
+        else:  # rows of patches, each (channels, frames, pixels): an image is shown as equal frames, so noise is too
+            channels = len(self.chat.processor.image_processor.image_mean)
+            one = draw((shape[0], channels, 1, shape[1] // (channels * self._frames)))
+            pixels = one.expand(-1, -1, self._frames, -1).reshape(shape)
+        return [replace(image, features={**image.features, PIXELS: pixels})]
 
     def _next_tokens(self, images: Any, captions: Sequence[str]) -> Tokens:
         rows, masks = [], []
@@ -186,16 +200,10 @@ class ChatCaptioner(CaptionModel):
             differs = (ids[:shared] != row["input_ids"][:shared]).nonzero()
             before = int(differs[0]) if len(differs) else shared
         else:
-            own = self.chat.tokenizer(caption, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
-            # Further tokens are seen, and of another type than a prefix whose tokens all see each other.
-            more = {name: own if name == "input_ids" else torch.ones_like(own) for name in prompt}
-            if "mm_token_type_ids" in more:
-                more["mm_token_type_ids"] = torch.zeros_like(own)
-            row, before = {name: torch.cat([prompt[name], more[name]]) for name in prompt}, len(ids)
+            own = self.chat.tokenizer(caption, add_special_tokens=False)["input_ids"]
+            row, before = self.chat.continued(prompt, own), len(ids)
         if self.end_token:
-            end = {name: value[-1:] for name, value in row.items()}
-            end["input_ids"] = torch.full_like(end["input_ids"], self.chat.tokenizer.eos_token_id)
-            row = {name: torch.cat([value, end[name]]) for name, value in row.items()}
+            row = self.chat.continued(row, [self.chat.tokenizer.eos_token_id])
         return row, before
 
 

@@ -23,6 +23,7 @@ from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
 from ttmbench.types import ModelFiles
 
 PRIORS = ("noise", "test_images")
+NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says
 AT_ONCE = 64  # captions per pass over a noise image
 
 
@@ -33,7 +34,7 @@ class Debiasing:
     Attributes:
         alpha: how much of log P(t) is taken off (Eq. 7).
         prior: ``noise``, or ``test_images`` for the mean over the task's own images.
-        noise_images: how many noise images; the paper takes 3 for most tasks and 100 for Winoground.
+        noise_images: how many noise images; None for as many as the task says, or else `NOISE_IMAGES`.
         noise_mean: of the noise, in pixels as the model gets them, after normalisation.
         noise_std: the same.
         noise_seed: draws it.
@@ -41,7 +42,7 @@ class Debiasing:
 
     alpha: float = 0.0
     prior: str = "noise"
-    noise_images: int = 3
+    noise_images: int | None = None
     noise_mean: float = 0.0
     noise_std: float = 0.25
     noise_seed: int = 0
@@ -54,7 +55,7 @@ class Debiasing:
             raise UsageError(
                 f"alpha={self.alpha}: it is a number from 0 to 1; `ttmbench analyze alpha` shows what each would give"
             )
-        if self.noise_images < 1 or self.noise_std < 0:
+        if (self.noise_images is not None and self.noise_images < 1) or self.noise_std < 0:
             raise UsageError("noise_images is at least 1 and noise_std at least 0")
         return self
 
@@ -85,9 +86,10 @@ class CaptionModel(PairModel):
         )
         self._declared_parts = describe_model(model, self.device, **named)
         self.debiasing = debiasing.check()
-        self.alpha, self.prior = float(debiasing.alpha), debiasing.prior
-        self._priors: dict[str, float] = {}
+        self.alpha, self.prior, self.noise_images = float(debiasing.alpha), debiasing.prior, debiasing.noise_images
+        self._priors: dict[tuple[int, str], float] = {}
         self._noise: list[Any] = []
+        self._source = torch.Generator().manual_seed(debiasing.noise_seed)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights, the prompt, and how P(t) is taken off."""
@@ -103,6 +105,7 @@ class CaptionModel(PairModel):
             "n_parameters": count_parameters(self.model.parameters()),
             **self._declared_parts,
             **vars(self.debiasing),
+            "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",
         }
 
     def save_pretrained(self, folder: Path) -> None:
@@ -128,15 +131,16 @@ class CaptionModel(PairModel):
         scores: np.ndarray = (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
         return scores
 
-    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
+    def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
         """Gives log P(t): the mean of P(t|i) over noise images (Eq. 13), once a caption; float32 [captions]."""
-        new = [caption for caption in dict.fromkeys(captions) if caption not in self._priors]
+        count = self.noise_images or noise_images or NOISE_IMAGES
+        new = [caption for caption in dict.fromkeys(captions) if (count, caption) not in self._priors]
         if new:
             with torch.inference_mode():
-                found = np.stack([self._given(noise, new) for noise in self._noise_images()])
-            means = np.logaddexp.reduce(found, axis=0) - np.log(len(found))
-            self._priors.update(zip(new, means.tolist(), strict=True))
-        return np.array([self._priors[caption] for caption in captions], dtype=np.float32)
+                found = np.stack([self._given(noise, new) for noise in self._noise_images(count)])
+            means = np.logaddexp.reduce(found, axis=0) - np.log(count)
+            self._priors.update({(count, caption): mean for caption, mean in zip(new, means.tolist(), strict=True)})
+        return np.array([self._priors[count, caption] for caption in captions], dtype=np.float32)
 
     def declared_prompt(self) -> str:
         """The text before the caption, for the record."""
@@ -154,18 +158,17 @@ class CaptionModel(PairModel):
     def _with_pixels(self, prepared: Any, draw: Any) -> Any:
         """One prepared image with other pixels; ``draw`` makes them from a shape."""
 
-    def _noise_images(self) -> list[Any]:
-        if not self._noise:
-            source = torch.Generator().manual_seed(self.debiasing.noise_seed)
+    def _noise_images(self, count: int) -> list[Any]:
+        """Encoded noise images: a larger number begins with those of a smaller one."""
 
-            def draw(shape: Sequence[int]) -> torch.Tensor:
-                noise = torch.randn(tuple(shape), generator=source)
-                return noise * self.debiasing.noise_std + self.debiasing.noise_mean
+        def draw(shape: Sequence[int]) -> torch.Tensor:
+            noise = torch.randn(tuple(shape), generator=self._source)
+            return noise * self.debiasing.noise_std + self.debiasing.noise_mean
 
-            for _ in range(self.debiasing.noise_images):
-                blank = self.prepare_images([Image.new("RGB", (336, 336), (127, 127, 127))])
-                self._noise.append(self.encode_images(self._with_pixels(blank, draw)))
-        return self._noise
+        while len(self._noise) < count:
+            blank = self.prepare_images([Image.new("RGB", (336, 336), (127, 127, 127))])
+            self._noise.append(self.encode_images(self._with_pixels(blank, draw)))
+        return self._noise[:count]
 
     def _given(self, image: Any, captions: Sequence[str]) -> np.ndarray:
         """Gives log P(t|i) of many captions for one encoded image, float64 [captions]."""

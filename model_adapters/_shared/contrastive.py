@@ -235,6 +235,31 @@ def count_parameters(parameters: Iterable[torch.nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
+def caption_tokens(asked: Any, trained: int | None, positions: int, tokenizer: Any) -> int:
+    """Where captions are cut: where it is asked for, else as in training, and never beyond the model's positions.
+
+    Args:
+        asked: ``max_tokens`` of a user, special tokens included; None for the model's own.
+        trained: how long captions were in training, where that is less than what the model tells apart.
+        positions: how many tokens it tells apart by place.
+        tokenizer: has a limit of its own.
+
+    Returns:
+        The longest caption in tokens.
+
+    Raises:
+        UsageError: ``asked`` is no number of tokens that fits.
+    """
+    most = min(positions, int(tokenizer.model_max_length))
+    if asked is None:
+        return min(most, trained or most)
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 3 <= asked <= most:
+        raise UsageError(
+            f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included"
+        )
+    return asked
+
+
 def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tokens without the columns that are padding in every row: for towers whose answer does not depend on padding."""
     mask = tokens.get("attention_mask")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.pretrained import Pretrained, load_part, load_weights
+from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
+
+ENCODED_SINCE = (5, 18)  # the first transformers whose models take ``mm_encoder_outputs``
 
 # Models without a chat template: what stands before a question, and what asks for a caption.
 PREFIXES = {"paligemma": ("answer en ", "caption en")}
@@ -57,7 +59,7 @@ class EncodedImage:
 
 
 class ImageTextModel:
-    """An image-text-to-text model of transformers and its processor.
+    """An image-text-to-text model of transformers with a chat template, and its processor.
 
     Args:
         model: the model.
@@ -66,6 +68,8 @@ class ImageTextModel:
         encodes: whether images will be encoded apart from prompts (`see`); generation does without.
         files: what the weights were read from.
     """
+
+    answer = "Yes"
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class ImageTextModel:
     ) -> None:
         self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
         self.tokenizer = processor.tokenizer
+        self.declared: dict[str, Any] = {}
         self.kind: str = model.config.model_type
         self._core = getattr(model, "model", model)
         self._forward = set(inspect.signature(model.forward).parameters)
@@ -84,10 +89,7 @@ class ImageTextModel:
         if isinstance(head, torch.nn.Linear):
             full_precision(head)
         if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
-            raise UsageError(
-                f"{type(model).__name__} does not take encoded images (get_image_features, mm_encoder_outputs) "
-                "in this version of transformers"
-            )
+            raise UsageError(_no_encoded_images(type(model).__name__))
         if not processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
 
@@ -111,6 +113,22 @@ class ImageTextModel:
             return self._render(instruction, caption)
         except UsageError:
             return None
+
+    def answer_ids(self, answer: str) -> list[int] | None:
+        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
+        asked, whole = self.ask("?"), self.with_caption("?", answer)
+        if whole is None:
+            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
+        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
+        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
+
+    def continued(self, row: Row, ids: Sequence[int]) -> Row:
+        """A prompt's tokens with further ones behind them, which are seen as what the model itself writes."""
+        own = torch.tensor(ids, dtype=row["input_ids"].dtype)
+        more = {name: value[-1:].expand(len(own)) for name, value in row.items()} | {"input_ids": own}
+        if self.kind in PREFIXES and "token_type_ids" in row:  # a prefix, whose tokens all see each other, ends before
+            more["token_type_ids"] = torch.ones_like(own)
+        return {name: torch.cat([value, more[name]]) for name, value in row.items()}
 
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
         """Preprocesses each image once."""
@@ -177,7 +195,11 @@ class ImageTextModel:
         Returns:
             float32 [all kept, vocabulary], row by row.
         """
-        inputs = self._padded(rows)
+        pad = self.tokenizer.pad_token_id or 0
+        inputs = {
+            name: value.to(self.device)
+            for name, value in padded(rows, lambda name: pad if name == "input_ids" else 0).items()
+        }
         mask = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device)
         beside = {name: torch.cat([one.beside[name] for one in seen]) for name in seen[0].beside}
         options: dict[str, Any] = {name: value for name, value in beside.items() if name in self._forward}
@@ -187,16 +209,10 @@ class ImageTextModel:
         logits: torch.Tensor = output.logits if "logits_to_keep" in options else output.logits[mask]
         return logits.float()
 
-    def _padded(self, rows: Sequence[Row]) -> Row:
-        pad = self.tokenizer.pad_token_id
-        return {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [row[name] for row in rows],
-                batch_first=True,
-                padding_value=(0 if pad is None else pad) if name == "input_ids" else 0,
-            ).to(self.device)
-            for name in rows[0]
-        }
+    def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
+        """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
+        keep = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
+        return self.logits(seen, rows, keep).reshape(len(rows), count, -1)
 
     def _place(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)
@@ -248,6 +264,7 @@ def load_image_text(
     weights_dtype: str,
     attn_implementation: str | None,
     split_images: bool | None,
+    pad_images: bool | None = None,
     encodes: bool = True,
 ) -> ImageTextModel:
     """Loads an image-text-to-text model.
@@ -258,6 +275,8 @@ def load_image_text(
         weights_dtype: how tensors are kept in memory.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         split_images: cut images into tiles or not, where the model can do both; None leaves its own way.
+        pad_images: pad images of LLaVA-1.5 to a square in the mean colour, as its authors do, or cut their middle out;
+            None leaves what the checkpoint's processor says.
         encodes: whether images will be encoded apart from prompts, which not every model can.
 
     Returns:
@@ -265,7 +284,7 @@ def load_image_text(
 
     Raises:
         DataError: weights out of reach or damaged.
-        UsageError: a model that cannot be asked about an image, or that cannot split images.
+        UsageError: a model that cannot be asked about an image, or that cannot split or pad images.
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -278,10 +297,45 @@ def load_image_text(
             raise UsageError(f"{found.name} does not split images; leave split_images out")
         for name in names:
             setattr(processor.image_processor, name, split_images)
+    if pad_images is not None:
+        processor.image_processor = _padding(found, processor.image_processor, pad_images)
     model = load_weights(
         AutoModelForImageTextToText, found, dtype=weights_dtype, attn_implementation=attn_implementation
     )
     return ImageTextModel(model, processor, device, encodes, files=found.files)
+
+
+def _no_encoded_images(name: str) -> str:
+    """Why a model cannot be asked: transformers is too old for every model, or its code has no place for that."""
+    from importlib.metadata import version
+
+    here = version("transformers")
+    if tuple(int(part) for part in here.split(".")[:2]) < ENCODED_SINCE:
+        least = ".".join(map(str, ENCODED_SINCE))
+        return (
+            f"transformers {here} does not take encoded images, as {least} does: pip install -U 'transformers>={least}'"
+        )
+    return f"{name} does not take encoded images (get_image_features, mm_encoder_outputs) in transformers {here}"
+
+
+def _padding(found: Pretrained, own: Any, pad: bool) -> Any:
+    """An image processor of LLaVA-1.5 that pads or does not, with the settings of the checkpoint's own."""
+    from transformers import LlavaImageProcessor
+
+    if load_config(found).model_type != "llava":
+        raise UsageError(f"{found.name} is no LLaVA-1.5, whose images alone are padded; leave pad_images out")
+    settings = own.to_dict()
+    for name in ("image_processor_type", "processor_class", "do_pad"):
+        settings.pop(name, None)
+    return LlavaImageProcessor(**settings, do_pad=pad)
+
+
+def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
+    """Rows of several lengths as one tensor a name, [rows, tokens], filled up on the right with what ``pad`` says."""
+    return {
+        name: torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], batch_first=True, padding_value=pad(name))
+        for name in rows[0]
+    }
 
 
 def _together(seen: Sequence[EncodedImage]) -> Any:

@@ -23,6 +23,15 @@ SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
 CONFIG = "config.json"
+NOT_HERE = {
+    "CLIPT5ForConditionalGeneration": (
+        "its code is t2v_metrics' own, for transformers 4. InstructBLIP with Flan-T5 is asked by --model vqascore "
+        "--model_args pretrained=Salesforce/instructblip-flan-t5-xl,score=yes_and_end, and scores of t2v_metrics "
+        "are read by `ttmbench score FILE --task TASK`"
+    ),
+    "LlavaLlamaForCausalLM": "transformers reads the same weights as llava-hf/llava-1.5-7b-hf (or -13b-hf)",
+}
+"""Architectures whose code is in no library that is used here, and what to use instead."""
 WEIGHTS = ("auto", "safetensors")
 _DTYPES = ("fp32", "bf16", "fp16")
 
@@ -80,7 +89,7 @@ def find(
 
     Raises:
         DataError: out of reach, only in part there, or without weights that transformers reads.
-        UsageError: an unknown ``weights``.
+        UsageError: an unknown ``weights``, or a model whose code is in no library.
     """
     check_weights(weights)
     repository = find_repository(pretrained, revision, offline=offline)
@@ -91,6 +100,8 @@ def find(
         raise DataError(f"{pretrained} has no {CONFIG}, so it is no model of transformers")
     code = {name for name in repository.files if trust_remote_code and name.endswith(".py")}
     folder = repository.get({name for name in repository.files if is_small(name)} | code)
+    if not trust_remote_code:
+        _refuse_unknown_code(pretrained, read_json_file(folder / CONFIG))
     shards = _shards(folder / chosen) if chosen.endswith(INDEX) else []
     absent = [shard for shard in shards if shard not in repository.files]
     if absent:
@@ -196,6 +207,13 @@ def on_device(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, Mapping):
         return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
     return inputs.to(device, non_blocking=True)
+
+
+def _refuse_unknown_code(name: str, config: Any) -> None:
+    named = config.get("architectures") if isinstance(config, dict) else None
+    for architecture in named if isinstance(named, list) else ():
+        if architecture in NOT_HERE:
+            raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
 
 
 def _choose(repository: Repository, safetensors_only: bool) -> str:

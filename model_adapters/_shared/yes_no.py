@@ -9,6 +9,8 @@ from typing import Literal
 
 QUESTION = 'Does this figure show "{caption}"? Please answer yes or no.'
 UNLISTED = -9999.0  # what servers write for a token outside their list
+YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
+LEAST_LEFT = 2.0**-20  # log-probabilities are float32: what a list sums to is not known more closely
 _SPACES = " \t\r\n\u0120\u2581\u010a"  # also the marks for spaces and line ends of byte-pair and SentencePiece tokens
 
 
@@ -40,8 +42,8 @@ class YesNo:
 def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
 
-    A side of which no token is listed has at most the probability of the least probable listed token, and gets exactly
-    that: its score is a bound, and is marked.
+    A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
+    tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
 
     Args:
         listed: (token, natural log-probability) of the most probable first tokens of an answer.
@@ -49,10 +51,12 @@ def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     Returns:
         Both sides; None if neither is listed, so that nothing can be said.
 
-    >>> read_yes_no([("Yes", math.log(0.5)), (" yes", math.log(0.25)), ("No", math.log(0.25))]).log_odds == math.log(3)
-    True
+    >>> round(math.exp(read_yes_no([("Yes", -0.6931472), (" yes", -1.3862944), ("No", -1.3862944)]).log_odds), 6)
+    3.0
     >>> read_yes_no([("Yes", -0.01), ("The", -6.0)])
     YesNo(yes=-0.01, no=-6.0, bounded='no')
+    >>> round(math.exp(read_yes_no([("Yes", math.log(0.9)), ("The", math.log(0.09))]).no), 6)
+    0.01
     >>> read_yes_no([("The", -0.1)]) is None
     True
     """
@@ -62,10 +66,16 @@ def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     }
     if not sides["yes"] and not sides["no"]:
         return None
-    least = min(value for _, value in known)
-    yes = _log_sum(sides["yes"]) if sides["yes"] else least
-    no = _log_sum(sides["no"]) if sides["no"] else least
+    left = 1.0 - math.fsum(math.exp(value) for _, value in known)
+    most = min(min(value for _, value in known), math.log(max(left, LEAST_LEFT)))
+    yes = _log_sum(sides["yes"]) if sides["yes"] else most
+    no = _log_sum(sides["no"]) if sides["no"] else most
     return YesNo(yes, no, "yes" if not sides["yes"] else "no" if not sides["no"] else None)
+
+
+def yes_token(listed: Sequence[tuple[str, float]]) -> float | None:
+    """The probability of the token "Yes" as it is written; None if it is not listed."""
+    return next((math.exp(min(value, 0.0)) for token, value in listed if token == YES_TOKEN and value > UNLISTED), None)
 
 
 def _log_sum(values: Sequence[float]) -> float:

@@ -54,7 +54,9 @@ def own_pipeline(family, folder):
         pixels = images(images=image, return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             if family == "blip":
-                head = model(**tokens, pixel_values=pixels, use_itm_head=True).itm_score[0]
+                start = {"input_ids": tokens["input_ids"].clone()}
+                start["input_ids"][:, 0] = model.config.text_config.bos_token_id + 1
+                head = model(**{**tokens, **start}, pixel_values=pixels, use_itm_head=True).itm_score[0]
                 cosine = model(**tokens, pixel_values=pixels, use_itm_head=False).itm_score[0, 0] / 0.07
             elif family == "blip2":
                 ahead = torch.full((1, model.config.num_query_tokens), model.config.image_token_index)
@@ -77,6 +79,120 @@ def expected_scores(family, folder, groups):
     score = own_pipeline(family, folder)
     both = [[[score(image.open(), text) for text in g.captions] for image in g.images] for g in groups]
     return np.array(both).transpose(3, 0, 1, 2)
+
+
+LONG = " ".join(["a red circle on the left of a blue square"] * 6)  # 54 words
+
+
+def trained_forward(family, folder, image, caption):
+    """The head as LAVIS calls it: [ENC] first and 35 tokens for BLIP, 32 for BLIP-2; then each layer by hand."""
+    import transformers as tf
+
+    name = {"blip": "BlipForImageTextRetrieval", "blip2": "Blip2ForImageTextRetrieval"}[family]
+    model, words = getattr(tf, name).from_pretrained(folder).eval(), tf.AutoTokenizer.from_pretrained(folder)
+    ids = words(caption, add_special_tokens=False)["input_ids"][: (35 if family == "blip" else 32) - 2]
+    pixels = tf.AutoImageProcessor.from_pretrained(folder)(images=image, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        states = model.vision_model(pixel_values=pixels).last_hidden_state
+        if family == "blip":
+            enc = model.config.text_config.vocab_size - 1
+            text = torch.tensor([[enc, *ids, words.sep_token_id]])
+            seen = model.text_encoder(input_ids=text, encoder_hidden_states=states).last_hidden_state[:, 0]
+            head = model.itm_head(seen)[0]
+        else:
+            text = torch.tensor([[words.cls_token_id, *ids, words.sep_token_id]])
+            joint = model.qformer(
+                query_embeds=model.embeddings(input_ids=text, query_embeds=model.query_tokens),
+                query_length=model.query_tokens.shape[1],
+                encoder_hidden_states=states,
+            ).last_hidden_state
+            head = model.itm_head(joint[:, : model.query_tokens.shape[1]]).mean(dim=1)[0]
+    return float(head[1] - head[0])
+
+
+@pytest.mark.parametrize("family", ["blip", "blip2"])
+def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
+    folder = str(tiny_vlm(family, captioner=False))
+    image = groups_of("shapes_color", 1)[0].images[0].open()
+    captions = ["a red circle", LONG, LONG + " and a green star"]
+    adapter = itm.load(pretrained=folder, device="cpu")
+    found = adapter.score_pairs([image] * 3, captions)
+    expected = [trained_forward(family, folder, image, caption) for caption in captions]
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    assert found[1] == found[2] and adapter.fingerprint()["max_tokens"] == (35 if family == "blip" else 32)
+    longer = itm.load(pretrained=folder, device="cpu", max_tokens=64)
+    assert np.ptp(longer.score_pairs([image] * 2, captions[1:])) > 1e-4
+    if family == "blip":
+        transformers_own = itm.load(pretrained=folder, device="cpu", itm_start="cls", max_tokens=64)
+        score = own_pipeline_of_blip(folder)
+        both = transformers_own.score_pairs([image] * 2, captions[:2])
+        np.testing.assert_allclose(both, [score(image, caption) for caption in captions[:2]], atol=1e-4, rtol=0)
+        assert np.abs(both - found[:2]).min() > 1e-2, "another first token is another score"
+
+
+@pytest.mark.parametrize(("family", "most"), [("blip", 35), ("blip2", 32), ("flava", 40)])
+def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, tiny_vlm):
+    folder = str(tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False))
+    for options, expected in (({}, most), ({"max_tokens": 10}, 10)):
+        for module in (itc, itm):
+            adapter = module.load(pretrained=folder, device="cpu", **options)
+            assert adapter.prepare_captions(["cat", LONG])["input_ids"].shape == (2, expected)
+            assert adapter.fingerprint()["max_tokens"] == expected
+
+
+def own_pipeline_of_blip(folder):
+    """What transformers' own forward says: [CLS] first, nothing cut."""
+    from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
+
+    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    words, images = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
+
+    def score(image, caption):
+        tokens = {k: v for k, v in words(caption, return_tensors="pt").items() if k != "token_type_ids"}
+        with torch.no_grad():
+            pixels = images(images=image, return_tensors="pt")["pixel_values"]
+            head = model(**tokens, pixel_values=pixels, use_itm_head=True).itm_score[0]
+        return float(head[1] - head[0])
+
+    return score
+
+
+def test_scores_of_another_start_or_cut_are_not_taken_from_the_cache(tiny_vlm, tmp_path, capsys):
+    folder = tiny_vlm("blip", captioner=False)
+    found, from_cache = [], []
+    for more in ("", ",itm_start=cls", ",max_tokens=8", ""):
+        out = tmp_path / "x.json"
+        words = ["--model", "blip-itm", "--model_args", f"pretrained={folder}{more}", "--tasks", "shapes_color"]
+        words += ["--limit", "3", "--device", "cpu", "--use_cache", str(tmp_path / "cache"), "--overwrite", "always"]
+        assert main([*words, "--output_path", str(out), "--save_scores"]) == 0
+        document = json.loads(out.read_text())
+        found.append(document["model_info"]["fingerprint"])
+        from_cache.append(bool(document["datasets"]["shapes_color"].get("from_store")))
+    assert [(one["itm_start"], one["max_tokens"]) for one in found] == [
+        ("enc", 35),
+        ("cls", 35),
+        ("enc", 8),
+        ("enc", 35),
+    ]
+    assert from_cache == [False, False, False, True]
+
+
+def test_what_an_architecture_does_not_have_is_refused(tiny_vlm):
+    blip, blip2 = (str(tiny_vlm(family, captioner=False)) for family in ("blip", "blip2"))
+    with pytest.raises(UsageError, match="itm_start=enc: BLIP has enc or cls, other models have one start"):
+        itm.load(pretrained=blip2, itm_start="enc")
+    with pytest.raises(UsageError, match="itm_start=first: BLIP has enc or cls"):
+        itm.load(pretrained=blip, itm_start="first")
+    for module in (itm, itc):
+        with pytest.raises(UsageError, match="max_tokens=900: this model takes captions of 3 to 64 tokens"):
+            module.load(pretrained=blip, max_tokens=900, device="cpu")
+
+
+def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
+    adapter = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu", itm_start="cls")
+    adapter.model.config.text_config.vocab_size -= 1
+    with pytest.raises(UsageError, match=r"no \[ENC\] among them; --model_args itm_start=cls"):
+        adapter._enc()
 
 
 @pytest.mark.parametrize("task", ["shapes_color", "shapes_spatial"])

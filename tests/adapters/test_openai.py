@@ -434,7 +434,7 @@ def test_a_side_that_is_not_listed_gets_a_bound_and_a_note(chat_server, evaluate
     chat_server.listed = lambda share: [("Yes", -0.01 - share), ("The", -8.0), ("It", -9999.0)]
     code, document, _ = evaluate()
     notes = " ".join(document["notes"]["shapes_color"])
-    assert code == 0 and f"'no' in {N_PAIRS} pairs" in notes
+    assert code == 1 and f"'no' in {N_PAIRS} pairs" in notes
 
 
 def test_costs_are_the_servers_count(chat_server, evaluate):

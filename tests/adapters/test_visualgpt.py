@@ -151,6 +151,9 @@ def test_p_t_is_the_mean_over_noise_images(name, folder):
     shape = tf.AutoImageProcessor.from_pretrained(folder)(images=[blank], return_tensors="pt")["pixel_values"].shape
     score = own_likelihood(name, folder)
     drawn = noise(shape, 2, mean=0.5, std=1.0, seed=7)
+    if name == "qwen2_vl":  # patches of 3 channels, 2 frames and 64 pixels: an image is a film of two equal frames
+        half = noise((shape[0], 3, 1, 64), 2, mean=0.5, std=1.0, seed=7)
+        drawn = [torch.cat([frame, frame], dim=2).reshape(shape) for frame in half]
     expected = [np.log(np.mean([np.exp(score(blank, text, pixels)) for pixels in drawn])) for text in captions]
     adapter = visualgpt.load(
         pretrained=str(folder), device="cpu", noise_images=2, noise_mean=0.5, noise_std=1.0, noise_seed=7
@@ -158,6 +161,50 @@ def test_p_t_is_the_mean_over_noise_images(name, folder):
     found = adapter.log_priors(captions)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_the_frames_of_a_noise_image_are_equal_as_those_of_an_image(kind, tiny_vlm):
+    adapter = visualgpt.load(pretrained=str(tiny_vlm("chat", kind=kind)), device="cpu", noise_images=1)
+    (image,) = adapter.prepare_images([groups_of("shapes_color", 1)[0].images[0].open()])
+    (noisy,) = adapter._with_pixels([image], lambda shape: torch.randn(tuple(shape)))
+    for one in (image, noisy):
+        pixels = one.features["pixel_values"].reshape(-1, 3, 2, 64)
+        assert torch.equal(pixels[:, :, 0], pixels[:, :, 1]) and pixels.std() > 0.1
+    assert noisy.features["pixel_values"].shape == image.features["pixel_values"].shape
+    assert adapter.fingerprint()["noise_frames"] == "2, equal"
+
+
+def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_path, monkeypatch):
+    """Winoground has 100 in the paper, other tasks 3; a number that a user gives wins."""
+    registry = build_registry()
+    assert find_task(registry, "winoground").spec.noise_images == 100
+    assert find_task(registry, "winoground_global").spec.noise_images == 100
+    assert find_task(registry, "sugarcrepe_add_att").spec.noise_images is None
+    tasks = folder_task("noisy")
+    (path,) = (one for one in tasks.rglob("noisy.yaml"))
+    plain = path.read_text()
+    priors, cached = {}, str(tmp_path / "cache")
+    for count, more, expected in ((None, {}, 3), (5, {}, 5), (5, {"noise_images": 2}, 2), (None, {}, 3)):
+        path.write_text(plain if count is None else f"{plain}\nnoise_images: {count}\n")
+        arguments = {"pretrained": blip, "alpha": 1.0, **more}
+        seen = []
+        own = visualgpt.BlipCaptioner._noise_images
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                visualgpt.BlipCaptioner, "_noise_images", lambda self, n, own=own, to=seen: to.append(n) or own(self, n)
+            )
+            run = ttmbench.simple_evaluate(
+                "visualgpt-blip", "noisy", model_args=arguments, include_path=[str(tasks)], use_cache=cached, **QUICK
+            )
+        scores = run.scores["noisy"]["none"][0].groups
+        if expected in priors:
+            assert not seen and np.array_equal(scores, priors[expected]), (
+                "kept scores are those of as many noise images"
+            )
+        else:
+            assert seen == [expected] and not any(np.array_equal(scores, other) for other in priors.values())
+        priors[expected] = scores
 
 
 # --- debiasing ----------------------------------------------------------------------------------------------------
@@ -230,6 +277,7 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
         ({"alpha": 1.5}, "from 0 to 1"),
         ({"prior": "train"}, "known: noise, test_images"),
         ({"noise_images": 0}, "at least 1"),
+        ({"pad_images": True}, "neither splits nor pads"),
     ):
         with pytest.raises(UsageError, match=match):
             visualgpt.load(pretrained=blip, device="cpu", **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -95,6 +96,41 @@ def test_scores_of_a_run_equal_the_models_own(folder, score):
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-4, rtol=0)
     if score == "log_odds":  # by far more than the tolerance; how much depends on how a version draws random weights
         assert np.ptp(found, axis=1).max() > 2e-3 and np.ptp(found, axis=2).max() > 2e-3, "both sides matter"
+
+
+@pytest.mark.parametrize("score", ["yes_token", "yes_and_end"])
+def test_the_published_variants_are_the_likelihood_of_one_answer(folder, score):
+    """t2v_metrics: exp of minus the mean cross-entropy of "Yes", alone or with the token that ends the answer."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model, processor = AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    words = processor.tokenizer
+    answer = [words.convert_tokens_to_ids("Yes"), words.eos_token_id][: 1 if score == "yes_token" else 2]
+    groups = groups_of("shapes_color", 4)
+    expected = []
+    for image, caption in ((i.open(), c) for g in groups for i in g.images for c in g.captions):
+        question = f'Does this figure show "{caption}"? Please answer yes or no.'
+        if processor.chat_template:
+            content = [{"type": "image"}, {"type": "text", "text": question}]
+            prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        else:
+            prompt = f"<image>answer en {question}"
+        inputs = processor(text=prompt, images=[image], return_tensors="pt")
+        inputs.pop("labels", None)
+        more, start = torch.tensor([answer]), inputs["input_ids"].shape[1]
+        for key, kind in (("token_type_ids", 1), ("mm_token_type_ids", 0)):
+            if key in inputs:
+                inputs[key] = torch.cat([inputs[key], torch.full_like(more, kind)], dim=1)
+        for key, value in {"input_ids": more, "attention_mask": torch.ones_like(more)}.items():
+            inputs[key] = torch.cat([inputs[key], value], dim=1)
+        with torch.no_grad():
+            logits = model(**inputs).logits[0, start - 1 : -1].double()
+        expected.append(float(torch.exp(-torch.nn.functional.cross_entropy(logits, more[0]))))
+    arguments = {"pretrained": str(folder), "score": score}
+    run = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args=arguments, batch_size=5, **QUICK)
+    found = run.scores["shapes_color"]["none"][0].groups
+    np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=1e-6, rtol=1e-4)
+    assert run["model_info"]["fingerprint"]["answer_ids"] == answer
 
 
 def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(folder):
@@ -213,6 +249,60 @@ def test_splitting_can_be_switched_off(tiny_vlm):
     assert lengths[0] > lengths[1]
 
 
+def test_images_of_llava_are_padded_as_its_authors_do(llava, tmp_path):
+    """Square of the longer side in the mean colour, then CLIP's preprocessing; by itself where a checkpoint says so."""
+    import shutil
+
+    from transformers import CLIPImageProcessor, LlavaImageProcessor
+
+    own = CLIPImageProcessor.from_pretrained(llava)
+    rng = np.random.RandomState(2)
+    for width, height in ((60, 30), (31, 64), (40, 40)):
+        image = Image.fromarray(rng.randint(0, 256, (height, width, 3), dtype=np.uint8))
+        side = max(width, height)
+        square = Image.new("RGB", (side, side), tuple(int(255 * mean) for mean in own.image_mean))
+        square.paste(image, ((side - width) // 2, (side - height) // 2))
+        cut, padded = (own(images=one, return_tensors="pt")["pixel_values"] for one in (image, square))
+        assert (width == height) == torch.allclose(cut, padded)
+        for wanted, expected in ((True, padded), (False, cut), (None, cut)):
+            adapter = vqascore.load(pretrained=llava, device="cpu", pad_images=wanted)
+            (prepared,) = adapter.prepare_images([image])
+            torch.testing.assert_close(prepared.features["pixel_values"], expected, atol=2e-2, rtol=0)
+        folder = tmp_path / f"{width}"
+        shutil.copytree(llava, folder)
+        settings = {name: value for name, value in own.to_dict().items() if name != "image_processor_type"}
+        processor = vqascore.load(pretrained=llava, device="cpu").chat.processor
+        processor.image_processor = LlavaImageProcessor(**{**settings, "do_pad": True})
+        processor.save_pretrained(folder)
+        adapter = vqascore.load(pretrained=str(folder), device="cpu")
+        (prepared,) = adapter.prepare_images([image])
+        torch.testing.assert_close(prepared.features["pixel_values"], padded, atol=2e-2, rtol=0)
+        assert adapter.fingerprint()["preprocessing"]["do_pad"] is True
+
+
+def test_only_llava_pads(tiny_vlm):
+    with pytest.raises(UsageError, match=r"no LLaVA-1\.5, whose images alone are padded"):
+        vqascore.load(pretrained=str(tiny_vlm("chat", kind="smolvlm")), device="cpu", pad_images=True)
+
+
+def test_a_transformers_that_is_too_old_is_named(llava, monkeypatch):
+    from ttmbench.model_adapters._shared import image_text
+
+    chat = vqascore.load(pretrained=llava, device="cpu").chat
+    model, processor = chat.model, chat.processor
+    parameters = {name: one for name, one in inspect.signature(model.forward).parameters.items() if "mm_" not in name}
+    old = inspect.Signature(list(parameters.values()))
+    own = inspect.signature
+    monkeypatch.setattr(image_text.inspect, "signature", lambda of: old if of == model.forward else own(of))
+    with pytest.raises(
+        UsageError, match=r"LlavaForConditionalGeneration does not take encoded images .* transformers 5"
+    ):
+        image_text.ImageTextModel(model, processor, torch.device("cpu"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "5.10.2")
+    with pytest.raises(UsageError, match=r"transformers 5.10.2 does not .* pip install -U 'transformers>=5.18'"):
+        image_text.ImageTextModel(model, processor, torch.device("cpu"))
+
+
 def test_half_precision_keeps_scores_in_fp32(llava):
     scores = {}
     for name, options in {
@@ -230,6 +320,16 @@ def test_half_precision_keeps_scores_in_fp32(llava):
         np.testing.assert_allclose(scores[name], scores["fp32"], atol=0.3)
     with pytest.raises(UsageError, match="too coarse to train"):
         adapter.pair_loss([], [], np.zeros(0, dtype=bool))
+
+
+def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
+    from ttmbench.model_adapters._shared.image_text import ImageTextModel
+
+    adapter = vqascore.load(pretrained=llava, device="cpu")
+    assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
+    adapter.chat.answer_ids = lambda answer: [3, 4]
+    with pytest.raises(UsageError, match=r"score=yes_token: 'Yes' is no single token .* score=probability"):
+        vqascore.VQAScore(adapter.chat, name="x", score="yes_token", device="cpu")
 
 
 class Vocabulary:

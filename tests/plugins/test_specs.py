@@ -70,7 +70,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("good", "changes", "says"), WRONG, ids=[f"{type(g).__name__} {' '.join(c)}" for g, c, _ in WRONG])
+@pytest.mark.parametrize(
+    ("good", "changes", "says"), WRONG, ids=[f"{type(g).__name__} {' '.join(c)}" for g, c, _ in WRONG]
+)
 def test_a_wrong_specification_is_named_with_plugin_file_and_line(good, changes, says):
     build_registry(extra=[("mine", plugin_of(good))])
     with pytest.raises(UsageError) as caught:

@@ -287,6 +287,7 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
     runs = list(plan(table, rows, registry, {"output_path": "out dir", "offline": True, "include_path": ["a", "b"]}))
     assert [run.settings["model"] for run in runs] == ["gpt-4.1", "clip-b16", "siglip-b16", "siglip-l16"]
     assert [run.paid for run in runs] == [True, False, False, False]
+    assert "--model gpt-4.1 --model_args score_as=probability" in runs[0].command, "P(yes), as the paper has it"
     assert runs[3].settings["tasks"] == ["winoground", "colorswap"]
     for run in runs:
         words = shlex.split(run.command)
@@ -297,6 +298,14 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
     (choice,) = (run for run in plan(*_missing("colorswap_table2", registry), {}) if run.settings["model"] == "choice")
     assert "--model_args pretrained=llava-hf/llava-1.5-13b-hf,side_by_side=true" in choice.command
     assert not any("llavar" in run.command for run in plan(*_missing("colorswap_table2", registry), {}))
+
+
+def test_generative_scores_of_papers_are_asked_for_as_they_are_published(registry):
+    """The loss of a caption counts the token that ends it (arXiv:2306.01879), and Table 4 has a single noise image."""
+    runs = list(plan(*_missing("visualgptscore_table4", registry), {}))
+    assert [run.settings["model_args"]["alpha"] for run in runs] == [0, 1]
+    for run in runs:
+        assert "noise_images=1,end_token=true" in run.command
 
 
 def _missing(name, registry):

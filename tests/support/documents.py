@@ -101,6 +101,7 @@ def full_document() -> dict[str, Any]:
         "truncated": {"t": {"captions": 1, "of": 2, "groups": 1}},
         "seen_in_training": {"t": ["coco"]},
         "notes": {"t": ["n"]},
+        "undecided": {"t": {"pairs": 3, "of": 4}},
         "n-shot": {"t": 0},
         "timing": {"t": {"score": 0.1}},
         "baseline": {"file": "f", "sha256": DIGEST, "model_name": "m", "rows": [difference], "refused": None},

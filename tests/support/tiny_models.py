@@ -15,15 +15,18 @@ TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num
 VISION = {**TEXT, "image_size": SIDE, "patch_size": 8, "initializer_range": 0.02}  # BLIP's own is 1e-10
 
 
-def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256):
-    """Words and punctuation; ``ends`` is put around a text as BERT ([CLS], [SEP]), T5 (</s>) or Llama (<s>) do."""
+def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256, more: tuple[str, ...] = ()):
+    """Words and punctuation; ``ends`` is put around a text as BERT ([CLS], [SEP]), T5 (</s>) or Llama (<s>) do.
+
+    Every further word (``more``) changes what random weights a model gets.
+    """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     from ttmbench.data.rendered.scenes import COLORS, SHAPES
 
     fixed = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
-    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]"]))
+    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]", *more]))
     vocabulary = {word: index for index, word in enumerate(words)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -136,8 +139,8 @@ def blip(folder: Path, *, captioner: bool) -> Path:
         text_config={
             **TEXT,
             "encoder_hidden_size": TEXT["hidden_size"],
-            "vocab_size": len(words),
-            "max_position_embeddings": 40,
+            "vocab_size": len(words) + 1,  # [ENC] is behind [DEC] and in no tokenizer, as on the hub
+            "max_position_embeddings": 64,
             "bos_token_id": words.convert_tokens_to_ids("[DEC]"),
             "eos_token_id": words.sep_token_id,
             "sep_token_id": words.sep_token_id,
@@ -172,7 +175,7 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
         qformer_config={
             **TEXT,
             "vocab_size": len(words),
-            "max_position_embeddings": 40,
+            "max_position_embeddings": 64,
             "encoder_hidden_size": TEXT["hidden_size"],
             "use_qformer_text_input": not captioner,
             "cross_attention_frequency": 1,
@@ -188,6 +191,47 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
     with torch.no_grad():
         model.query_tokens.normal_()
     return _write(folder, model, words, BlipImageProcessor(size={"height": SIDE, "width": SIDE}))
+
+
+def instructblip(folder: Path, *, language: str) -> Path:
+    from transformers import (
+        BlipImageProcessor,
+        InstructBlipConfig,
+        InstructBlipForConditionalGeneration,
+        InstructBlipProcessor,
+        LlamaConfig,
+        T5Config,
+    )
+
+    torch.manual_seed(5)
+    words, asked = (tokenizer(ends=ends, more=("Question",)) for ends in (language, "bert"))
+    processor = InstructBlipProcessor(
+        BlipImageProcessor(size={"height": SIDE, "width": SIDE}), words, asked, num_query_tokens=5
+    )
+    text = (
+        LlamaConfig(**_llama(words))
+        if language == "llama"
+        else T5Config(**_t5(len(words)), decoder_start_token_id=words.pad_token_id)
+    )
+    config = InstructBlipConfig(
+        vision_config=VISION,
+        qformer_config={
+            **TEXT,
+            "vocab_size": len(asked),
+            "max_position_embeddings": 64,
+            "encoder_hidden_size": TEXT["hidden_size"],
+            "cross_attention_frequency": 1,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        text_config=text,
+        num_query_tokens=5,
+        image_token_index=words.convert_tokens_to_ids("<image>"),
+    )
+    model = InstructBlipForConditionalGeneration(config)
+    with torch.no_grad():
+        model.query_tokens.normal_()
+    return _write(folder, model, processor)
 
 
 def flava(folder: Path) -> Path:

@@ -108,7 +108,7 @@ def score_identity(
         "task_version": spec.version,
         "shape": list(spec.group.shape),
         "all_pairs": all_pairs,
-        "debiasing": None if prior is None else {"alpha": prior.alpha, "prior": prior.prior},
+        "debiasing": None if prior is None else _debiasing(prior),
         "ttmbench": __version__,
         "score_code": SCORING_VERSION,
         "packages": minor_versions(),
@@ -142,6 +142,12 @@ def prepared_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | 
         **({} if exact is None else {"deterministic": exact}),
     }
     return _sha256(_plain(description))
+
+
+def _debiasing(prior: Debiasable) -> dict[str, Any]:
+    declared: dict[str, Any] = {"alpha": prior.alpha, "prior": prior.prior}
+    noise = getattr(prior, "noise_images", None)  # of the task, where the model's fingerprint has no number
+    return declared if noise is None else {**declared, "noise_images": noise}
 
 
 def _matmul_precision() -> str:

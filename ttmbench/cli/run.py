@@ -13,6 +13,7 @@ from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError, results_of
 from ttmbench.results.assertions import check_assertions
+from ttmbench.results.undecided import undecided_tasks
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
@@ -64,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the options say and prints the table; 1 if a task failed, 130 if it was interrupted."""
+    """Runs what the options say and prints the table; 1 if a task failed or is mostly undecided, 130 if interrupted."""
     if options.tasks in LISTINGS:
         from ttmbench.cli.ls import print_kind
 
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     _show(results)
     check_baseline(results.document)
     check_assertions(config.assertions, results.document)
-    return 1 if results.failed else 0
+    return 1 if results.failed or undecided_tasks(results.document) else 0
 
 
 def _show(results: EvalResults | None) -> None:

@@ -93,6 +93,7 @@ class TaskSpec(BaseModel):
         matching: inside groups, or one assignment over all images and captions.
         metrics: names, in the order of tables.
         ttm: TTM settings: ``defaults`` for every model, and presets by model name.
+        noise_images: from how many noise images a generative model's P(t) is taken, if the model is not told.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +114,7 @@ class TaskSpec(BaseModel):
     matching: Literal["group", "global"] = "group"
     metrics: list[str] = Field(min_length=1)
     ttm: dict[str, dict[str, Any]] = {}
+    noise_images: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:

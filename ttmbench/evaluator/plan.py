@@ -15,6 +15,7 @@ from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_choos
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.debiasing import prior_for
 from ttmbench.types import MetricSpec
 
 Folders = Mapping[tuple[str, int], Path]
@@ -128,7 +129,7 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=_prior(adapter, with_parts) if way == "pairs" else None,
+        prior=_prior(adapter, with_parts, spec) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
         blind=isinstance(adapter, Blind) and adapter.blind,
     )
@@ -143,7 +144,7 @@ def way_of(adapter: Any, adapts: bool = False) -> Way:
     return "prepared" if isinstance(adapter, DualEncoder) or adapts else "pairs"
 
 
-def _prior(adapter: Any, with_parts: bool) -> Debiasable | None:
+def _prior(adapter: Any, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
     if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
         return None
-    return adapter if adapter.alpha != 0 or with_parts else None
+    return prior_for(adapter, spec.noise_images) if adapter.alpha != 0 or with_parts else None

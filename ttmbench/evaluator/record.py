@@ -29,10 +29,11 @@ from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
+from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
-_RARE = (CHOICE, "truncated", "seen_in_training")
+_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class TaskOutcome:
         choices: which forced choices were answered right; such a task has no score arrays.
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
+        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
         truncated: of the captions, how many the model cuts; None for a model that does not say.
@@ -76,6 +78,7 @@ class TaskOutcome:
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
+    undecided: dict[str, int] | None = None
     clusters: Clusters | None = None
     truncated: dict[str, int] | None = None
 
@@ -295,8 +298,9 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
-        **({} if outcome.truncated is None else {"truncated": outcome.truncated}),
+        **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
         **({"seen_in_training": seen} if seen else {}),
+        **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),
         **({"notes": notes} if notes else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,

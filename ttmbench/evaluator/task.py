@@ -19,7 +19,7 @@ from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import ScoredTask, score_task
-from ttmbench.protocols import Reporting, Savable
+from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import Summary, summarise
@@ -75,6 +75,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     """
     adapter, config = context.adapter, context.config
     _notes_of(adapter)  # those of a task that failed are not this one's
+    _undecided(adapter)
     plan = plan_task(context, task, settings)
     spec, metrics = plan.spec, plan.metrics
     if plan.way == "choices":
@@ -86,6 +87,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     _notify_scored(context, scored, {RAW: [scored.raw]})
     truncated = count_truncated(adapter, scored.groups)
     notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
+    undecided = _undecided(adapter)
     done: list[_Done] = []
     failure: Exception | None = None
     if plan.adapts:
@@ -124,6 +126,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         from_store=scored.from_store,
         clusters=clusters,
         truncated=truncated,
+        undecided=undecided,
     )
 
 
@@ -188,6 +191,12 @@ _RECORD_OF = {SIMPLE_MATCH: "simple_match", TTM: "ttm", ORACLE: "oracle"}
 
 def _notes_of(adapter: Any) -> list[str]:
     return adapter.take_notes() if isinstance(adapter, Reporting) else []
+
+
+def _undecided(adapter: Any) -> dict[str, int] | None:
+    """Pairs that the model left open since it was last asked; None where it left none, or never does."""
+    open_pairs, of = adapter.take_undecided() if isinstance(adapter, Bounding) else (0, 0)
+    return {"pairs": open_pairs, "of": of} if open_pairs else None
 
 
 def _saver(scored: ScoredTask, context: RunContext) -> Callable[[int, dict[str, Any]], None] | None:

@@ -27,6 +27,7 @@ from ttmbench.results.labels import (
     key_of,
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of
+from ttmbench.results.undecided import undecided_tasks
 
 NOTHING = "-"
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
@@ -58,6 +59,8 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         say(f"{name}, mean of {mine[0].of_tasks} tasks: {shown}")
     for note, tasks in _notes(document).items():
         say(f"{', '.join(tasks)}: {note}")
+    for task, why in undecided_tasks(document).items():
+        say(f"undecided: {task}: {why}")
     for error in document["errors"]:
         say(f"failed: {error['task']}: {error['message']}")
 
@@ -145,11 +148,12 @@ def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     columns += [TableColumn(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
     columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
     table: list[list[str]] = []
-    shown = None
+    shown, open_tasks = None, undecided_tasks(document)
     for one in numbers_of(document):
+        marked = f"{one.task} (undecided)" if one.task in open_tasks else one.task
         table.append(
             [
-                "" if one.task == shown else one.task,
+                "" if one.task == shown else marked,
                 one.metric,
                 one.method,
                 _percent(one.value),

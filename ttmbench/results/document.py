@@ -31,6 +31,7 @@ from ttmbench.results.records import (
     TaskError,
     Truncated,
     TtmRecord,
+    Undecided,
     Zero,
 )
 from ttmbench.results.samples import wrong_number
@@ -96,6 +97,9 @@ class ResultsDocument(Part):
         None, description="Image collections that the model was trained on and the task's images are of."
     )
     notes: ByTask[list[str]] | Absent = None
+    undecided: ByTask[Undecided] | Absent = Field(
+        None, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
+    )
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")
     versions: ByTask[int]
     n_shot: ByTask[Zero] | Absent = Field(None, alias="n-shot")

@@ -233,6 +233,13 @@ class Samples(Part):
     )
 
 
+class Undecided(Part):
+    """Pairs whose score is a bound or missing, and how many were scored."""
+
+    pairs: int
+    of: int
+
+
 class StoreEntry(Part):
     """What of the raw scores an earlier run kept."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import Debiasable
+from ttmbench.protocols import Debiasable, NoisePrior
 from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.scoring.prepared_pairs import PairTable
 from ttmbench.types import Group, Scores
@@ -38,6 +39,31 @@ class Likelihoods:
         return Scores(
             self.conditional.groups - taken[:, None, :], None if pairs is None else pairs - taken.reshape(-1)[None, :]
         )
+
+
+class NoiseOfTask:
+    """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` that has no number of its own.
+
+    Args:
+        model: with noise images.
+        noise_images: how many the task asks for.
+    """
+
+    def __init__(self, model: NoisePrior, noise_images: int) -> None:
+        self.alpha, self.prior = model.alpha, model.prior
+        self.noise_images, self._model = noise_images, model
+
+    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
+        """Log P(t) of captions: float32 [captions]."""
+        return self._model.log_priors(captions, self.noise_images)
+
+
+def prior_for(model: Debiasable, noise_images: int | None) -> Debiasable:
+    """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number."""
+    if noise_images is None or model.prior != "noise":
+        return model
+    takes = isinstance(model, NoisePrior) and model.noise_images is None
+    return NoiseOfTask(cast(NoisePrior, model), noise_images) if takes else model
 
 
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
