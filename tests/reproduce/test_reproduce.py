@@ -215,6 +215,23 @@ def test_the_newest_comparable_run_counts(reference, registry):
     assert {row.verdict for row in compare(table, [*as_run(reference), *newer], registry)} == {"differs"}
 
 
+def test_a_part_of_a_task_never_takes_the_place_of_the_whole(reference, registry):
+    table = numbers_of_first()
+    part = {**reference, "date": reference["date"] + 10}
+    part["n-samples"] = {"shapes_color": {"original": 200, "effective": 8}}
+    rows = compare(table, [(Path("whole.json"), reference), (Path("part.json"), part)], registry)
+    found = {(row.verdict, row.ours.file, row.ours.extent.words) for row in rows}
+    assert found == {("agrees", "whole.json", "200 of 200")}
+    (why,) = {row.why for row in compare(table, [(Path("part.json"), part)], registry)}
+    assert why == "8 groups, not 200"
+    # A task of unknown size: the whole of it is what a run without a limit finds.
+    part["n-samples"] = {"shapes_color": {"original": 8, "effective": 8}}
+    part |= {"configs": {"shapes_color": {}}, "config": {**reference["config"], "limit": 8}}
+    sizeless = replace(table, spec=table.spec.model_copy(update={"tasks": {}}))
+    (why,) = {row.why for row in compare(sizeless, [(Path("part.json"), part)], registry)}
+    assert why == "8 groups, not all"
+
+
 def test_a_model_is_known_by_what_loads_it(reference, registry):
     table = numbers_of_first()
 

@@ -21,7 +21,12 @@ from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, r
 from ttmbench.results.labels import key_of, name_of
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
-HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
+HEAD = (
+    *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
+    "groups",
+)
+
+_PART = "compared on a part of its groups, so this is no result of the task"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,13 +94,13 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
         p_value(row["p_holm"]),
         str(len(row["won"])),
         str(len(row["lost"])),
+        f"{row['groups']} of {row['groups_of_task'] if row['groups_of_task'] is not None else '?'}",
     ]
 
 
 def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     comparison = printable(comparison)
     one, other = comparison["names"]
-    console = terminal.console(140)
     table = Table(title=f"{one} -> {other}: percent", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(HEAD):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
@@ -106,7 +111,10 @@ def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()
     )
     table.caption_justify = "left"
-    console.print(table)
+    for task in dict.fromkeys(row["task"] for row in comparison["rows"] if row["limited"]):
+        table.caption += f"\n{task}: {_PART}"
+    # As wide as its numbers are: none is cut.
+    terminal.console(terminal.console(400).measure(table).maximum).print(table)
 
 
 def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks) -> None:
@@ -124,4 +132,6 @@ def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:
     rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(_cells(row, tracks) for row in comparison["rows"])]
     lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
-    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n"
+    parts = dict.fromkeys(row["task"] for row in comparison["rows"] if row["limited"])
+    remarks = "".join(f"; {markdown(task)}: {_PART}" for task in parts)
+    return f"{names[0]} -> {names[1]}, percent{remarks}\n\n" + "\n".join(lines) + "\n"

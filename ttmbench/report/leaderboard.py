@@ -1,7 +1,8 @@
 """Results of many runs merged into one table per track: newest valid row of each model and task, nothing mixed.
 
 A row is one model on one task under one filter. Rows of different tracks never share a table, and rows of another
-task version or other data are a conflict that is listed, not averaged.
+task version or other data are a conflict that is listed, not averaged. A row of a part of a task is marked, stands
+after those of whole tasks, and takes the place of none of them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._util.escape import one_line
 from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import PUBLISHED, RAW, TRACK_ORDER
-from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ OWN_FILE = "leaderboard.json"
 CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
-    *("data", "date", "source", "published"),
+    *("groups_of_task", "limited", "data", "date", "source", "published"),
 )
 PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 
@@ -37,7 +39,7 @@ class Leaderboard:
     """The merged rows, and what was left out and why.
 
     Attributes:
-        rows: by track, task, metric, method, then from the largest value down.
+        rows: by track, task and metric, runs on a part of a task last; by method, then from the largest value down.
         skipped: file, or published task -> why it is not there.
         superseded: older runs of a row that is there: what, which file, which one took its place.
         conflicts: rows of one model and task that are of other data or another version than most.
@@ -86,7 +88,7 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
             skipped[name] = f"has no finished task (status {document.get('status')})"
         for row in rows:
             before = newest.get(_key(row))
-            if before is None or (row.date or "") >= (before.date or ""):
+            if before is None or takes_place_of(row, before):
                 newest[_key(row)] = row
             old, new = (before, row) if newest[_key(row)] is row else (row, before)
             if old is not None and new is not None and old.file != new.file:
@@ -99,9 +101,7 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
     rows = [*newest.values(), *(row for row in typed if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in typed if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
-    rows.sort(
-        key=lambda row: (_rank(row.track or ""), row.task, row.metric, row.method, -(row.value or 0.0), row.model)
-    )
+    rows.sort(key=_order)
     return Leaderboard(rows, skipped, superseded, _conflicts(rows))
 
 
@@ -166,7 +166,9 @@ def as_row(one: Number) -> dict[str, Any]:
 
 
 def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, Number]]]:
-    """Rows laid out as tables: track -> (model, method) -> "task metric" -> row; published models are marked.
+    """Rows laid out as tables: track -> (model, method) -> "task metric" -> row.
+
+    Published models and runs on a part of a task are marked; those runs have lines of their own, below all others.
 
     Args:
         rows: of a leaderboard.
@@ -175,10 +177,16 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
         Tables in the order of the tracks.
     """
     found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_ORDER}
-    for row in rows:
-        model = f"{row.model} (published)" if row.published else row.model
-        found.setdefault(row.track or "", {}).setdefault((model, row.method), {})[f"{row.task} {row.metric}"] = row
+    for row in sorted(rows, key=lambda row: row.limited):
+        mark = " (published)" if row.published else " (part of the groups)" if row.limited else ""
+        line = found.setdefault(row.track or "", {}).setdefault((row.model + mark, row.method), {})
+        line[f"{row.task} {row.metric}"] = row
     return {track: lines for track, lines in found.items() if lines}
+
+
+def extent_of_line(line: Mapping[str, Number]) -> Extent:
+    """How many groups a line of a table is of, over its tasks."""
+    return together({row.task: row.extent for row in line.values()}.values())
 
 
 def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
@@ -197,16 +205,26 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
 
 def _key(row: Number) -> tuple[Any, ...]:
     """What makes two rows the same number."""
-    return (row.track, row.model, row.task, row.version, row.metric, row.method, row.published)
+    return (row.track, row.model, row.task, row.version, row.metric, row.method, row.published, row.limited)
+
+
+def _order(row: Number) -> tuple[Any, ...]:
+    value = -(row.value or 0.0)
+    return (_rank(row.track or ""), row.task, row.metric, row.limited, row.method, value, row.model)
 
 
 def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
-    """Tasks whose rows are not all of one version, one size and one fingerprint of data."""
+    """Tasks whose rows are not all of one version, one size and one fingerprint of data.
+
+    A run on a part of a task is marked as such; beside whole ones only its version counts.
+    """
     found = []
     for task in dict.fromkeys(row.task for row in rows if not row.published):
+        mine = [row for row in rows if row.task == task and not row.published]
+        versions = {row.version for row in mine if not row.limited}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
-        for row in rows:
-            if row.task == task and not row.published:
+        for row in mine:
+            if not row.limited or not versions or row.version not in versions:
                 kinds.setdefault((row.version, row.groups, row.data), set()).add(row.file)
         if len(kinds) > 1:
             variants = [

@@ -189,7 +189,7 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             "id": track or "unranked",
             "title": titles[track],
             "adapted": any(row["seeds"] is not None for row in rows),
-            "rows": rows,
+            "rows": sorted(rows, key=lambda row: bool(row["limited"])),
         }
         for track, rows in found.items()
         if rows
@@ -220,6 +220,8 @@ def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
         "seed_text": percent(one.seed_std),
         "seeds": one.seeds,
         "groups": one.groups,
+        "groups_text": one.extent.words,
+        "limited": one.limited,
         "bar": interval_bar(one.value, one.interval, one.chance),
     }
 

@@ -12,6 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
 from ttmbench.results.numbers import Number, numbers_of
 
@@ -37,6 +38,7 @@ class Ours:
         group: what one group is worth, a fraction.
         date: of the run, seconds since 1970.
         file: the results document.
+        extent: how many groups of how many it is of.
         against: why it is not comparable; empty if it is.
         notes: what a reader should know though it is.
     """
@@ -45,6 +47,7 @@ class Ours:
     group: float
     date: float
     file: str
+    extent: Extent
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -141,9 +144,9 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
 
 
 def _best(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Ours | None:
-    """The newest number that is comparable, else the newest one."""
+    """The newest number that is comparable, else the newest one of a whole task, else the newest one."""
     found = list(_candidates(table, task, key, runs))
-    return max(found, key=lambda one: (not one.against, one.date), default=None)
+    return max(found, key=lambda one: (not one.against, not one.extent.limited, one.date), default=None)
 
 
 def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Iterator[Ours]:
@@ -156,6 +159,7 @@ def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]
                 group=1 / max(1, one.groups or 0),
                 date=float(run.document["date"]),
                 file=one.file,
+                extent=one.extent,
                 against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), one, run.document)),
                 notes=tuple(_notes(table, one, run.document)),
             )
@@ -164,7 +168,9 @@ def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]
 def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
     wanted = entry.groups or one.groups_of_task
     if one.groups != wanted:
-        yield f"{one.groups} groups, not {wanted}"
+        yield f"{one.groups} groups, not {'all' if wanted is None else wanted}"
+    elif one.limited and entry.groups is None:
+        yield f"{one.extent.words} groups"
     if entry.version is not None and one.version != entry.version:
         yield f"task version {one.version}, not {entry.version}"
     if entry.data is not None and one.data != entry.data:
@@ -206,6 +212,7 @@ def _mean(parts: Sequence[Ours | None]) -> Ours | None:
         group=fmean(part.group for part in known),
         date=min(part.date for part in known),
         file=", ".join(dict.fromkeys(part.file for part in known)),
+        extent=together(part.extent for part in known),
         against=tuple(dict.fromkeys(one for part in known for one in part.against)),
         notes=tuple(dict.fromkeys(one for part in known for one in part.notes)),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.extent import Extent, extent_of, together
 from ttmbench.results.labels import (
     HOLDOUT,
     HOLDOUT_RAW,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
+_YES_OR_NO = ("published", "limited")
 _TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file")
 
 
@@ -52,7 +54,7 @@ class Number:
         seed_std: over seeds.
         seeds: how many; None for the model without training.
         groups: that were scored.
-        groups_of_task: that the task has.
+        groups_of_task: that the task has; None if unknown.
         version: of the task.
         data: fingerprint of the data.
         model: as the run calls it.
@@ -60,6 +62,7 @@ class Number:
         file: the results document; of a published number, the paper and its table.
         of_tasks: number of tasks that this is the mean of; None for a single task.
         published: typed from a paper.
+        limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
     """
 
     task: str
@@ -84,6 +87,12 @@ class Number:
     file: str = ""
     of_tasks: int | None = None
     published: bool = False
+    limited: bool = False
+
+    @property
+    def extent(self) -> Extent:
+        """How many groups of how many it is of."""
+        return Extent(self.groups, self.groups_of_task, self.limited)
 
     @property
     def key(self) -> str:
@@ -138,13 +147,28 @@ def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number a model, task, metric and filter: that of the newest run; the order is kept."""
+    """One number a model, task, metric and filter: that of the newest run of the whole task; the order is kept.
+
+    A run of a part counts only where there is none of the whole.
+    """
     found: dict[tuple[str, ...], Number] = {}
     for one in numbers:
         key = (one.model, one.task, one.metric, one.filter)
-        if key not in found or (one.date or "") >= (found[key].date or ""):
+        if key not in found or takes_place_of(one, found[key]):
             found[key] = one
     return list(found.values())
+
+
+def takes_place_of(one: Number, other: Number) -> bool:
+    """Whether a number replaces another of the same model, task, metric and filter that was seen before it.
+
+    The whole task goes before a part, of two parts the larger one, and then the newer run.
+    """
+    if one.limited != other.limited:
+        return other.limited
+    if one.limited and one.groups != other.groups:
+        return (one.groups or 0) > (other.groups or 0)
+    return (one.date or "") >= (other.date or "")
 
 
 def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
@@ -159,7 +183,7 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     import pandas as pd
 
     columns = [column.name for column in fields(Number)]
-    kinds = {name: "Int64" if name in _WHOLE else "bool" if name == "published" else "float64" for name in columns}
+    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
     frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
     return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
 
@@ -235,9 +259,8 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
     date, model = _date(document), str(document.get("model_name") or "")
     for task, values in document["results"].items():
-        tracks, intervals, ties, chance, samples = (
-            _of(document, key, task) for key in ("tracks", "ci", "ties", "chance", "n-samples")
-        )
+        tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
+        extent = extent_of(document, task)
         data = document.get("task_hashes", {}).get(task)
         version = document.get("versions", {}).get(task)
         held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
@@ -260,13 +283,14 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 ties=finite(ties.get(key)),
                 seed_std=finite(values.get(seed_std_key(metric, name))),
                 seeds=None if seeds is None else len(seeds),
-                groups=_whole(samples.get("effective")) if part is None else len(part),
-                groups_of_task=_whole(samples.get("original")),
+                groups=extent.groups if part is None else len(part),
+                groups_of_task=extent.of,
                 version=_whole(version),
                 data=None if data is None else str(data),
                 model=model,
                 date=date,
                 file=file,
+                limited=extent.limited,
             )
 
 
@@ -274,6 +298,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
     for dataset, values in document.get("groups", {}).items():
         tasks = document["group_subtasks"][dataset]
         tracks = _of(document, "tracks", tasks[0]) if tasks else {}
+        extent = together(extent_of(document, task) for task in tasks)
         for metric, name in numbers_in(values):
             track = tracks.get(key_of(metric, name))
             yield Number(
@@ -288,6 +313,9 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 date=_date(document),
                 file=file,
                 of_tasks=len(tasks),
+                groups=extent.groups,
+                groups_of_task=extent.of,
+                limited=extent.limited,
             )
 
 
