@@ -19,6 +19,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.terminal import p_value
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
+from ttmbench.results.models import stated_model, tell_apart
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
 HEAD = (
@@ -44,6 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
     runs = [read_run(Path(name)) for name in options.runs]
+    called = dict(
+        zip((str(run.path) for run in runs), tell_apart([stated_model(run.document) for run in runs]), strict=True)
+    )
     comparisons = []
     for other in runs[1:] or runs:
         rows = _compare(runs[0], other, options)
@@ -51,7 +55,12 @@ def compare(options: argparse.Namespace) -> int:
         if not rows:
             raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
         comparisons.append(
-            {"baseline": str(runs[0].path), "other": str(other.path), "names": [runs[0].name, other.name], "rows": rows}
+            {
+                "baseline": str(runs[0].path),
+                "other": str(other.path),
+                "names": [called[str(run.path)] for run in (runs[0], other)],
+                "rows": rows,
+            }
         )
     tracks = runs[0].document["tracks"]
     for comparison in comparisons:

@@ -19,6 +19,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import PUBLISHED, RAW, TRACK_ORDER
+from ttmbench.results.models import StatedModel, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
 
@@ -29,7 +30,7 @@ OWN_FILE = "leaderboard.json"
 CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
-    *("groups_of_task", "limited", "data", "date", "source", "published"),
+    *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published"),
 )
 PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 
@@ -69,9 +70,8 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name the one that runs wrote to (--output_path)")
     skipped: dict[str, str] = {}
-    newest: dict[tuple[Any, ...], Number] = {}
-    superseded: list[dict[str, str]] = []
-    documents = 0
+    stated: list[StatedModel] = []
+    found_rows: list[list[Number]] = []
     for found in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = found.path.relative_to(folder).as_posix()
         if found.document is None:
@@ -83,26 +83,37 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
         except DataError as error:
             skipped[name] = str(error)
             continue
-        documents += 1
         if not rows:
             skipped[name] = f"has no finished task (status {document.get('status')})"
-        for row in rows:
-            before = newest.get(_key(row))
-            if before is None or takes_place_of(row, before):
-                newest[_key(row)] = row
-            old, new = (before, row) if newest[_key(row)] is row else (row, before)
-            if old is not None and new is not None and old.file != new.file:
-                what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
-                superseded.append({"what": what, "file": old.file, "by": new.file})
-    if documents == 0:
+        stated.append(stated_model(document))
+        found_rows.append(rows)
+    if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    tasks = {row.task for row in newest.values()}
+    newest, superseded = _newest(zip(tell_apart(stated), found_rows, strict=True))
+    tasks = {row.task for row in newest}
     typed = [row for path in published for row in read_published(path)]
-    rows = [*newest.values(), *(row for row in typed if row.task in tasks)]
+    rows = [*newest, *(row for row in typed if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in typed if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
     rows.sort(key=_order)
     return Leaderboard(rows, skipped, superseded, _conflicts(rows))
+
+
+def _newest(found: Iterable[tuple[str, Sequence[Number]]]) -> tuple[list[Number], list[dict[str, str]]]:
+    """One row a model, task, version, metric and method, from names of models with their rows; and what it replaced."""
+    newest: dict[tuple[Any, ...], Number] = {}
+    superseded = []
+    for model, rows in found:
+        for row in (replace(row, model=one_line(model, CELL)) for row in rows):
+            key = (model, *_key(row))
+            before = newest.get(key)
+            if before is None or takes_place_of(row, before):
+                newest[key] = row
+            old, new = (before, row) if newest[key] is row else (row, before)
+            if old is not None and new is not None and old.file != new.file:
+                what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
+                superseded.append({"what": what, "file": old.file, "by": new.file})
+    return list(newest.values()), superseded
 
 
 def read_published(path: Traversable) -> Iterator[Number]:
@@ -195,7 +206,6 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
         if one.track is not None and one.value is not None:
             yield replace(
                 one,
-                model=one_line(one.model, CELL),
                 task=one_line(one.task, CELL),
                 metric=one_line(one.metric, CELL),
                 method=one_line(one.method, CELL),
@@ -204,8 +214,8 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
 
 
 def _key(row: Number) -> tuple[Any, ...]:
-    """What makes two rows the same number."""
-    return (row.track, row.model, row.task, row.version, row.metric, row.method, row.published, row.limited)
+    """What makes two rows of one model the same number."""
+    return (row.track, row.task, row.version, row.metric, row.method, row.limited)
 
 
 def _order(row: Number) -> tuple[Any, ...]:

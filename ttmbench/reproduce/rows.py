@@ -14,6 +14,7 @@ from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
+from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
@@ -122,7 +123,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     key = key_of(number.metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
-    ours = _mean([_best(table, task, key, mine) for task in tasks])
+    ours = _best_mean(table, tasks, key, mine)
     if ours is None:
         why = _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -145,8 +146,7 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
 
 def _best(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Ours | None:
     """The newest number that is comparable, else the newest one of a whole task, else the newest one."""
-    found = list(_candidates(table, task, key, runs))
-    return max(found, key=lambda one: (not one.against, not one.extent.limited, one.date), default=None)
+    return max(_candidates(table, task, key, runs), key=_worth, default=None)
 
 
 def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Iterator[Ours]:
@@ -198,6 +198,20 @@ def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> I
     yield from (str(note) for note in (notes if isinstance(notes, list) else ()) if "learning rate" in str(note))
     if len(record["seeds"]) < table.spec.runs:
         yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
+
+
+def _best_mean(table: PublishedTable, tasks: Sequence[str], key: str, runs: Sequence[_Run]) -> Ours | None:
+    """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
+    by_model: dict[str | None, list[_Run]] = {}
+    for run in runs:
+        by_model.setdefault(stated_model(run.document).fingerprint, []).append(run)
+    means = [_mean([_best(table, task, key, same) for task in tasks]) for same in by_model.values()]
+    return max((one for one in means if one is not None), key=_worth, default=None)
+
+
+def _worth(one: Ours) -> tuple[bool, bool, float]:
+    """What can be compared goes before what cannot, the whole task before a part, and then the newer."""
+    return (not one.against, not one.extent.limited, one.date)
 
 
 def _mean(parts: Sequence[Ours | None]) -> Ours | None:

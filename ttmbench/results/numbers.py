@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
+from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import Found, read_document, walk_documents
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
 _YES_OR_NO = ("published", "limited")
-_TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file")
+_TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Number:
         groups_of_task: that the task has; None if unknown.
         version: of the task.
         data: fingerprint of the data.
-        model: as the run calls it.
+        model: as the run calls it; beside others, a name that tells it from them.
+        fingerprint: by which the model is known; None of older documents.
         date: of the run, ISO 8601 in UTC.
         file: the results document; of a published number, the paper and its table.
         of_tasks: number of tasks that this is the mean of; None for a single task.
@@ -88,6 +90,7 @@ class Number:
     of_tasks: int | None = None
     published: bool = False
     limited: bool = False
+    fingerprint: str | None = None
 
     @property
     def extent(self) -> Extent:
@@ -107,20 +110,21 @@ class Number:
 
 @dataclass(frozen=True)
 class DocumentFile:
-    """A results document and where it lies."""
+    """A results document and where it lies; ``called`` is the name that tells its model from those of others."""
 
     path: Path
     document: Mapping[str, Any]
+    called: str | None = None
 
     @property
     def model(self) -> str:
-        """As the run calls it."""
-        return str(self.document["model_name"])
+        """What tables call it."""
+        return self.called or str(self.document["model_name"])
 
     def numbers(self) -> list[Number]:
         """The numbers of its tasks; DataError naming the file if it contradicts itself."""
         try:
-            return numbers_of(self.document, self.path.name)
+            return [replace(one, model=self.model) for one in numbers_of(self.document, self.path.name)]
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
 
@@ -213,7 +217,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
                 runs.append(DocumentFile(found.path, found.document))
     if not any(run.document["results"] for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
-    return runs, skipped
+    names = tell_apart([stated_model(run.document) for run in runs])
+    return [replace(run, called=name) for run, name in zip(runs, names, strict=True)], skipped
 
 
 def finite(value: Any) -> float | None:
@@ -258,6 +263,7 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
 
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
     date, model = _date(document), str(document.get("model_name") or "")
+    fingerprint = stated_model(document).fingerprint
     for task, values in document["results"].items():
         tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
         extent = extent_of(document, task)
@@ -291,6 +297,7 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 date=date,
                 file=file,
                 limited=extent.limited,
+                fingerprint=fingerprint,
             )
 
 
@@ -316,6 +323,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 groups=extent.groups,
                 groups_of_task=extent.of,
                 limited=extent.limited,
+                fingerprint=stated_model(document).fingerprint,
             )
 
 

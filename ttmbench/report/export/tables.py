@@ -23,7 +23,19 @@ from ttmbench.results.numbers import DocumentFile, Number, newest
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
-    *("seed_std", "seeds", "chance", "ties", "groups", "groups_of_task", "limited", "data", "date", "file"),
+    *(
+        "seed_std",
+        "seeds",
+        "chance",
+        "ties",
+        "groups",
+        "groups_of_task",
+        "limited",
+        "fingerprint",
+        "data",
+        "date",
+        "file",
+    ),
 ]
 _ADAPTED = (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
 
