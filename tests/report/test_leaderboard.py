@@ -15,7 +15,8 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.leaderboard import as_document, merge, read_published
+from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.reproduce.tables import published_numbers
 from ttmbench.results.files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
@@ -139,7 +140,7 @@ def test_published_numbers_say_so(tmp_path):
     (tmp_path / "p.csv").write_text(
         HEAD + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5\npaper,Table 1,u,clip,raw,group_score,7,\n"
     )
-    board = merge(tmp_path, [tmp_path / "p.csv"])
+    board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
     (row,) = [row for row in board.rows if row.published]
     assert (row.track, row.value, row.seed_std, row.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
@@ -152,7 +153,7 @@ def test_published_numbers_say_so(tmp_path):
 def test_wrong_published_files(tmp_path, text, message):
     (tmp_path / "p.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        list(read_published(tmp_path / "p.csv"))
+        published_numbers([str(tmp_path / "p.csv")])
 
 
 def test_nothing_to_merge(tmp_path):

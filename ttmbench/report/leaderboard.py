@@ -7,24 +7,19 @@ after those of whole tasks, and takes the place of none of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._util.escape import one_line
-from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import PUBLISHED, RAW, TRACK_ORDER
+from ttmbench.results.labels import TRACK_ORDER
 from ttmbench.results.models import StatedModel, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 OWN_FILE = "leaderboard.json"
 CELL = 200  # characters of a name in a table
@@ -32,7 +27,6 @@ ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published"),
 )
-PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 
 
 @dataclass(frozen=True)
@@ -52,20 +46,18 @@ class Leaderboard:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
 
 
-def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
+def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     """Merges every results document below a folder, and published numbers.
 
     Args:
         folder: searched with all folders below it.
-        published: CSV files with the columns source, table, task, model, method, metric, percent and, if known,
-            std_percent. Only tasks that a run has are taken.
+        published: numbers from papers. Only those of tasks that a run has are taken.
 
     Returns:
         The leaderboard.
 
     Raises:
         UsageError: no folder, or nothing in it.
-        DataError: a CSV is not what it should be.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name the one that runs wrote to (--output_path)")
@@ -91,9 +83,8 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
     newest, superseded = _newest(zip(tell_apart(stated), found_rows, strict=True))
     tasks = {row.task for row in newest}
-    typed = [row for path in published for row in read_published(path)]
-    rows = [*newest, *(row for row in typed if row.task in tasks)]
-    for task in dict.fromkeys(row.task for row in typed if row.task not in tasks):
+    rows = [*newest, *(row for row in published if row.task in tasks)]
+    for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
     rows.sort(key=_order)
     return Leaderboard(rows, skipped, superseded, _conflicts(rows))
@@ -114,48 +105,6 @@ def _newest(found: Iterable[tuple[str, Sequence[Number]]]) -> tuple[list[Number]
                 what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
                 superseded.append({"what": what, "file": old.file, "by": new.file})
     return list(newest.values()), superseded
-
-
-def read_published(path: Traversable) -> Iterator[Number]:
-    """Numbers typed from papers, as rows that say so.
-
-    Args:
-        path: CSV in UTF-8.
-
-    Yields:
-        A row a line.
-
-    Raises:
-        DataError: it cannot be read, lacks a column, or a number is none; file and line are named.
-    """
-    lines = list(csv_rows(read_text(path, str(path)), str(path)))
-    missing = [name for name in PUBLISHED_COLUMNS if not lines or name not in lines[0].cells]
-    if missing:
-        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(PUBLISHED_COLUMNS)}")
-    for number, row in enumerate(lines, start=2):
-        line = {str(key): one_line(cell, CELL) for key, cell in row.cells.items()}
-        value = _fraction(path, number, line["percent"])
-        std = _fraction(path, number, line["std_percent"]) if line.get("std_percent") else None
-        column = PUBLISHED.get(line["method"])
-        yield Number(
-            task=line["task"],
-            metric=line["metric"],
-            filter=RAW if column is None else column.filter,
-            method=line["method"] if column is None else column.name,
-            track="zero_shot" if column is None else column.track,
-            value=value,
-            seed_std=std,
-            model=line["model"],
-            file=f"{line['source']}, {line['table']}",
-            published=True,
-        )
-
-
-def _fraction(path: Traversable, number: int, text: str) -> float:
-    """A percentage of a table as a fraction; digits, a point and nothing else."""
-    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text) or float(text) > 100:
-        raise DataError(f"{path}: line {number} has percent {text!r:.80}, which is no number from 0 to 100")
-    return float(text) / 100
 
 
 def as_document(board: Leaderboard) -> dict[str, Any]:
