@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ttmbench.report.answer import AnswerRow, answer_of
 from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, ReportedRun
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
-from ttmbench.report.svg import interval_bar, line_chart, tag_chart
+from ttmbench.report.svg import answer_chart, interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
@@ -38,6 +39,7 @@ class Content:
         images: of the groups, by `GroupSet.images_of`.
         images: how images were asked for.
         made: when, for the foot of the page.
+        published: numbers from papers, to stand beside those of runs.
     """
 
     title: str
@@ -46,6 +48,7 @@ class Content:
     thumbnails: Mapping[tuple[str, str], Thumbnails]
     images: Images
     made: str
+    published: Sequence[Number] = ()
 
 
 def to_html(content: Content) -> str:
@@ -59,6 +62,7 @@ def to_html(content: Content) -> str:
     """
     runs = content.gathered.runs
     keys = list(content.thumbnails)
+    rows = answer_of(runs, content.published)
     return render(
         "report.html",
         styles=["page.css", "report.css"],
@@ -74,6 +78,11 @@ def to_html(content: Content) -> str:
                 (len({str(task) for run in runs for task in run.document["results"]}), "task"),
             )
         ),
+        answer=[_answer(row) for row in rows],
+        answer_charts=[
+            answer_chart(task, [row for row in rows if row.task == task])
+            for task in dict.fromkeys(row.task for row in rows)
+        ],
         runs=[_run(run) for run in runs],
         tracks=_tracks(runs),
         models=sorted({run.model for run in runs}),
@@ -175,6 +184,33 @@ def _words(value: Any, depth: int = 3) -> str:
 
 def _in_brackets(value: Any, depth: int) -> str:
     return f"({_words(value, depth)})" if isinstance(value, Mapping | list) and depth else _words(value, depth)
+
+
+def _answer(row: AnswerRow) -> dict[str, Any]:
+    """A row of the first table; a cell is the number, what has to be said of it, and its metric."""
+
+    def cell(one: Number | None) -> dict[str, str]:
+        if one is None:
+            return {"text": NOTHING, "spread": "", "metric": ""}
+        spread = "" if one.seed_std is None else f"± {percent(one.seed_std)}"
+        return {"text": percent(one.value), "spread": spread, "metric": one.metric.replace("_", " ")}
+
+    def chance(one: Number | None) -> str:
+        return NOTHING if one is None or one.chance is None else percent(one.chance, 1)
+
+    return {
+        "task": row.task,
+        "model": row.model,
+        "source": row.source,
+        "limited": row.limited,
+        "raw": cell(row.raw),
+        "raw_chance": chance(row.raw),
+        "matched": cell(row.matched),
+        "ttm": cell(row.ttm),
+        "gain": NOTHING if row.gain is None else f"{100 * row.gain:+.2f}",
+        "chance": chance(row.matched or row.ttm),
+        "groups": row.extents or NOTHING,
+    }
 
 
 def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
