@@ -277,7 +277,7 @@ def test_linked_images_are_shown(chromium, reported_runs, tmp_path):
     page.goto(target.as_uri())
     image = page.locator("#cards img").first
     image.scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelector('#cards img').naturalWidth === 40")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
     assert all(address.startswith("file://") for address in asked)
     page.close()
 

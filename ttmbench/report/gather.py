@@ -14,7 +14,7 @@ from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.reader import read_document, task_of_artifact, typed_document
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]
         path,
         document,
         tuple(replace(one, model=model) for one in (*numbers_of(document, name), *means_of(document, name))),
-        tuple(panels_of(document)),
+        tuple(panels_of(typed_document(document))),
         tuple(tag_tables_of(document)),
     )
     for file, about in document.get("artifacts", {}).items():

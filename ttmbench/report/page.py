@@ -19,6 +19,7 @@ from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
+from ttmbench.results.records import Iteration
 
 STATUS = {
     "done": "finished",
@@ -265,7 +266,7 @@ def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
 def _panel(run: ReportedRun, panel: Panel) -> dict[str, Any]:
     settings = panel.settings
     shown = [key for key in ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end") if key in settings]
-    metrics = list(panel.rows[0]["metrics"])
+    metrics = list(panel.rows[0].metrics)
     return {
         "run": run.index,
         "model": run.model,
@@ -286,20 +287,18 @@ def _setting(value: Any) -> str:
     return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _iteration(row: Mapping[str, Any], metrics: Sequence[str]) -> list[tuple[Any, str]]:
+def _iteration(row: Iteration, metrics: Sequence[str]) -> list[tuple[Any, str]]:
     """Sort value and text of each cell."""
-    loss = row.get("loss") or []
-    accuracy = row.get("pseudo_label_accuracy")
     cells: list[tuple[Any, str]] = [
-        (row["seed"], str(row["seed"])),
-        (row["iteration"], str(row["iteration"])),
-        (row["threshold"], f"{row['threshold']:.4g}"),
-        (row["selected"], f"{row['selected']} of {row['candidates']}"),
-        (row["tied"], str(row["tied"])),
-        (accuracy, percent(accuracy, 1)),
-        (loss[-1] if loss else None, f"{loss[-1]:.4g}" if loss else NOTHING),
+        (row.seed, str(row.seed)),
+        (row.iteration, str(row.iteration)),
+        (row.threshold, f"{row.threshold:.4g}"),
+        (row.selected, f"{row.selected} of {row.candidates}"),
+        (row.tied, str(row.tied)),
+        (row.pseudo_label_accuracy, percent(row.pseudo_label_accuracy, 1)),
+        (row.loss[-1] if row.loss else None, f"{row.loss[-1]:.4g}" if row.loss else NOTHING),
     ]
-    return cells + [(row["metrics"].get(name), percent(row["metrics"].get(name))) for name in metrics]
+    return cells + [(row.metrics.get(name), percent(row.metrics.get(name))) for name in metrics]
 
 
 def _tags(run: ReportedRun, table: TagTable) -> dict[str, Any]:
