@@ -56,7 +56,8 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
         page_folder=target.parent,
     )
-    page, gathered, found = make_report(place, thumbnails, options.title, published_numbers(options.published or []))
+    published = published_numbers(options.published or [])
+    page, gathered, found = make_report(place, thumbnails, options.title, published)
     for name, why in gathered.skipped.items():
         warn(f"left out: {name}: {why}")
     try:
@@ -70,7 +71,7 @@ def report(options: argparse.Namespace) -> int:
     if options.figures:
         from ttmbench.report.figures import save_figures
 
-        files = save_figures(gathered.runs, Path(options.figures))
+        files = save_figures(gathered.runs, Path(options.figures), published)
         echo(f"{len(files)} figures in {options.figures}")
     echo(str(target))
     return 0
