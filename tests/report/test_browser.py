@@ -278,7 +278,7 @@ def test_linked_images_are_shown(chromium, reported_runs, evil_task, tmp_path):
     page.goto(target.as_uri())
     image = page.locator("#cards img").first
     image.scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelector('#cards img').naturalWidth === 40")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
     assert all(address.startswith("file://") for address in asked)
     page.close()
 
@@ -345,6 +345,32 @@ def test_numbers_sort_as_numbers(opened, reported_runs, tmp_path):
         assert column(page, table, 3) == ["100.00", "25.00", "10.00", "9.00"]
         page.locator(f"{table} th.number button").press("Enter")
         assert column(page, table, 3) == ["9.00", "10.00", "25.00", "100.00"]
+
+
+def test_parts_of_tasks_stay_below_whatever_a_table_is_sorted_by(opened, reported_runs, tmp_path):
+    path = next((reported_runs / "tiny-clip-seed1").glob("results_*.json"))
+    for at, (value, scored) in enumerate(((0.2, 9), (1.0, 4), (0.5, 9), (0.0, 4))):
+        document = json.loads(path.read_text(encoding="utf-8")) | {"model_name": f"model {at}"}
+        for task, numbers in document["results"].items():
+            numbers["group_match,none"] = value
+            document["n-samples"][task] = {"original": 9, "effective": scored}
+        (tmp_path / f"{at}.json").write_text(json.dumps(document), encoding="utf-8")
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path), "--images", "none"]) == 0
+    with opened(tmp_path / "leaderboard.html") as page:
+        table = "section:has(> #matching) table"
+        head = page.locator(f"{table} th.number button")
+        for key, order in (
+            ("Enter", ["50.00", "20.00", "100.00", "0.00"]),
+            ("Enter", ["20.00", "50.00", "0.00", "100.00"]),
+        ):
+            head.press(key)
+            assert column(page, table, 3) == order
+        assert column(page, table, 4) == ["9 of 9", "9 of 9", "4 of 9", "4 of 9"]
+    with opened(tmp_path / "report.html") as page:
+        table = "section:has(> #track-matching) table"
+        page.locator(f"{table} th", has_text="value").locator("button").click()
+        assert column(page, table, 5) == ["50.00", "20.00", "100.00", "0.00"]
 
 
 def test_on_a_phone_a_value_stands_in_the_first_view_and_charts_by_tag_can_be_read(opened, reported_runs, tmp_path):

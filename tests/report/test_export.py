@@ -99,6 +99,27 @@ def test_of_several_runs_the_newest_number_counts(reference):
         assert len(found) == 10 and all(one.value for one in found)
 
 
+def test_a_part_of_a_task_never_replaces_the_whole(reference):
+    """A newer run of eight groups, of which every number is 1."""
+    part = {**reference, "date": reference["date"] + 10}
+    part["results"] = {"shapes_color": dict.fromkeys(reference["results"]["shapes_color"], 1.0)}
+    part["n-samples"] = {"shapes_color": {"original": 200, "effective": 8}}
+    runs = [run_of(reference), run_of(part, "part.json")]
+    for order in (runs, runs[::-1]):
+        assert {one.file for one in newest(number for run in order for number in run.numbers())} == {"x.json"}
+        assert "8 of 200" not in to_latex(order) and "200 of 200" in to_latex(order)
+        numbers, left_out = hub.results_of(order)
+        assert {one.groups for one in numbers} == {200} and not left_out
+    other = {**part, "model_name": "a-model"}
+    text = to_latex([run_of(other), run_of(reference)])
+    places = [text.index(model) for model in ("tiny-clip &", "a-model &")]
+    assert places == sorted(places) and "8 of 200" in text, "a part stands below the whole"
+    table = pd.read_csv(io.StringIO(to_csv(runs)))
+    assert table.groupby("file")["limited"].first().to_dict() == {"part.json": True, "x.json": False}
+    with pytest.raises(UsageError, match="8 of 200 groups are no result of the task"):
+        hub.results_of([run_of(part)])
+
+
 # lm-evaluation-harness
 
 
@@ -273,8 +294,9 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
 
 def test_latex_prints_gains_as_papers_do():
     text = to_latex(read_runs([REFERENCE])[0])
-    assert r"tiny-clip & shapes\_color & 12.50 & 73.00 & 85.38 $\pm$ 2.46 & $+12.38$ & $+17.0\%$ & $+45.8\%$ \\" in text
-    assert " &  & zero-shot & matching & test-time &  &  &  \\\\" in text
+    row = r"tiny-clip & shapes\_color & 12.50 & 73.00 & 85.38 $\pm$ 2.46 & $+12.38$ & $+17.0\%$ & $+45.8\%$"
+    assert rf"{row} & 200 of 200 \\" in text
+    assert " &  & zero-shot & matching & test-time &  &  &  &  \\\\" in text
     parts = text.split("\\begin{tabular}")[1:]
     assert len(parts) == 4, "the summary and one a track"
     for part in parts:

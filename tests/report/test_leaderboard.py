@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import jsonschema
 import pandas as pd
@@ -14,14 +15,27 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.leaderboard import as_document, merge, read_published
+from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.reproduce.tables import published_numbers
 from ttmbench.results.files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
 
 
 def write(
-    folder, name, *, model="m", date=0.0, value=0.5, task="t", version=1, data="d", filters=("none",), status="done"
+    folder,
+    name,
+    *,
+    model="m",
+    date=0.0,
+    value=0.5,
+    task="t",
+    version=1,
+    data="d",
+    filters=("none",),
+    status="done",
+    groups=(10, 10),
+    **changes,
 ):
     """A results document with the group match under some filters."""
     tracks = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
@@ -34,8 +48,9 @@ def write(
         versions={task: version},
         task_hashes={task: data},
         ttm={task: trained()},
+        **changes,
     )
-    document["n-samples"] = {task: {"original": 10, "effective": 10}}
+    document["n-samples"] = {task: {"original": groups[1], "effective": groups[0]}}
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document))
@@ -50,6 +65,41 @@ def test_the_newest_run_of_a_row_counts(tmp_path):
     assert [(row.value, row.file) for row in board.rows] == [(0.6, "b/new.json")]
     assert {one["file"] for one in board.superseded} == {"a/old.json", "c/older.json"}
     assert not board.conflicts and not board.skipped
+
+
+def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
+    write(tmp_path, "whole.json", date=1.0, value=0.6, groups=(200, 200))
+    write(tmp_path, "part.json", date=2.0, value=0.9, groups=(8, 200), data="part")
+    write(tmp_path, "newer_and_smaller.json", date=3.0, value=1.0, groups=(4, 200), data="other part")
+    write(tmp_path, "another.json", model="z", value=0.5, groups=(200, 200))
+    write(tmp_path, "best.json", model="a", value=1.0, groups=(16, 200), data="a third part")
+    board = merge(tmp_path)
+    rows = [(row.file, row.extent.words, row.limited) for row in board.rows]
+    assert rows == [
+        ("whole.json", "200 of 200", False),
+        ("another.json", "200 of 200", False),
+        ("best.json", "16 of 200", True),
+        ("part.json", "8 of 200", True),
+    ]
+    assert board.superseded == [
+        {"what": "m, t, group_match, SimpleMatch", "file": "newer_and_smaller.json", "by": "part.json"}
+    ]
+    assert not board.conflicts, "parts are of other data, and marked"
+    lines = [line.split(" | ")[0:4] for line in formats.to_markdown(board).splitlines() if "SimpleMatch" in line]
+    assert [line[2] for line in lines] == ["200 of 200", "200 of 200", "16 of 200", "8 of 200"]
+    assert lines[2][0] == "| a (part of the groups)" and lines[0][0] == "| m"
+    page = formats.to_html(board, "now")
+    assert re.findall(r'number best".*?>([0-9.]+)<', page) == ["60.00"], "the largest of the whole task is bold"
+    assert page.count('<tr class="limited">') == 2
+    assert "8 of 200" in formats.to_latex(board)
+    jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
+
+
+def test_a_part_of_another_version_is_a_conflict(tmp_path):
+    write(tmp_path, "whole.json")
+    write(tmp_path, "part.json", model="n", groups=(4, 10), version=2)
+    (conflict,) = merge(tmp_path).conflicts
+    assert [one["version"] for one in conflict["variants"]] == [1, 2]
 
 
 def test_tracks_are_never_mixed(tmp_path):
@@ -90,7 +140,7 @@ def test_published_numbers_say_so(tmp_path):
     (tmp_path / "p.csv").write_text(
         HEAD + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5\npaper,Table 1,u,clip,raw,group_score,7,\n"
     )
-    board = merge(tmp_path, [tmp_path / "p.csv"])
+    board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
     (row,) = [row for row in board.rows if row.published]
     assert (row.track, row.value, row.seed_std, row.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
@@ -103,7 +153,7 @@ def test_published_numbers_say_so(tmp_path):
 def test_wrong_published_files(tmp_path, text, message):
     (tmp_path / "p.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        list(read_published(tmp_path / "p.csv"))
+        published_numbers([str(tmp_path / "p.csv")])
 
 
 def test_nothing_to_merge(tmp_path):

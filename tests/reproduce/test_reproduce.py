@@ -21,7 +21,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.rows import compare, select
 from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import load_table, published_files, shipped_tables
+from ttmbench.reproduce.tables import TaskEntry, load_table, published_files, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"
@@ -215,6 +215,23 @@ def test_the_newest_comparable_run_counts(reference, registry):
     assert {row.verdict for row in compare(table, [*as_run(reference), *newer], registry)} == {"differs"}
 
 
+def test_a_part_of_a_task_never_takes_the_place_of_the_whole(reference, registry):
+    table = numbers_of_first()
+    part = {**reference, "date": reference["date"] + 10}
+    part["n-samples"] = {"shapes_color": {"original": 200, "effective": 8}}
+    rows = compare(table, [(Path("whole.json"), reference), (Path("part.json"), part)], registry)
+    found = {(row.verdict, row.ours.file, row.ours.extent.words) for row in rows}
+    assert found == {("agrees", "whole.json", "200 of 200")}
+    (why,) = {row.why for row in compare(table, [(Path("part.json"), part)], registry)}
+    assert why == "8 groups, not 200"
+    # A task of unknown size: the whole of it is what a run without a limit finds.
+    part["n-samples"] = {"shapes_color": {"original": 8, "effective": 8}}
+    part |= {"configs": {"shapes_color": {}}, "config": {**reference["config"], "limit": 8}}
+    sizeless = replace(table, spec=table.spec.model_copy(update={"tasks": {}}))
+    (why,) = {row.why for row in compare(sizeless, [(Path("part.json"), part)], registry)}
+    assert why == "8 groups, not all"
+
+
 def test_a_model_is_known_by_what_loads_it(reference, registry):
     table = numbers_of_first()
 
@@ -279,6 +296,25 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
 
 
 # What is missing is run
+
+
+def test_a_mean_is_never_over_two_checkpoints(reference, registry):
+    """Each task's newest run is of another checkpoint; only the older ones are of one."""
+    table = select(load_table("builtin"), ["tiny-clip"], ["shapes_color"])
+    (number,) = [one for one in table.numbers if one.method == "raw" and one.metric == "text_score"]
+    entry = TaskEntry(mean_of=["shapes_color", "shapes_place"])
+    table = replace(table, numbers=[number], spec=table.spec.model_copy(update={"tasks": {"shapes_color": entry}}))
+
+    def run(task, value, weights, date):
+        document = json.loads(json.dumps(reference).replace("shapes_color", task))
+        document["results"][task]["text_score,none"] = value
+        document["model_info"]["fingerprint"]["weights_sha256"] = weights
+        return Path(f"{task}_{weights}.json"), {**document, "date": date}
+
+    documents = [run("shapes_color", 0.2, "one", 1), run("shapes_place", 0.4, "one", 2)]
+    documents += [run("shapes_color", 0.9, "two", 3)]
+    (row,) = compare(table, documents, registry)
+    assert row.ours.measured.value == pytest.approx(0.3) and "two" not in row.ours.file
 
 
 def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):

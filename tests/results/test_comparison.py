@@ -124,11 +124,27 @@ def test_the_command_on_real_runs(tmp_path, capsys):
         means = [document["results"]["shapes_color"][key] for document in documents]
         assert [row["baseline"], row["other"]] == pytest.approx(means)
     assert main(["compare", paths[0], "-o", str(tmp_path / "c.md"), "--metrics", "group_match"]) == 0
-    assert "SimpleMatch>TTM" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "SimpleMatch>TTM" in printed and "12 of 200" in printed and "no result of the task" in printed
     table = (tmp_path / "c.md").read_text().splitlines()
-    assert [line.count("|") for line in table[2:]] == [12] * 4, "head, rule, SimpleMatch>TTM and the held-out groups"
+    assert [line.count("|") for line in table[2:]] == [13] * 4, "head, rule, SimpleMatch>TTM and the held-out groups"
     assert main(["compare", *paths, "--filters", "none,ttm", "--metrics", "nothing"]) == 2
     assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2
+
+
+def test_a_part_of_a_task_is_said_and_never_passes_for_the_whole(tmp_path):
+    paths = [write_run(tmp_path, name, one(v), digest=name) for name, v in (("a", [0.0] * 3), ("b", [1.0] * 9))]
+    for path, scored in zip(paths, (3, 9), strict=True):
+        document = json.loads(path.read_text())
+        document["n-samples"] = {"t": {"original": 9, "effective": scored}}
+        path.write_text(json.dumps(document))
+    part, whole = map(read_run, paths)
+    with pytest.raises(UsageError, match=r"3 of 9 and 9 of 9 groups"):
+        compare_runs(part, whole)
+    (row,) = compare_runs(part, whole, allow_different=True)
+    assert (row["groups"], row["groups_of_task"], row["limited"]) == (3, 9, True)
+    (row,) = compare_runs(whole, whole)
+    assert (row["groups"], row["groups_of_task"], row["limited"]) == (9, 9, False)
 
 
 def test_within_a_run_raw_is_the_baseline(tmp_path):

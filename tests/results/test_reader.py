@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.documents import full_document
 
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
@@ -14,7 +15,7 @@ from ttmbench.reproduce.rows import compare
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import DocumentFile
-from ttmbench.results.reader import checked, read_document, walk_documents
+from ttmbench.results.reader import checked, read_document, typed_document, walk_documents
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 
@@ -183,3 +184,16 @@ def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path,
     board = merge(tmp_path)
     assert len({row.model for row in board.rows}) == 96
     assert board.skipped == {path.relative_to(tmp_path).as_posix(): why for path, why in reasons.items()}
+
+
+def test_a_document_has_a_type_whatever_a_newer_version_adds(tmp_path):
+    """Keys that this version does not know are left out, in lists and below them too."""
+    document = full_document() | {"schema_version": "1.7", "moon_phase": "full"}
+    document["ttm"]["t"]["weather"] = {}
+    document["ttm"]["t"]["iterations"][0]["mood"] = 1
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    read = read_document(path)
+    typed = typed_document(read)
+    assert typed.ttm["t"].iterations[0].coverage == 0.5 and typed.model_name == "clip"
+    assert read["moon_phase"] == "full" and read["ttm"]["t"]["iterations"][0]["mood"] == 1, "what was read stays"

@@ -17,9 +17,15 @@ from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
 from ttmbench.results.labels import key_of, name_of
+from ttmbench.results.models import stated_model, tell_apart
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
-HEAD = ("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost")
+HEAD = (
+    *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
+    "groups",
+)
+
+_PART = "compared on a part of its groups, so this is no result of the task"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
     runs = [read_run(Path(name)) for name in options.runs]
+    called = dict(
+        zip((str(run.path) for run in runs), tell_apart([stated_model(run.document) for run in runs]), strict=True)
+    )
     comparisons = []
     for other in runs[1:] or runs:
         rows = _compare(runs[0], other, options)
@@ -44,7 +53,12 @@ def compare(options: argparse.Namespace) -> int:
         if not rows:
             raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
         comparisons.append(
-            {"baseline": str(runs[0].path), "other": str(other.path), "names": [runs[0].name, other.name], "rows": rows}
+            {
+                "baseline": str(runs[0].path),
+                "other": str(other.path),
+                "names": [called[str(run.path)] for run in (runs[0], other)],
+                "rows": rows,
+            }
         )
     tracks = runs[0].document["tracks"]
     for comparison in comparisons:
@@ -87,6 +101,7 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
         p_value(row["p_holm"]),
         str(len(row["won"])),
         str(len(row["lost"])),
+        f"{row['groups']} of {row['groups_of_task'] if row['groups_of_task'] is not None else '?'}",
     ]
 
 
@@ -100,16 +115,17 @@ def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     )
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     print_table(columns, rows, title=f"{one} -> {other}: percent", caption=caption)
-    for line in _about_clusters(comparison["rows"]):
+    for line in _remarks(comparison["rows"]):
         echo(line)
 
 
-def _about_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader should know of tasks of which groups share images, or may."""
+def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader should know: of parts of tasks, and of groups that share images, or may."""
     first: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         first.setdefault(row["task"], row)
-    lines = [
+    lines = [f"{task}: {_PART}" for task in dict.fromkeys(row["task"] for row in rows if row["limited"])]
+    lines += [
         f"{task}: {clusters_note(row['groups'], row['clusters'])}"
         for task, row in first.items()
         if row["clusters"] is not None and row["clusters"] < row["groups"]
@@ -138,5 +154,5 @@ def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:
     rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(_cells(row, tracks) for row in comparison["rows"])]
     lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
-    said = "".join(f"\n{markdown(line)}\n" for line in _about_clusters(comparison["rows"]))
-    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n" + said
+    remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"]))
+    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n" + remarks

@@ -12,7 +12,7 @@ from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.tables import published_files
+from ttmbench.reproduce.tables import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def leaderboard(options: argparse.Namespace) -> int:
     """Merges a folder, writes the files and says what was left out."""
     folder = Path(options.folder)
     target = Path(options.output_path) if options.output_path else folder
-    board = merge(folder, [path for name in options.published or () for path in published_files(name)])
+    board = merge(folder, published_numbers(options.published or []))
     made = datetime.now(UTC).isoformat(timespec="seconds")
     texts = {
         "leaderboard.json": to_json(as_document(board)),

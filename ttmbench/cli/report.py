@@ -11,6 +11,7 @@ from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.thumbnails import ThumbnailOptions
+from ttmbench.reproduce.tables import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--allow_images", metavar="A,B", type=names, help="tasks whose images may be copied: you know that they may"
     )
     parser.add_argument("--max_images", metavar="N", type=count, default=2000, help="copies a task at most")
+    parser.add_argument(
+        "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
+    )
     parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
     parser.add_argument(
         "--data_dir", metavar="DIR", help="where data files lie; folders that a run names are not looked into"
@@ -54,7 +58,8 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
         page_folder=target.parent,
     )
-    page, gathered, found = make_report(place, thumbnails, options.title)
+    published = published_numbers(options.published or [])
+    page, gathered, found = make_report(place, thumbnails, options.title, published)
     for name, why in gathered.skipped.items():
         warn(f"left out: {name}: {why}")
     try:
@@ -68,7 +73,7 @@ def report(options: argparse.Namespace) -> int:
     if options.figures:
         from ttmbench.report.figures import save_figures
 
-        files = save_figures(gathered.runs, Path(options.figures))
+        files = save_figures(gathered.runs, Path(options.figures), published)
         echo(f"{len(files)} figures in {options.figures}")
     echo(str(target))
     return 0

@@ -140,7 +140,10 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
     columns = [TableColumn(name, "key") for name in ("task", "model", "method: metric")]
-    columns += [TableColumn(name, "number") for name in ("published", *(("ours", "difference", "allowed") * with_ours))]
+    columns += [
+        TableColumn(name, "number")
+        for name in ("published", *(("ours", "difference", "allowed", "groups") if with_ours else ()))
+    ]
     columns.append(TableColumn("verdict" if with_ours else "here"))
     shown = []
     for row in rows:
@@ -161,12 +164,12 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
 
 def _ours(row: ComparedRow, decimals: int) -> list[str]:
     if row.ours is None:
-        return [NOTHING] * 3
+        return [NOTHING] * 4
     ours = row.ours.measured
     points = round(100 * (ours.value - row.number.measured.value), decimals)
     difference = f"{points or 0:+.{decimals}f}"
     allowed = NOTHING if row.allowed is None else f"{100 * row.allowed:.{max(2, decimals)}f}"
-    return [_percent(ours.value, ours.std, decimals), difference, allowed]
+    return [_percent(ours.value, ours.std, decimals), difference, allowed, row.ours.extent.words]
 
 
 def _here(row: ComparedRow, table: PublishedTable) -> str:
@@ -219,9 +222,17 @@ def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
         "method": row.number.method,
         "key": row.key,
         "published": asdict(row.number.measured),
-        "ours": None if ours is None else {**asdict(ours.measured), "file": ours.file, "notes": list(ours.notes)},
+        "ours": _ours_document(row),
         "difference": None if ours is None else ours.measured.value - row.number.measured.value,
         "allowed": row.allowed,
         "verdict": row.verdict,
         "why": row.why or None,
     }
+
+
+def _ours_document(row: ComparedRow) -> Mapping[str, Any] | None:
+    if row.ours is None:
+        return None
+    extent = row.ours.extent
+    counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
+    return {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}

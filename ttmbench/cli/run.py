@@ -27,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to run")
     add_what(what)
     what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
+    what.add_argument("--name", dest="model_name", metavar="NAME", help="what results call the model")
     ttm = parser.add_argument_group("test-time stage")
     ttm.add_argument("--ttm", action="store_true", default=None, help="adapt by test-time matching before scoring")
     add_ttm_settings(ttm)

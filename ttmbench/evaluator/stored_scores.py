@@ -140,6 +140,7 @@ def score_stored(
         DataError: the number of groups is not the task's.
     """
     started, clock = datetime.now().astimezone(), time.perf_counter()
+    config = {**config, "limit": _real_limit(spec, config["limit"])}
     expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
     check_count(expected, len(stored.group_ids), where)
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
@@ -147,7 +148,7 @@ def score_stored(
         stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"], stored.clusters
     )
     outcome = TaskOutcome(
-        spec=expected,
+        spec=spec,
         metrics=metrics,
         groups=[],
         source=source,
@@ -170,9 +171,14 @@ def _metrics_for(spec: TaskSpec, registered: Sequence[MetricSpec]) -> list[Metri
     return [by_name[name] for name in (*spec.metrics, *rest)]
 
 
+def _real_limit(spec: TaskSpec, limit: int | None) -> int | None:
+    """The limit; None if it takes the whole task, so that a document with a limit is one of a part."""
+    total = spec.group.n_groups
+    return None if limit is None or (total is not None and limit >= total) else limit
+
+
 def _first_groups(spec: TaskSpec, limit: int) -> TaskSpec:
-    total = limit if spec.group.n_groups is None else min(limit, spec.group.n_groups)
-    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": total})})
+    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": limit})})
 
 
 def _notes(spec: TaskSpec, no_pairs: bool, file_format: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -15,24 +16,33 @@ from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.files import safe_name
 from ttmbench.errors import UsageError
+from ttmbench.report.answer import AnswerRow, answer_of
 from ttmbench.report.curves import Chart, Panel
 from ttmbench.report.gather import ReportedRun
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
+from ttmbench.results.numbers import Number
 
 COLUMNS, SIDE = 3, (2.9, 2.1)
+_ANSWER: dict[str, dict[str, Any]] = {
+    "SimpleMatch": {"marker": "D", "ms": 5, "color": LINES[1]},
+    "TTM": {"marker": "o", "ms": 6, "color": COUNT},
+    "raw": {"marker": "o", "ms": 8, "markerfacecolor": "none", "color": COUNT},
+}
 
 
-def save_figures(runs: Sequence[ReportedRun], folder: Path) -> list[Path]:
+def save_figures(runs: Sequence[ReportedRun], folder: Path, published: Sequence[Number] = ()) -> list[Path]:
     """Draws every chart of a report.
 
     Args:
         runs: what was gathered.
         folder: where the files go; it is made if need be.
+        published: numbers from papers, to stand beside those of runs.
 
     Returns:
-        The files: for each run ``ttm_<task>`` (and its controls) and ``tags_<task>_<tag>``, each as SVG and PNG.
+        The files: for each run ``ttm_<task>`` (and its controls) and ``tags_<task>_<tag>``, and ``answer`` of all,
+        each as SVG and PNG.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -42,15 +52,59 @@ def save_figures(runs: Sequence[ReportedRun], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for run in runs:
             for name, figure in _figures(run):
-                stem = safe_name(f"run{run.index}_{run.model}_{name}")
-                for kind in ("svg", "png"):
-                    path = folder / f"{stem}.{kind}"
-                    with mpl.rc_context(STYLE):
-                        figure.savefig(path, dpi=200, format=kind, metadata={"Date": None} if kind == "svg" else {})
-                    written.append(path)
+                written += _save(figure, folder / safe_name(f"run{run.index}_{run.model}_{name}"))
+        rows = answer_of(runs, published)
+        if rows:
+            with mpl.rc_context(STYLE):
+                figure = _answer(rows)
+            written += _save(figure, folder / "answer")
     except OSError as error:
         raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
     return written
+
+
+def _save(figure: Figure, stem: Path) -> list[Path]:
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    for path, about in zip(paths, ({"Date": None}, {}), strict=True):
+        with mpl.rc_context(STYLE):
+            figure.savefig(path, dpi=200, format=path.suffix[1:], metadata=about)
+    return paths
+
+
+def _answer(rows: Sequence[AnswerRow]) -> Figure:
+    """Raw, SimpleMatch and TTM of every task and model: a line each, tasks apart."""
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    place = [-(at + 1.2 * tasks.index(row.task)) for at, row in enumerate(rows)]
+    figure = Figure(figsize=(6.4, 0.24 * (len(rows) + 1.2 * len(tasks)) + 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False, axis="y")
+    for at, row in zip(place, rows, strict=True):
+        for chance in {one.chance for one in row.numbers if one.chance is not None}:
+            axes.plot([100 * chance] * 2, [at - 0.35, at + 0.35], color=GREY, ls="--", lw=1)
+        faint = 0.55 if row.limited or row.source else 1.0
+        if row.gain is not None and row.matched is not None and row.ttm is not None:
+            ends = _values(None if one.value is None else 100 * one.value for one in (row.matched, row.ttm))
+            axes.plot(ends, [at, at], color=COUNT, lw=2, alpha=0.5 * faint)
+        for one, style in zip((row.matched, row.ttm, row.raw), _ANSWER.values(), strict=True):
+            if one is not None and one.value is not None:
+                axes.plot(100 * one.value, at, ls="", alpha=faint, **style)
+    heads = [place[next(at for at, row in enumerate(rows) if row.task == task)] + 1 for task in tasks]
+    for at, task in zip(heads, tasks, strict=True):
+        axes.text(0, at, task, fontsize=9, fontweight="bold", va="center", parse_math=False)
+    axes.set_yticks(place, [_called(row) for row in rows])
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
+    axes.set_xlim(-2, 102)
+    axes.set_ylim(min(place) - 0.7, 1.7)
+    axes.set_xlabel("percent")
+    handles = [Line2D([], [], ls="", label=name, **_ANSWER[name]) for name in ("raw", "SimpleMatch", "TTM")]
+    handles.append(Line2D([], [], color=GREY, ls="--", label="chance"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _called(row: AnswerRow) -> str:
+    return f"{row.model} (published)" if row.source else f"{row.model} ({row.extents})" if row.limited else row.model
 
 
 def _figures(run: ReportedRun) -> Iterator[tuple[str, Figure]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
+from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.reader import read_document, task_of_artifact, typed_document
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class ReportedRun:
 
     Attributes:
         index: from 1, the position on the page.
+        model: what tables call its model: a name that tells it from those of the other runs.
         name: of the file, from the folder that was searched.
         path: the file.
         document: its content.
@@ -33,6 +35,7 @@ class ReportedRun:
     """
 
     index: int
+    model: str
     name: str
     path: Path
     document: Mapping[str, Any]
@@ -41,11 +44,6 @@ class ReportedRun:
     tag_tables: tuple[TagTable, ...]
     files: dict[str, dict[str, Path]] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def model(self) -> str:
-        """What tables call it."""
-        return str(self.document.get("model_name") or "unnamed")
 
     @property
     def status(self) -> str:
@@ -97,9 +95,13 @@ def gather(place: Path) -> Gathered:
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
     runs: list[ReportedRun] = []
-    for path, document in sorted(found, key=lambda one: (str(one[1].get("model_name")), str(one[0]))):
+    models = tell_apart([stated_model(document) for _, document in found])
+    for model, path, document in sorted(
+        ((model, path, document) for model, (path, document) in zip(models, found, strict=True)),
+        key=lambda one: (one[0], str(one[1])),
+    ):
         name = path.relative_to(folder).as_posix()
-        runs.append(_run(len(runs) + 1, name, path, document))
+        runs.append(_run(len(runs) + 1, model, name, path, document))
     for run in runs:
         beside = Path(run.name).parent
         skipped |= {(beside / file).as_posix(): why for file, why in run.damaged.items()}
@@ -127,14 +129,15 @@ def _is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _run(index: int, name: str, path: Path, document: dict[str, Any]) -> ReportedRun:
+def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]) -> ReportedRun:
     run = ReportedRun(
         index,
+        model,
         name,
         path,
         document,
-        (*numbers_of(document, name), *means_of(document, name)),
-        tuple(panels_of(document)),
+        tuple(replace(one, model=model) for one in (*numbers_of(document, name), *means_of(document, name))),
+        tuple(panels_of(typed_document(document))),
         tuple(tag_tables_of(document)),
     )
     for file, about in document.get("artifacts", {}).items():

@@ -1,36 +1,32 @@
 """Results of many runs merged into one table per track: newest valid row of each model and task, nothing mixed.
 
 A row is one model on one task under one filter. Rows of different tracks never share a table, and rows of another
-task version or other data are a conflict that is listed, not averaged.
+task version or other data are a conflict that is listed, not averaged. A row of a part of a task is marked, stands
+after those of whole tasks, and takes the place of none of them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._util.escape import one_line
-from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import PUBLISHED, RAW, TRACK_ORDER
-from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.labels import TRACK_ORDER
+from ttmbench.results.models import StatedModel, stated_model, tell_apart
+from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 OWN_FILE = "leaderboard.json"
 CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
-    *("data", "date", "source", "published"),
-    "seen",
+    *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen"),
 )
-PUBLISHED_COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Leaderboard:
     """The merged rows, and what was left out and why.
 
     Attributes:
-        rows: by track, task, metric, method, then from the largest value down.
+        rows: by track, task and metric, runs on a part of a task last; by method, then from the largest value down.
         skipped: file, or published task -> why it is not there.
         superseded: older runs of a row that is there: what, which file, which one took its place.
         conflicts: rows of one model and task that are of other data or another version than most.
@@ -50,27 +46,24 @@ class Leaderboard:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
 
 
-def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
+def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     """Merges every results document below a folder, and published numbers.
 
     Args:
         folder: searched with all folders below it.
-        published: CSV files with the columns source, table, task, model, method, metric, percent and, if known,
-            std_percent. Only tasks that a run has are taken.
+        published: numbers from papers. Only those of tasks that a run has are taken.
 
     Returns:
         The leaderboard.
 
     Raises:
         UsageError: no folder, or nothing in it.
-        DataError: a CSV is not what it should be.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name the one that runs wrote to (--output_path)")
     skipped: dict[str, str] = {}
-    newest: dict[tuple[Any, ...], Number] = {}
-    superseded: list[dict[str, str]] = []
-    documents = 0
+    stated: list[StatedModel] = []
+    found_rows: list[list[Number]] = []
     for found in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = found.path.relative_to(folder).as_posix()
         if found.document is None:
@@ -82,70 +75,36 @@ def merge(folder: Path, published: Sequence[Traversable] = ()) -> Leaderboard:
         except DataError as error:
             skipped[name] = str(error)
             continue
-        documents += 1
         if not rows:
             skipped[name] = f"has no finished task (status {document.get('status')})"
-        for row in rows:
-            before = newest.get(_key(row))
-            if before is None or (row.date or "") >= (before.date or ""):
-                newest[_key(row)] = row
-            old, new = (before, row) if newest[_key(row)] is row else (row, before)
-            if old is not None and new is not None and old.file != new.file:
-                what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
-                superseded.append({"what": what, "file": old.file, "by": new.file})
-    if documents == 0:
+        stated.append(stated_model(document))
+        found_rows.append(rows)
+    if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    tasks = {row.task for row in newest.values()}
-    typed = [row for path in published for row in read_published(path)]
-    rows = [*newest.values(), *(row for row in typed if row.task in tasks)]
-    for task in dict.fromkeys(row.task for row in typed if row.task not in tasks):
+    newest, superseded = _newest(zip(tell_apart(stated), found_rows, strict=True))
+    tasks = {row.task for row in newest}
+    rows = [*newest, *(row for row in published if row.task in tasks)]
+    for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
-    rows.sort(
-        key=lambda row: (_rank(row.track or ""), row.task, row.metric, row.method, -(row.value or 0.0), row.model)
-    )
+    rows.sort(key=_order)
     return Leaderboard(rows, skipped, superseded, _conflicts(rows))
 
 
-def read_published(path: Traversable) -> Iterator[Number]:
-    """Numbers typed from papers, as rows that say so.
-
-    Args:
-        path: CSV in UTF-8.
-
-    Yields:
-        A row a line.
-
-    Raises:
-        DataError: it cannot be read, lacks a column, or a number is none; file and line are named.
-    """
-    lines = list(csv_rows(read_text(path, str(path)), str(path)))
-    missing = [name for name in PUBLISHED_COLUMNS if not lines or name not in lines[0].cells]
-    if missing:
-        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(PUBLISHED_COLUMNS)}")
-    for number, row in enumerate(lines, start=2):
-        line = {str(key): one_line(cell, CELL) for key, cell in row.cells.items()}
-        value = _fraction(path, number, line["percent"])
-        std = _fraction(path, number, line["std_percent"]) if line.get("std_percent") else None
-        column = PUBLISHED.get(line["method"])
-        yield Number(
-            task=line["task"],
-            metric=line["metric"],
-            filter=RAW if column is None else column.filter,
-            method=line["method"] if column is None else column.name,
-            track="zero_shot" if column is None else column.track,
-            value=value,
-            seed_std=std,
-            model=line["model"],
-            file=f"{line['source']}, {line['table']}",
-            published=True,
-        )
-
-
-def _fraction(path: Traversable, number: int, text: str) -> float:
-    """A percentage of a table as a fraction; digits, a point and nothing else."""
-    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text) or float(text) > 100:
-        raise DataError(f"{path}: line {number} has percent {text!r:.80}, which is no number from 0 to 100")
-    return float(text) / 100
+def _newest(found: Iterable[tuple[str, Sequence[Number]]]) -> tuple[list[Number], list[dict[str, str]]]:
+    """One row a model, task, version, metric and method, from names of models with their rows; and what it replaced."""
+    newest: dict[tuple[Any, ...], Number] = {}
+    superseded = []
+    for model, rows in found:
+        for row in (replace(row, model=one_line(model, CELL)) for row in rows):
+            key = (model, *_key(row))
+            before = newest.get(key)
+            if before is None or takes_place_of(row, before):
+                newest[key] = row
+            old, new = (before, row) if newest[key] is row else (row, before)
+            if old is not None and new is not None and old.file != new.file:
+                what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
+                superseded.append({"what": what, "file": old.file, "by": new.file})
+    return list(newest.values()), superseded
 
 
 def as_document(board: Leaderboard) -> dict[str, Any]:
@@ -167,7 +126,9 @@ def as_row(one: Number) -> dict[str, Any]:
 
 
 def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, Number]]]:
-    """Rows laid out as tables: track -> (model, method) -> "task metric" -> row; published models are marked.
+    """Rows laid out as tables: track -> (model, method) -> "task metric" -> row.
+
+    Published models and runs on a part of a task are marked; those runs have lines of their own, below all others.
 
     Args:
         rows: of a leaderboard.
@@ -176,10 +137,16 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
         Tables in the order of the tracks.
     """
     found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_ORDER}
-    for row in rows:
-        model = f"{row.model} (published)" if row.published else row.model
-        found.setdefault(row.track or "", {}).setdefault((model, row.method), {})[f"{row.task} {row.metric}"] = row
+    for row in sorted(rows, key=lambda row: row.limited):
+        mark = " (published)" if row.published else " (part of the groups)" if row.limited else ""
+        line = found.setdefault(row.track or "", {}).setdefault((row.model + mark, row.method), {})
+        line[f"{row.task} {row.metric}"] = row
     return {track: lines for track, lines in found.items() if lines}
+
+
+def extent_of_line(line: Mapping[str, Number]) -> Extent:
+    """How many groups a line of a table is of, over its tasks."""
+    return together({row.task: row.extent for row in line.values()}.values())
 
 
 def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
@@ -188,7 +155,6 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
         if one.track is not None and one.value is not None:
             yield replace(
                 one,
-                model=one_line(one.model, CELL),
                 task=one_line(one.task, CELL),
                 metric=one_line(one.metric, CELL),
                 method=one_line(one.method, CELL),
@@ -197,17 +163,27 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
 
 
 def _key(row: Number) -> tuple[Any, ...]:
-    """What makes two rows the same number."""
-    return (row.track, row.model, row.task, row.version, row.metric, row.method, row.published)
+    """What makes two rows of one model the same number."""
+    return (row.track, row.task, row.version, row.metric, row.method, row.limited)
+
+
+def _order(row: Number) -> tuple[Any, ...]:
+    value = -(row.value or 0.0)
+    return (_rank(row.track or ""), row.task, row.metric, row.limited, row.method, value, row.model)
 
 
 def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
-    """Tasks whose rows are not all of one version, one size and one fingerprint of data."""
+    """Tasks whose rows are not all of one version, one size and one fingerprint of data.
+
+    A run on a part of a task is marked as such; beside whole ones only its version counts.
+    """
     found = []
     for task in dict.fromkeys(row.task for row in rows if not row.published):
+        mine = [row for row in rows if row.task == task and not row.published]
+        versions = {row.version for row in mine if not row.limited}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
-        for row in rows:
-            if row.task == task and not row.published:
+        for row in mine:
+            if not row.limited or not versions or row.version not in versions:
                 kinds.setdefault((row.version, row.groups, row.data), set()).add(row.file)
         if len(kinds) > 1:
             variants = [

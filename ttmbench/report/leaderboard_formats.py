@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ttmbench._util.escape import csv_cell, latex, markdown
-from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, tables
+from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, tables
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
 
 _IN_LATEX = (r" $\pm$ ", r"$^\dagger$")
+HEAD = ("model", "method", "groups")
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -30,9 +31,12 @@ def to_markdown(board: Leaderboard) -> str:
     parts = []
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
-        head = ["model", "method", *columns]
-        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * len(columns)], rule=True)]
-        text += [_markdown_row([*who, *(_cell(line.get(name)) for name in columns)]) for who, line in lines.items()]
+        head = [*HEAD, *columns]
+        text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * (len(columns) + 1)], rule=True)]
+        text += [
+            _markdown_row([*who, extent_of_line(line).words, *(_cell(line.get(name)) for name in columns)])
+            for who, line in lines.items()
+        ]
         parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
     if _legend(board):
         parts.append(f"{_legend(board)}\n")
@@ -44,20 +48,13 @@ def to_latex(board: Leaderboard) -> str:
     parts = []
     for track, lines in tables(board.rows).items():
         columns = _columns(lines)
-        rows = [" & ".join(map(latex, ["model", "method", *columns])) + r" \\"]
-        rows += [
-            " & ".join(
-                [
-                    *map(latex, who),
-                    *(_cell(line.get(name), *_IN_LATEX) for name in columns),
-                ]
-            )
-            + r" \\"
-            for who, line in lines.items()
-        ]
+        rows = [" & ".join(map(latex, [*HEAD, *columns])) + r" \\"]
+        for who, line in lines.items():
+            cells = [*map(latex, who), extent_of_line(line).words]
+            rows.append(" & ".join([*cells, *(_cell(line.get(name), *_IN_LATEX) for name in columns)]) + r" \\")
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(
-            f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * len(columns)}}}\n\\toprule\n{body}\n"
+            f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
     if _legend(board):
@@ -97,7 +94,10 @@ def to_html(board: Leaderboard, made: str) -> str:
 def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, Any]:
     columns = _columns(lines)
     some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
-    values = {name: [line[name].value or 0.0 for line in lines.values() if name in line] for name in columns}
+    values = {
+        name: [line[name].value or 0.0 for line in lines.values() if name in line and not line[name].limited]
+        for name in columns
+    }
     best = {name: max(known) if len(known) > 1 else None for name, known in values.items()}
     return {
         "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
@@ -105,6 +105,7 @@ def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[s
             {
                 "model": model,
                 "method": method,
+                "groups": extent_of_line(line),
                 "cells": [_html_cell(line.get(name), best[name]) for name in columns],
             }
             for (model, method), line in lines.items()
@@ -113,13 +114,17 @@ def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[s
 
 
 def _html_cell(row: Number | None, best: float | None) -> dict[str, Any]:
-    about = "" if row is None else f"{row.file}; {row.groups or 'unknown number of'} groups"
+    about = "" if row is None else f"{row.file}; {_groups(row)}"
     return {
         "text": _cell(row),
         "value": "" if row is None else row.value,
         "about": about,
-        "best": row is not None and row.value == best,
+        "best": row is not None and not row.limited and row.value == best,
     }
+
+
+def _groups(row: Number) -> str:
+    return "unknown number of groups" if row.groups is None else f"{row.extent.words} groups"
 
 
 def _title(track: str, escape: Callable[[str], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ttmbench.errors import DataError
@@ -10,10 +11,11 @@ from ttmbench.report.groups import GroupSet, read_groups
 from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.page import Content, made_now, to_html
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
+from ttmbench.results.numbers import Number
 
 
 def make_report(
-    place: Path, options: ThumbnailOptions, title: str = "Report"
+    place: Path, options: ThumbnailOptions, title: str = "Report", published: Sequence[Number] = ()
 ) -> tuple[str, Gathered, list[Thumbnails]]:
     """Reads results and lays out their page.
 
@@ -21,6 +23,7 @@ def make_report(
         place: a folder, or one results document.
         options: how images come onto the page.
         title: heading of the page.
+        published: numbers from papers, to stand beside those of runs.
 
     Returns:
         The page; what was gathered, with everything that was left out; and the images of each task.
@@ -45,5 +48,5 @@ def make_report(
         by_data.setdefault(one.images_of, []).append(one)
     thumbnails = {key: thumbnails_for(same, options) for key, same in by_data.items()}
     gathered = Gathered(gathered.runs, skipped)
-    page = to_html(Content(title, gathered, sets, thumbnails, options.images, made_now()))
+    page = to_html(Content(title, gathered, sets, thumbnails, options.images, made_now(), published))
     return page, gathered, list(thumbnails.values())

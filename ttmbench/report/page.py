@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ttmbench.report.answer import AnswerRow, answer_of
 from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, ReportedRun
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
-from ttmbench.report.svg import interval_bar, line_chart, tag_chart
+from ttmbench.report.svg import answer_chart, interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
+from ttmbench.results.records import Iteration
 
 STATUS = {
     "done": "finished",
@@ -38,6 +40,7 @@ class Content:
         images: of the groups, by `GroupSet.images_of`.
         images: how images were asked for.
         made: when, for the foot of the page.
+        published: numbers from papers, to stand beside those of runs.
     """
 
     title: str
@@ -46,6 +49,7 @@ class Content:
     thumbnails: Mapping[tuple[str, str], Thumbnails]
     images: Images
     made: str
+    published: Sequence[Number] = ()
 
 
 def to_html(content: Content) -> str:
@@ -59,6 +63,7 @@ def to_html(content: Content) -> str:
     """
     runs = content.gathered.runs
     keys = list(content.thumbnails)
+    rows = answer_of(runs, content.published)
     return render(
         "report.html",
         styles=["page.css", "report.css"],
@@ -74,6 +79,11 @@ def to_html(content: Content) -> str:
                 (len({str(task) for run in runs for task in run.document["results"]}), "task"),
             )
         ),
+        answer=[_answer(row) for row in rows],
+        answer_charts=[
+            answer_chart(task, [row for row in rows if row.task == task])
+            for task in dict.fromkeys(row.task for row in rows)
+        ],
         runs=[_run(run) for run in runs],
         tracks=_tracks(runs),
         models=sorted({run.model for run in runs}),
@@ -177,6 +187,33 @@ def _in_brackets(value: Any, depth: int) -> str:
     return f"({_words(value, depth)})" if isinstance(value, Mapping | list) and depth else _words(value, depth)
 
 
+def _answer(row: AnswerRow) -> dict[str, Any]:
+    """A row of the first table; a cell is the number, what has to be said of it, and its metric."""
+
+    def cell(one: Number | None) -> dict[str, str]:
+        if one is None:
+            return {"text": NOTHING, "spread": "", "metric": ""}
+        spread = "" if one.seed_std is None else f"± {percent(one.seed_std)}"
+        return {"text": percent(one.value), "spread": spread, "metric": one.metric.replace("_", " ")}
+
+    def chance(one: Number | None) -> str:
+        return NOTHING if one is None or one.chance is None else percent(one.chance, 1)
+
+    return {
+        "task": row.task,
+        "model": row.model,
+        "source": row.source,
+        "limited": row.limited,
+        "raw": cell(row.raw),
+        "raw_chance": chance(row.raw),
+        "matched": cell(row.matched),
+        "ttm": cell(row.ttm),
+        "gain": NOTHING if row.gain is None else f"{100 * row.gain:+.2f}",
+        "chance": chance(row.matched or row.ttm),
+        "groups": row.extents or NOTHING,
+    }
+
+
 def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """A table for each track; a number never stands in two, and tracks never share one."""
     titles: dict[str | None, str] = {None: UNRANKED_TITLE} | {track: about for track, about in TRACK_TITLES.items()}
@@ -190,7 +227,7 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             "title": titles[track],
             "adapted": any(row["seeds"] is not None for row in rows),
             "legend": SEEN_LEGEND if any(row["text"].endswith(SEEN_MARK) for row in rows) else None,
-            "rows": rows,
+            "rows": sorted(rows, key=lambda row: bool(row["limited"])),
         }
         for track, rows in found.items()
         if rows
@@ -221,6 +258,8 @@ def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
         "seed_text": percent(one.seed_std),
         "seeds": one.seeds,
         "groups": one.groups,
+        "groups_text": one.extent.words,
+        "limited": one.limited,
         "bar": interval_bar(one.value, one.interval, one.chance),
     }
 
@@ -228,7 +267,7 @@ def _row(run: ReportedRun, one: Number) -> dict[str, Any]:
 def _panel(run: ReportedRun, panel: Panel) -> dict[str, Any]:
     settings = panel.settings
     shown = [key for key in ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end") if key in settings]
-    metrics = list(panel.rows[0]["metrics"])
+    metrics = list(panel.rows[0].metrics)
     return {
         "run": run.index,
         "model": run.model,
@@ -249,20 +288,18 @@ def _setting(value: Any) -> str:
     return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _iteration(row: Mapping[str, Any], metrics: Sequence[str]) -> list[tuple[Any, str]]:
+def _iteration(row: Iteration, metrics: Sequence[str]) -> list[tuple[Any, str]]:
     """Sort value and text of each cell."""
-    loss = row.get("loss") or []
-    accuracy = row.get("pseudo_label_accuracy")
     cells: list[tuple[Any, str]] = [
-        (row["seed"], str(row["seed"])),
-        (row["iteration"], str(row["iteration"])),
-        (row["threshold"], f"{row['threshold']:.4g}"),
-        (row["selected"], f"{row['selected']} of {row['candidates']}"),
-        (row["tied"], str(row["tied"])),
-        (accuracy, percent(accuracy, 1)),
-        (loss[-1] if loss else None, f"{loss[-1]:.4g}" if loss else NOTHING),
+        (row.seed, str(row.seed)),
+        (row.iteration, str(row.iteration)),
+        (row.threshold, f"{row.threshold:.4g}"),
+        (row.selected, f"{row.selected} of {row.candidates}"),
+        (row.tied, str(row.tied)),
+        (row.pseudo_label_accuracy, percent(row.pseudo_label_accuracy, 1)),
+        (row.loss[-1] if row.loss else None, f"{row.loss[-1]:.4g}" if row.loss else NOTHING),
     ]
-    return cells + [(row["metrics"].get(name), percent(row["metrics"].get(name))) for name in metrics]
+    return cells + [(row.metrics.get(name), percent(row.metrics.get(name))) for name in metrics]
 
 
 def _tags(run: ReportedRun, table: TagTable) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from ttmbench.report.answer import AnswerRow
 from ttmbench.report.curves import Chart, Curve
 from ttmbench.report.tagcharts import TagChart
 
 WIDTH, HEIGHT = 250, 158
 LEFT, RIGHT, TOP, BOTTOM = 38, 10, 24, 26
 STYLES = 6  # kinds of lines that the style sheet has
+ANSWER_MARKS = ("k1", "k2", "k0")  # SimpleMatch, TTM, raw: defined on the page
 LEAST_SPAN = 10.0  # percent: a smaller axis would make noise look like a result
 
 
@@ -119,6 +121,55 @@ def tag_chart(chart: TagChart) -> Markup:
         if one.after is not None:
             parts.append(f'<circle class="f" cx="{x(one.after):.1f}" cy="{y:.1f}" r="4.5"/>')
     return Markup(_svg(width, height, chart.title, parts))
+
+
+def answer_chart(task: str, rows: Sequence[AnswerRow]) -> Markup:
+    """Raw, SimpleMatch and TTM of the models of one task on a line from 0 to 100 %, a line a model, with both chances.
+
+    Args:
+        task: name.
+        rows: of `ttmbench.report.answer`.
+
+    Returns:
+        Markup; names in it are escaped.
+    """
+    width, pitch, left, right, top = 340, 36, 8, 12, 22
+    height = top + pitch * len(rows) + 18
+    inner = width - left - right
+
+    def x(value: float) -> float:
+        return left + inner * value
+
+    parts = [f'<text class="t" x="{left}" y="13">{escape(_cut(task, 46))}</text>']
+    for mark in (0, 25, 50, 75, 100):
+        parts.append(f'<path class="g" d="M{x(mark / 100):.1f} {top}V{height - 16}"/>')
+        parts.append(f'<text class="m c" x="{x(mark / 100):.1f}" y="{height - 4}">{mark}</text>')
+    for index, row in enumerate(rows):
+        y = top + pitch * index + 25
+        name = f"{row.model}, published" if row.source else row.model
+        name += f", {row.extents} groups" if row.limited else ""
+        kind = ' class="part"' if row.limited or row.source else ""
+        parts.append(f'<g{kind}><text class="r" x="{left}" y="{y - 11}">{escape(_cut(name, 52))}</text>')
+        parts.append(f'<path class="g" d="M{x(0):.1f} {y}H{x(1):.1f}"/>')
+        for chance in dict.fromkeys(one.chance for one in row.numbers if one.chance is not None):
+            parts.append(f'<path class="l" d="M{x(chance):.1f} {y - 7}V{y + 7}"/>')
+        if row.gain is not None and row.matched is not None and row.ttm is not None:
+            ends = f"M{x(row.matched.value or 0):.1f} {y}H{x(row.ttm.value or 0):.1f}"
+            parts.append(f'<path class="{"u" if row.gain >= 0 else "d"}" d="{ends}"/>')
+        # The ring of raw is last: where it has a mark's place, it stands around it.
+        for shape, one in zip(ANSWER_MARKS, (row.matched, row.ttm, row.raw), strict=True):
+            if one is not None and one.value is not None:
+                parts.append(f'<use class="{shape}" href="#{shape}" x="{x(one.value):.1f}" y="{y}"/>')
+        parts.append("</g>")
+    spoken = "; ".join(
+        f"{row.model}: " + ", ".join(f"{one.method} {100 * (one.value or 0):.1f}" for one in row.numbers)
+        for row in rows
+    )
+    return Markup(_svg(width, height, f"{task}, percent. {spoken}", parts))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def interval_bar(value: float | None, interval: Sequence[float] | None, chance: float | None) -> Markup:

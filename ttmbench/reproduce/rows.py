@@ -12,7 +12,9 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
+from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
@@ -37,6 +39,7 @@ class Ours:
         group: what one group is worth, a fraction.
         date: of the run, seconds since 1970.
         file: the results document.
+        extent: how many groups of how many it is of.
         against: why it is not comparable; empty if it is.
         notes: what a reader should know though it is.
     """
@@ -45,6 +48,7 @@ class Ours:
     group: float
     date: float
     file: str
+    extent: Extent
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -119,7 +123,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     key = key_of(number.metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
-    ours = _mean([_best(table, task, key, mine) for task in tasks])
+    ours = _best_mean(table, tasks, key, mine)
     if ours is None:
         why = _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -141,9 +145,8 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
 
 
 def _best(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Ours | None:
-    """The newest number that is comparable, else the newest one."""
-    found = list(_candidates(table, task, key, runs))
-    return max(found, key=lambda one: (not one.against, one.date), default=None)
+    """The newest number that is comparable, else the newest one of a whole task, else the newest one."""
+    return max(_candidates(table, task, key, runs), key=_worth, default=None)
 
 
 def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Iterator[Ours]:
@@ -156,6 +159,7 @@ def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]
                 group=1 / max(1, one.groups or 0),
                 date=float(run.document["date"]),
                 file=one.file,
+                extent=one.extent,
                 against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), one, run.document)),
                 notes=tuple(_notes(table, one, run.document)),
             )
@@ -164,7 +168,9 @@ def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]
 def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
     wanted = entry.groups or one.groups_of_task
     if one.groups != wanted:
-        yield f"{one.groups} groups, not {wanted}"
+        yield f"{one.groups} groups, not {'all' if wanted is None else wanted}"
+    elif one.limited and entry.groups is None:
+        yield f"{one.extent.words} groups"
     if entry.version is not None and one.version != entry.version:
         yield f"task version {one.version}, not {entry.version}"
     if entry.data is not None and one.data != entry.data:
@@ -194,6 +200,20 @@ def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> I
         yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
 
 
+def _best_mean(table: PublishedTable, tasks: Sequence[str], key: str, runs: Sequence[_Run]) -> Ours | None:
+    """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
+    by_model: dict[str | None, list[_Run]] = {}
+    for run in runs:
+        by_model.setdefault(stated_model(run.document).fingerprint, []).append(run)
+    means = [_mean([_best(table, task, key, same) for task in tasks]) for same in by_model.values()]
+    return max((one for one in means if one is not None), key=_worth, default=None)
+
+
+def _worth(one: Ours) -> tuple[bool, bool, float]:
+    """What can be compared goes before what cannot, the whole task before a part, and then the newer."""
+    return (not one.against, not one.extent.limited, one.date)
+
+
 def _mean(parts: Sequence[Ours | None]) -> Ours | None:
     """The number itself, or the unweighted mean over several tasks; None if one is missing."""
     known = [part for part in parts if part is not None]
@@ -206,6 +226,7 @@ def _mean(parts: Sequence[Ours | None]) -> Ours | None:
         group=fmean(part.group for part in known),
         date=min(part.date for part in known),
         file=", ".join(dict.fromkeys(part.file for part in known)),
+        extent=together(part.extent for part in known),
         against=tuple(dict.fromkeys(one for part in known for one in part.against)),
         notes=tuple(dict.fromkeys(one for part in known for one in part.notes)),
     )

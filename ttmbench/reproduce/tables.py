@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -16,14 +14,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._util.validation import describe
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Measured, Rule
+from ttmbench.reproduce.numbers_file import TypedNumber, read_typed
 from ttmbench.results.labels import PUBLISHED, RAW, Column
+from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
 ENDINGS = (".yaml", ".yml")
 
 
@@ -200,6 +199,21 @@ def published_files(name: str) -> list[Traversable]:
     return [Path(name)]
 
 
+def published_numbers(names: Sequence[str]) -> list[Number]:
+    """The numbers that ``--published`` names, to stand beside those of runs.
+
+    Args:
+        names: each as `published_files` takes it.
+
+    Returns:
+        The numbers, marked as published.
+
+    Raises:
+        DataError: a CSV is not what it should be; file and line are named.
+    """
+    return [one.as_number() for name in names for path in published_files(name) for one in read_typed(path)]
+
+
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
     spec = _spec(path)
     if PurePosixPath(spec.numbers).name != spec.numbers or spec.numbers in ("", ".", ".."):
@@ -225,31 +239,15 @@ def _spec(path: Traversable) -> TableSpec:
 
 def _numbers(path: Traversable, spec: TableSpec) -> list[PublishedNumber]:
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error})") from None
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise UsageError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(COLUMNS)}")
-    return [_number(row, f"{path}: line {line}", spec) for line, row in enumerate(reader, start=2)]
+        return [_number(one, spec) for one in read_typed(path)]
+    except DataError as error:
+        raise UsageError(str(error)) from None
 
 
-def _number(row: Mapping[str, str | None], where: str, spec: TableSpec) -> PublishedNumber:
-    if row["method"] not in PUBLISHED:
-        raise UsageError(f"{where}: unknown method '{row['method']}'; known: {', '.join(PUBLISHED)}")
-    if row["model"] not in spec.models:
-        raise UsageError(f"{where}: model '{row['model']}' is not in the table's 'models'")
-    try:
-        value, std = float(row["percent"] or ""), row.get("std_percent")
-        spread = float(std) / 100 if std else None
-    except ValueError:
-        raise UsageError(f"{where}: percent or std_percent is no number") from None
-    if not 0 <= value <= 100 or (spread is not None and not 0 <= spread <= 1):
-        raise UsageError(f"{where}: {value} or its spread is no percentage")
-    return PublishedNumber(
-        task=str(row["task"]),
-        model=str(row["model"]),
-        method=str(row["method"]),
-        metric=str(row["metric"]),
-        measured=Measured(value / 100, spread, 1 if spread is None else spec.runs),
-    )
+def _number(typed: TypedNumber, spec: TableSpec) -> PublishedNumber:
+    if typed.method not in PUBLISHED:
+        raise UsageError(f"{typed.where}: unknown method '{typed.method}'; known: {', '.join(PUBLISHED)}")
+    if typed.model not in spec.models:
+        raise UsageError(f"{typed.where}: model '{typed.model}' is not in the table's 'models'")
+    measured = Measured(typed.value, typed.std, 1 if typed.std is None else spec.runs)
+    return PublishedNumber(typed.task, typed.model, typed.method, typed.metric, measured)

@@ -16,6 +16,7 @@ from ttmbench import stats
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.clusters import connected
+from ttmbench.results.extent import extent_of
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
@@ -157,6 +158,8 @@ def _rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
+    extents = [extent_of(run.document, task) for run in (baseline, other)]
+    sizes = [extent.of for extent in extents if extent.of is not None]
     known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         ids = [group for group in left[metric] if group in right[metric]]
@@ -184,6 +187,8 @@ def _rows(
             "test": "mcnemar" if yes_or_no else "sign_flip",
             "groups": len(ids),
             "clusters": count,
+            "groups_of_task": max(sizes) if sizes else None,
+            "limited": any(extent.limited for extent in extents),
             "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
             "lost": [group for group, x, y in zip(ids, before, after, strict=True) if y < x],
             "smallest_difference": stats.smallest_difference(len(ids), clusters=count),
@@ -226,9 +231,12 @@ def check_same(
     for key in keys:
         one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)
         if one != two:
+            parts = [extent_of(run.document, task) for run in (baseline, other)]
+            about = " and ".join(part.words for part in parts)
+            why = f" ({about} groups)" if any(part.limited for part in parts) else ""
             raise UsageError(
                 f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
-                f"same groups{advice}"
+                f"same groups{why}{advice}"
             )
 
 

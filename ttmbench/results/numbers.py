@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.extent import Extent, extent_of, together
 from ttmbench.results.labels import (
     HOLDOUT,
     HOLDOUT_RAW,
@@ -23,6 +24,7 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
+from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import Found, read_document, walk_documents
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
-_TEXT = ("task", "metric", "filter", "method", "track", "model", "data", "date", "file", "seen")
+_YES_OR_NO = ("published", "limited")
+_TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen")
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,17 @@ class Number:
         seed_std: over seeds.
         seeds: how many; None for the model without training.
         groups: that were scored.
-        groups_of_task: that the task has.
+        groups_of_task: that the task has; None if unknown.
         version: of the task.
         data: fingerprint of the data.
-        model: as the run calls it.
+        model: as the run calls it; beside others, a name that tells it from them.
+        fingerprint: by which the model is known; None of older documents.
         date: of the run, ISO 8601 in UTC.
         file: the results document; of a published number, the paper and its table.
         of_tasks: number of tasks that this is the mean of; None for a single task.
         published: typed from a paper.
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
+        limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
     """
 
     task: str
@@ -85,7 +90,14 @@ class Number:
     file: str = ""
     of_tasks: int | None = None
     published: bool = False
+    limited: bool = False
+    fingerprint: str | None = None
     seen: str | None = None
+
+    @property
+    def extent(self) -> Extent:
+        """How many groups of how many it is of."""
+        return Extent(self.groups, self.groups_of_task, self.limited)
 
     @property
     def key(self) -> str:
@@ -100,20 +112,21 @@ class Number:
 
 @dataclass(frozen=True)
 class DocumentFile:
-    """A results document and where it lies."""
+    """A results document and where it lies; ``called`` is the name that tells its model from those of others."""
 
     path: Path
     document: Mapping[str, Any]
+    called: str | None = None
 
     @property
     def model(self) -> str:
-        """As the run calls it."""
-        return str(self.document["model_name"])
+        """What tables call it."""
+        return self.called or str(self.document["model_name"])
 
     def numbers(self) -> list[Number]:
         """The numbers of its tasks; DataError naming the file if it contradicts itself."""
         try:
-            return numbers_of(self.document, self.path.name)
+            return [replace(one, model=self.model) for one in numbers_of(self.document, self.path.name)]
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
 
@@ -140,13 +153,28 @@ def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number a model, task, metric and filter: that of the newest run; the order is kept."""
+    """One number a model, task, metric and filter: that of the newest run of the whole task; the order is kept.
+
+    A run of a part counts only where there is none of the whole.
+    """
     found: dict[tuple[str, ...], Number] = {}
     for one in numbers:
         key = (one.model, one.task, one.metric, one.filter)
-        if key not in found or (one.date or "") >= (found[key].date or ""):
+        if key not in found or takes_place_of(one, found[key]):
             found[key] = one
     return list(found.values())
+
+
+def takes_place_of(one: Number, other: Number) -> bool:
+    """Whether a number replaces another of the same model, task, metric and filter that was seen before it.
+
+    The whole task goes before a part, of two parts the larger one, and then the newer run.
+    """
+    if one.limited != other.limited:
+        return other.limited
+    if one.limited and one.groups != other.groups:
+        return (one.groups or 0) > (other.groups or 0)
+    return (one.date or "") >= (other.date or "")
 
 
 def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
@@ -161,7 +189,7 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     import pandas as pd
 
     columns = [column.name for column in fields(Number)]
-    kinds = {name: "Int64" if name in _WHOLE else "bool" if name == "published" else "float64" for name in columns}
+    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
     frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
     return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
 
@@ -191,7 +219,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
                 runs.append(DocumentFile(found.path, found.document))
     if not any(run.document["results"] for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
-    return runs, skipped
+    names = tell_apart([stated_model(run.document) for run in runs])
+    return [replace(run, called=name) for run, name in zip(runs, names, strict=True)], skipped
 
 
 def finite(value: Any) -> float | None:
@@ -236,10 +265,10 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
 
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
     date, model = _date(document), str(document.get("model_name") or "")
+    fingerprint = stated_model(document).fingerprint
     for task, values in document["results"].items():
-        tracks, intervals, ties, chance, samples = (
-            _of(document, key, task) for key in ("tracks", "ci", "ties", "chance", "n-samples")
-        )
+        tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
+        extent = extent_of(document, task)
         data = document.get("task_hashes", {}).get(task)
         version = document.get("versions", {}).get(task)
         seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
@@ -263,14 +292,16 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 ties=finite(ties.get(key)),
                 seed_std=finite(values.get(seed_std_key(metric, name))),
                 seeds=None if seeds is None else len(seeds),
-                groups=_whole(samples.get("effective")) if part is None else len(part),
-                groups_of_task=_whole(samples.get("original")),
+                groups=extent.groups if part is None else len(part),
+                groups_of_task=extent.of,
                 version=_whole(version),
                 data=None if data is None else str(data),
                 model=model,
                 date=date,
                 file=file,
                 seen=seen,
+                limited=extent.limited,
+                fingerprint=fingerprint,
             )
 
 
@@ -278,6 +309,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
     for dataset, values in document.get("groups", {}).items():
         tasks = document["group_subtasks"][dataset]
         tracks = _of(document, "tracks", tasks[0]) if tasks else {}
+        extent = together(extent_of(document, task) for task in tasks)
         for metric, name in numbers_in(values):
             track = tracks.get(key_of(metric, name))
             yield Number(
@@ -293,6 +325,10 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 file=file,
                 of_tasks=len(tasks),
                 seen=_seen_in_any(document, tasks),
+                groups=extent.groups,
+                groups_of_task=extent.of,
+                limited=extent.limited,
+                fingerprint=stated_model(document).fingerprint,
             )
 
 

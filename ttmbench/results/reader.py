@@ -6,15 +6,19 @@ names it; whoever walks a folder gets the reason beside the path and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ttmbench._util.escape import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.results.files import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from ttmbench.results.document import ResultsDocument
 
 _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "object"),
@@ -111,6 +115,35 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
     return document
 
 
+def typed_document(document: Mapping[str, Any]) -> ResultsDocument:
+    """A document that was read, as its type.
+
+    Args:
+        document: of `read_document` or `walk_documents`.
+
+    Returns:
+        The document; what a later minor version says more is not in it.
+    """
+    from pydantic import ValidationError
+
+    from ttmbench.results.document import ResultsDocument
+
+    content = {**document, "schema_version": SCHEMA_VERSION}
+    try:
+        return ResultsDocument.model_validate(content)
+    except ValidationError as error:
+        unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+    content = copy.deepcopy(content)
+    for place in unknown:
+        here: Any = content
+        for part in place[:-1]:
+            inside = isinstance(here, dict) and part in here
+            inside = inside or (isinstance(here, list) and isinstance(part, int) and part < len(here))
+            here = here[part] if inside else here  # other parts are pydantic's own names of kinds of values
+        here.pop(place[-1], None)
+    return ResultsDocument.model_validate(content)
+
+
 def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]) -> str | None:
     """The task that a file beside a results document is of.
 
@@ -168,11 +201,25 @@ def _check_content(document: Mapping[str, Any]) -> None:
     try:
         ResultsDocument.model_validate({**document, "schema_version": SCHEMA_VERSION})
     except ValidationError as error:
-        wrong = [one for one in error.errors() if not (is_newer and one["type"] == "extra_forbidden")]
+        wrong = _beyond_unknown_keys(error.errors()) if is_newer else error.errors()
         if wrong:
             _refuse(f"is no complete results document ({_words(wrong[0], document)})")
     except RecursionError:
         _refuse("is no complete results document (it nests too deeply)")
+
+
+def _beyond_unknown_keys(errors: Sequence[Any]) -> list[Any]:
+    """What is wrong with a document of a later minor version beside keys that this one does not know.
+
+    Of a key that may be absent pydantic also says that it is not null, wherever something below it is unknown.
+    """
+    unknown = [one["loc"] for one in errors if one["type"] == "extra_forbidden"]
+    return [
+        one
+        for one in errors
+        if one["type"] != "extra_forbidden"
+        and not (one["type"] == "none_required" and any(at[: len(one["loc"]) - 1] == one["loc"][:-1] for at in unknown))
+    ]
 
 
 def _words(error: Any, document: Any) -> str:

@@ -170,8 +170,8 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
     for one in newest(number for run in runs for number in run.numbers()):
         if one.track not in RANKED or one.value is None:
             continue
-        if one.groups != one.groups_of_task:
-            left_out[one.task] = f"{one.groups} of {one.groups_of_task} groups are no result of the task"
+        if one.limited or one.groups != one.groups_of_task:
+            left_out[one.task] = f"{one.extent.words} groups are no result of the task"
         else:
             found.append(one)
     if not found:
@@ -223,7 +223,7 @@ def _note(one: Number) -> str:
     if one.seeds is not None:
         spread = "" if one.seed_std is None else f", standard deviation {100 * one.seed_std:.2f}"
         parts.append(f"{one.seeds} seed{'s' if one.seeds > 1 else ''}{spread}")
-    return "; ".join([*parts, f"{one.groups} groups", f"ttmbench task version {one.version}"])
+    return "; ".join([*parts, f"{one.extent.words} groups", f"ttmbench task version {one.version}"])
 
 
 def _same_metric(one: Any, other: Any) -> bool:

@@ -23,7 +23,19 @@ from ttmbench.results.numbers import DocumentFile, Number, newest
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
-    *("seed_std", "seeds", "chance", "ties", "groups", "groups_of_task", "data", "date", "file"),
+    *(
+        "seed_std",
+        "seeds",
+        "chance",
+        "ties",
+        "groups",
+        "groups_of_task",
+        "limited",
+        "fingerprint",
+        "data",
+        "date",
+        "file",
+    ),
 ]
 _ADAPTED = (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
 
@@ -56,12 +68,13 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
     """Tables for the booktabs package, in percent: raw beside SimpleMatch and TTM, then every metric, track by track.
 
     Args:
-        runs: of one or more models; of a number that several have the newest counts.
+        runs: of one or more models; of a number that several have the newest of the whole task counts. Rows of a part
+            of a task stand below all others.
 
     Returns:
         ``tabular`` environments with a comment above each.
     """
-    numbers = newest(number for run in runs for number in run.numbers())
+    numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda one: one.limited)
     parts = [_summary(numbers, runs)] if any(one.filter == RAW for one in numbers) else []
     for track, about in TRACK_TITLES.items():
         shown = [one for one in numbers if one.track == track]
@@ -94,28 +107,34 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> str:
             metric = raw_metric if column is OVERFITTED_COLUMN else match_metric
             value = by_key.get((model, task, metric, column.filter))
             row += [_cell(value), *(_gains(matched, value) if column is TTM_COLUMN else [])]
-        rows.append(row)
+        rows.append([*row, _extent(raw, matched)])
     about = (
         "% Percent. raw: group score (text score if there is none); SimpleMatch, TTM, oracle: group match (assignment\n"
         "% accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
         "% reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be ranked.\n"
     )
-    return about + _tabular([tracks, head], rows, 2)
+    return about + _tabular([[*tracks, ""], [*head, "groups"]], rows)
 
 
 def _every_metric(numbers: Sequence[Number], title: str) -> str:
     metrics = list(dict.fromkeys(one.metric for one in numbers))
     by_key = {(one.model, one.task, one.metric): one for one in numbers}
     rows = [
-        [latex(model), latex(task), *(_cell(by_key.get((model, task, metric))) for metric in metrics)]
+        [latex(model), latex(task), *map(_cell, known), _extent(*known)]
         for model, task in dict.fromkeys((one.model, one.task) for one in numbers)
+        for known in [[by_key.get((model, task, metric)) for metric in metrics]]
     ]
-    return f"% {title}\n" + _tabular([["model", "task", *map(latex, metrics)]], rows, 2)
+    return f"% {title}\n" + _tabular([["model", "task", *map(latex, metrics), "groups"]], rows)
 
 
-def _tabular(heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], left: int) -> str:
+def _extent(*numbers: Number | None) -> str:
+    """How many groups of how many the numbers of a row are of."""
+    return next((one.extent.words for one in numbers if one is not None), NOTHING)
+
+
+def _tabular(heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> str:
     lines = [
-        f"\\begin{{tabular}}{{{'l' * left}{'r' * (len(heads[0]) - left)}}}",
+        f"\\begin{{tabular}}{{ll{'r' * (len(heads[0]) - 2)}}}",
         r"\toprule",
         *(" & ".join(head) + r" \\" for head in heads),
         r"\midrule",

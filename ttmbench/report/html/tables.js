@@ -10,7 +10,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     for (const other of heads) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
     const value = row => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+    // Runs on a part of a task stay below all others.
+    const part = row => row.classList.contains("limited");
     const order = (a, b) => {
+      if (part(a) !== part(b)) return part(a) - part(b);
       const x = value(a), y = value(b);
       if (x === "" || y === "") return (x === "") - (y === "");
       const compared = numeric ? x - y : x.localeCompare(y, "en", { numeric: true });

@@ -1,0 +1,121 @@
+"""What a report opens with: raw, SimpleMatch and TTM of every task and model, with chance and published numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.documents import trained, whole_document
+
+from ttmbench.cli import main
+from ttmbench.report.answer import answer_of
+from ttmbench.report.gather import gather
+from ttmbench.report.svg import answer_chart
+from ttmbench.reproduce.tables import published_numbers
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
+HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
+
+
+def write(folder, name, *, model="m", date=0.0, scored=10, values=(0.2, 0.5, 0.75), task="t", **changes):
+    """A run with a group score, SimpleMatch and, if there are three values, TTM."""
+    keys = list(TRACKS)[: len(values)]
+    document = whole_document(
+        {task: dict(zip(keys, values, strict=True))},
+        tracks={task: {key: TRACKS[key] for key in keys}},
+        chance={task: {"group_score": 1 / 6, "group_match": 0.5}},
+        ttm={task: trained()},
+        model_name=model,
+        date=date,
+        **changes,
+    )
+    document["n-samples"] = {task: {"original": 10, "effective": scored}}
+    (folder / name).write_text(json.dumps(document), encoding="utf-8")
+
+
+def values_of(row):
+    return [None if one is None else one.value for one in (row.raw, row.matched, row.ttm)]
+
+
+def test_a_row_for_every_task_and_model_with_chance(tmp_path):
+    write(tmp_path, "old.json", values=(0.1, 0.1, 0.1))
+    write(tmp_path, "new.json", date=1.0)
+    write(tmp_path, "part.json", date=2.0, scored=3, values=(1.0, 1.0))
+    write(tmp_path, "other.json", model="a", values=(0.3, 0.6))
+    write(tmp_path, "task.json", task="u")
+    rows = answer_of(gather(tmp_path).runs)
+    assert [(row.task, row.model, row.extents, row.limited) for row in rows] == [
+        ("t", "a", "10 of 10", False),
+        ("t", "m", "10 of 10", False),
+        ("t", "m", "3 of 10", True),
+        ("u", "m", "10 of 10", False),
+    ]
+    assert [values_of(row) for row in rows[:3]] == [[0.3, 0.6, None], [0.2, 0.5, 0.75], [1.0, 1.0, None]]
+    assert [row.gain for row in rows[:3]] == [None, 0.25, None]
+    assert [one.chance for one in rows[1].numbers] == pytest.approx([1 / 6, 0.5, 0.5])
+
+
+def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
+    write(tmp_path, "x.json", model="clip")
+    write(tmp_path, "y.json", model="siglip")
+    (tmp_path / "p.csv").write_text(
+        HEAD
+        + "paper,Table 1,t,clip,raw,group_score,7.25,\npaper,Table 1,t,clip,simple_match,group_match,60,\n"
+        + "paper,Table 1,t,clip,ttm,group_match,70,1.5\npaper,Table 2,t,gpt,raw,text_score,50,\n"
+        + "paper,Table 1,absent,clip,raw,group_score,1,\n"
+    )
+    rows = answer_of(gather(tmp_path).runs, published_numbers([str(tmp_path / "p.csv")]))
+    assert [(row.model, row.source) for row in rows] == [
+        ("clip", ""),
+        ("clip", "paper, Table 1"),
+        ("siglip", ""),
+        ("gpt", "paper, Table 2"),
+    ]
+    assert values_of(rows[1]) == [0.0725, 0.6, 0.7] and rows[1].gain == pytest.approx(0.1)
+    assert rows[1].raw.chance == pytest.approx(1 / 6), "chance is the task's, whoever measured"
+    assert rows[3].raw.metric == "text_score" and rows[3].raw.chance is None
+
+
+def test_global_tasks_and_models_that_only_choose(tmp_path):
+    document = whole_document(
+        {"g": {"group_score,none": 0.1, "group_match,none": 0.6, "global_assignment_accuracy,none": 0.3}},
+        tracks={"g": {"global_assignment_accuracy,none": "matching"}},
+        configs={"g": {"matching": "global"}},
+    )
+    (tmp_path / "g.json").write_text(json.dumps(document), encoding="utf-8")
+    document = whole_document({"c": {"group_score,choice": 0.4}}, tracks={"c": {"group_score,choice": "zero_shot"}})
+    (tmp_path / "c.json").write_text(json.dumps(document), encoding="utf-8")
+    chosen, matched = answer_of(gather(tmp_path).runs)
+    assert values_of(chosen) == [0.4, None, None] and chosen.raw.method == "forced choice"
+    assert matched.matched.metric == "global_assignment_accuracy"
+
+
+def test_the_page_opens_with_it(tmp_path, capsys):
+    (tmp_path / "p.csv").write_text(HEAD + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2\n")
+    target = tmp_path / "page.html"
+    words = ["report", str(REFERENCE), "--images", "none", "-o", str(target), "--published", str(tmp_path / "p.csv")]
+    assert main(words) == 0
+    page = target.read_text(encoding="utf-8")
+    assert re.findall(r'<h2 id="([a-z]+)"', page)[:3] == ["answer", "runs", "results"]
+    answer = page[page.index('<h2 id="answer"') : page.index('<h2 id="runs"')]
+    assert "<figure" in answer and '<svg class="chart"' in answer
+    cells = [re.sub(r"<[^>]+>|\s+", " ", cell).split() for cell in re.findall(r"<td.*?</td>", answer, re.DOTALL)]
+    first = [" ".join(cell) for cell in cells[:7]]
+    assert first == [
+        *("12.50 chance 16.7", "16.7", "73.00 chance 50.0", "85.38 ± 2.46", "+12.38", "50.0", "200 of 200"),
+    ]
+    assert "published: paper, Table 1" in answer and "84.00" in answer
+    assert main([*words[:-1], str(tmp_path / "absent.csv")]) != 0
+    assert "absent.csv" in capsys.readouterr().err
+
+
+def test_names_in_the_figure_are_text_and_short(tmp_path):
+    write(tmp_path, "x.json", model="<script>" + "x" * 300)
+    (row,) = answer_of(gather(tmp_path).runs)
+    drawn = str(answer_chart(row.task, [row]))
+    text = re.search(r'<text class="r"[^>]*>(.*?)</text>', drawn).group(1)
+    assert "<script>" not in drawn and len(text) < 70
+    assert "raw 20.0" in drawn and "TTM 75.0" in drawn, "it is said to those who do not see it"

@@ -1,0 +1,124 @@
+"""What a report opens with: raw, SimpleMatch and TTM of every task and model, beside chance and published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ttmbench.report.gather import ReportedRun
+from ttmbench.report.terminal import headline
+from ttmbench.results.labels import CHOICE, RAW, SIMPLE_MATCH_COLUMN, TTM
+from ttmbench.results.numbers import Number, newest
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A task and a model.
+
+    Attributes:
+        task: name.
+        model: what it is called; of a published number, as the paper calls it.
+        raw: the group score, else the text score; of a model that only chooses, its forced choices.
+        matched: SimpleMatch: the group match, of global tasks the assignment accuracy.
+        ttm: the same metric after TTM.
+        limited: of a part of the task's groups.
+        source: the paper and its table; empty of a run.
+    """
+
+    task: str
+    model: str
+    raw: Number | None
+    matched: Number | None
+    ttm: Number | None
+    limited: bool = False
+    source: str = ""
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """Those of the three that there are."""
+        return tuple(one for one in (self.raw, self.matched, self.ttm) if one is not None)
+
+    @property
+    def gain(self) -> float | None:
+        """What TTM adds to SimpleMatch; None unless both are there, of one metric."""
+        if self.ttm is None or self.matched is None or self.ttm.metric != self.matched.metric:
+            return None
+        before, after = self.matched.value, self.ttm.value
+        return None if before is None or after is None else after - before
+
+    @property
+    def extents(self) -> str:
+        """How many groups of how many its numbers are of."""
+        return ", ".join(dict.fromkeys(one.extent.words for one in self.numbers if one.groups is not None))
+
+
+def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> list[AnswerRow]:
+    """The rows of a report's first table.
+
+    Args:
+        runs: what was gathered. Of a number that several have the newest counts, the whole task before a part.
+        published: numbers from papers; those of tasks that no run has are passed over.
+
+    Returns:
+        Task by task in the order of the runs: models by name, parts of the task below, then what was published; a
+        published model of the same name stands below ours.
+    """
+    is_global = {
+        str(task): isinstance(about, Mapping) and about.get("matching") == "global"
+        for run in runs
+        for task, about in (run.document.get("configs") or {}).items()
+    }
+    numbers = [one for run in runs for one in run.numbers if one.of_tasks is None and one.value is not None]
+    rows: list[AnswerRow] = []
+    for task in dict.fromkeys(one.task for one in numbers):
+        mine = [one for one in numbers if one.task == task]
+        ours = _of_runs(task, mine, is_global.get(task, False))
+        chances = {one.metric: one.chance for one in mine}
+        theirs = _of_papers(task, [one for one in published if one.task == task], chances, is_global.get(task, False))
+        for row in ours:
+            rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
+        known = {row.model for row in ours if not row.limited}
+        rows += [other for other in theirs if other.model not in known]
+    return rows
+
+
+def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[AnswerRow]:
+    rows = []
+    for limited in (False, True):
+        kept = newest(one for one in numbers if one.limited is limited)
+        for model in sorted({one.model for one in kept}):
+            found = {(one.metric, one.filter): one for one in kept if one.model == model}
+            raw_metric, match_metric = headline({metric for metric, name in found if name in (RAW, CHOICE)}, is_global)
+            raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
+            row = AnswerRow(
+                task, model, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
+            )
+            rows += [row] if row.numbers else []
+    return rows
+
+
+def _of_papers(
+    task: str, numbers: Iterable[Number], chances: Mapping[str, float | None], is_global: bool
+) -> list[AnswerRow]:
+    """A row a model and table; a paper that has not the metric of a column is shown with the one that it has.
+
+    ``chances`` are those of the task's metrics, as runs have them.
+    """
+    raw_metric, match_metric = headline(chances, is_global)
+    found: dict[tuple[str, str], list[Number]] = {}
+    for one in numbers:
+        found.setdefault((one.model, one.file), []).append(replace(one, chance=chances.get(one.metric)))
+    rows = []
+    for (model, source), same in found.items():
+        raw = [one for one in same if one.filter == RAW and one.method != SIMPLE_MATCH_COLUMN.name]
+        matched = [one for one in same if one.method == SIMPLE_MATCH_COLUMN.name]
+        adapted = [one for one in same if one.filter == TTM]
+        row = AnswerRow(
+            task, model, _one(raw, raw_metric), _one(matched, match_metric), _one(adapted, match_metric), source=source
+        )
+        rows += [row] if row.numbers else []
+    return rows
+
+
+def _one(numbers: Sequence[Number], metric: str) -> Number | None:
+    return next((one for one in numbers if one.metric == metric), numbers[0] if numbers else None)
