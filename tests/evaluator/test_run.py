@@ -253,7 +253,7 @@ def test_a_users_own_task_runs_with_a_hub_format_model(folder_task, tiny_siglip)
     result = ttmbench.simple_evaluate(
         "hf", str(folder / "mine.yaml"), model_args={"pretrained": str(tiny_siglip)}, ttm=SHORT, **QUICK
     )
-    assert result["n-samples"]["mine"] == {"original": 6, "effective": 6}
+    assert result["n-samples"]["mine"] == {"original": 6, "effective": 6, "clusters": 6}
     said = "none is known for this model and task; 1e-05 is this package's default, 4e-05 that of the authors' code"
     assert result["ttm"]["mine"]["learning_rate"] == {"value": 1e-5, "source": "default", "note": said}
     assert result["ttm"]["mine"]["notes"] == [f"learning rate 1e-05: {said}"]
