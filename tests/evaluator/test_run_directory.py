@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import pytest
@@ -15,6 +17,9 @@ from ttmbench._util.files import lock_holds
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import resume
+from ttmbench.evaluator import run as run_module
+from ttmbench.hookspecs import hookimpl
+from ttmbench.results.files import RunFiles
 
 QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
 
@@ -150,3 +155,59 @@ def test_models_adapted_from_other_weights_are_moved_aside(tmp_path, tiny_siglip
 
 def saved(folder: Path) -> list[Path]:
     return sorted(folder.rglob("model.safetensors"))
+
+
+def test_changed_tags_run_a_task_again(tmp_path, folder_task, capsys):
+    """No model sees ids and tags, and the numbers by tag are named by them."""
+    folder = folder_task(
+        group={"shape": [2, 2], "n_groups": 6, "id": "id", "images": ["image_0", "image_1"]}
+        | {"captions": ["caption_0", "caption_1"], "tags": ["kind"]}
+    )
+    rows = [json.loads(line) for line in (folder / "groups.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    def write(kinds: str) -> None:
+        lines = [json.dumps({**row, "kind": kind}) for row, kind in zip(rows, kinds, strict=True)]
+        (folder / "groups.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    write("aaabbb")
+    task, path = str(folder / "mine.yaml"), tmp_path / "x.json"
+    first = evaluate(path, task)
+    write("aabbbb")
+    second = evaluate(path, task)
+    assert "the ids or tags of task mine are not those of" in capsys.readouterr().err
+    assert first["task_hashes"] == second["task_hashes"] and first["results"] == second["results"]
+    assert first["breakdowns"] != second["breakdowns"]
+    assert evaluate(path, task)["breakdowns"] == second["breakdowns"]
+    assert "every task is done" in capsys.readouterr().err
+
+
+def test_documents_of_many_quick_tasks_are_written_as_work_is_done(tmp_path, monkeypatch):
+    """Writing after every task would cost the square of their number; what is written last is whole in any case."""
+    written, late = [], [0.0]
+    write = RunFiles.write_results
+
+    def slowly(self, document):
+        late[0] += 1000
+        written.append(document["status"])
+        write(self, document)
+
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late[0])
+    monkeypatch.setattr(RunFiles, "write_results", slowly)
+    monkeypatch.setattr(run_module, "time", clock)
+    names = [f"shapes_{kind}" for kind in ("color", "place", "replace", "spatial")]
+    document = evaluate(tmp_path / "x.json", ",".join(names), limit=1)
+    assert written == ["running", "running", "done"]
+    assert document["task_status"] == dict.fromkeys(names, "done")
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["task_status"] == document["task_status"]
+
+
+def test_a_listener_cannot_change_the_run(tmp_path):
+    class Listener:
+        @hookimpl
+        def ttmbench_run_started(self, config):
+            config["limit"] = 999
+            config["tasks"].clear()
+
+    path = tmp_path / "x.json"
+    document = evaluate(path, plugins=[("listener", Listener())])
+    assert document["config"]["limit"] == 4 and document["config"]["tasks"] == ["shapes_color"]

@@ -30,6 +30,7 @@ from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
+from ttmbench.scoring.fingerprint import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
@@ -335,5 +336,6 @@ def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
         "n_groups": outcome.n_groups,
         "shape": list(spec.group.shape),
         "license": spec.license,
+        **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),
         **({"from_store": outcome.from_store} if outcome.from_store else {}),
     }

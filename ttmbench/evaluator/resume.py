@@ -29,6 +29,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.results import environment
 from ttmbench.results.files import RunFiles, probe
+from ttmbench.scoring.fingerprint import DataNow
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
@@ -97,13 +98,13 @@ class RunDirectory:
         self._lock.release()
 
     def keep_completed(
-        self, fingerprint: Mapping[str, Any], data_of: Callable[[str], str | None] = lambda task: None
+        self, fingerprint: Mapping[str, Any], data_of: Callable[[str], DataNow | None] = lambda task: None
     ) -> list[str]:
         """Decides what of the earlier run stays, now that the model is known.
 
         Args:
             fingerprint: what the adapter states about itself.
-            data_of: task -> fingerprint of its data as they are now; None if they are out of reach.
+            data_of: task -> its data as they are now; None if they are out of reach.
 
         Returns:
             Tasks that need not be run again. If the earlier run had another model there are none, and its files stay
@@ -158,13 +159,16 @@ class RunDirectory:
                 return False
         return True
 
-    def _same_data(self, task: str, data_of: Callable[[str], str | None]) -> bool:
+    def _same_data(self, task: str, data_of: Callable[[str], DataNow | None]) -> bool:
         """Whether the data of a task are those that its numbers are of, as far as they can be looked at."""
-        before = (self.previous or {}).get("task_hashes", {}).get(task)
+        previous = self.previous or {}
+        before = previous.get("task_hashes", {}).get(task)
+        groups = previous.get("datasets", {}).get(task, {}).get("groups_sha256")
         now = None if before is None else data_of(task)
-        if now is None or now == before:
+        if now is None or (now.fingerprint == before and (now.groups is None or groups in (None, now.groups))):
             return True
-        warn(f"the data of task {task} are not those of {self.files.results}; it is run again")
+        what = "data" if now.fingerprint != before else "ids or tags"
+        warn(f"the {what} of task {task} are not those of {self.files.results}; it is run again")
         return False
 
 

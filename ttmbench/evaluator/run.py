@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,7 @@ from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.fingerprint import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
 
@@ -244,6 +246,9 @@ class _Work:
     key: str
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
+    unsaved: float = 0.0
+    saving: float = 0.0
+    states: list[Path] = field(default_factory=list)
 
     def do(self, adapter: Any, place: RunDirectory | None) -> EvalResults:
         config, record = self.config, self.record
@@ -251,7 +256,7 @@ class _Work:
         if not resumes:
             self._save("running", place)
         folders = adapted_folders(config, list(self.chosen), new=not resumes)
-        self.registry.plugins.notify("ttmbench_run_started", config=record.config)
+        self.registry.plugins.notify("ttmbench_run_started", config=deepcopy(record.config))
         name: str | None = None
         try:
             with phase("model"):
@@ -306,8 +311,8 @@ class _Work:
         self.took_over = True
         return kept
 
-    def _data_now(self, name: str, adapter: Any) -> str | None:
-        """Fingerprint of a task's data as they are now; None, which is said, if they cannot be read."""
+    def _data_now(self, name: str, adapter: Any) -> DataNow | None:
+        """A task's data as they are now; None, which is said, if they cannot be read."""
         try:
             return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.cache)
         except DataError as error:
@@ -317,7 +322,7 @@ class _Work:
     def _task(self, name: str, place: RunDirectory | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
-        state = None if place is None else place.files.state_of(name)
+        state, began = None if place is None else place.files.state_of(name), time.perf_counter()
         try:
             with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(context, self.chosen[name], self.settings[name], state)
@@ -333,9 +338,12 @@ class _Work:
                 raise
             warn(f"task {name} failed: {record.errors[-1]['message']}")
             state = None  # kept for the next attempt
-        self._save("running", place)
+        self.unsaved += time.perf_counter() - began
         if state is not None:
-            shutil.rmtree(state, ignore_errors=True)
+            self.states.append(state)
+        # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
+        if self.unsaved >= self.saving or record.errors:
+            self._save("running", place)
 
     def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
@@ -352,13 +360,16 @@ class _Work:
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""
-        files = None if place is None else place.files
+        files, began = None if place is None else place.files, time.perf_counter()
         document = self.record.document(status, self.clock, files)
         if place is not None and place.previous is not None and not self.took_over:
             return document
         if files is not None:
             with phase("save"):
                 files.write_results(document)
+            while self.states:  # what these tasks would have gone on from
+                shutil.rmtree(self.states.pop(), ignore_errors=True)
+        self.unsaved, self.saving = 0.0, time.perf_counter() - began
         return document
 
     def _save_after(self, error: BaseException, place: RunDirectory | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ttmbench.protocols import PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import check_finite
-from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.fingerprint import DataNow, Fingerprint, groups_digest
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepare import prepare, stored
@@ -263,8 +263,8 @@ def data_fingerprint(
     task: TaskFile,
     samples: set[str] | None,
     run_cache: ScoreCache | None,
-) -> str:
-    """The fingerprint that `score_task` would find of the data as they are now, without a model at work.
+) -> DataNow:
+    """What `score_task` would find of the data as they are now, without a model at work.
 
     Images whose files were decoded before are recognised by the cache, if there is one.
 
@@ -277,19 +277,20 @@ def data_fingerprint(
         run_cache: where digests of images are kept.
 
     Returns:
-        sha256, hexadecimal.
+        Digests of the data.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
     if way_of(adapter) == "stored_features":
-        return _stored(adapter, config, task.spec)[1]
+        return DataNow(_stored(adapter, config, task.spec)[1])
     pixels = None if run_cache is None else run_cache.pixels(task.spec.task)
-    found = Fingerprint(load_data(registry, config, task, samples)[0], pixels)
+    groups = load_data(registry, config, task, samples)[0]
+    found = Fingerprint(groups, pixels)
     found.add_remaining()
     if pixels is not None:
         pixels.flush()
-    return found.hexdigest()
+    return DataNow(found.hexdigest(), groups_digest(groups))
 
 
 def load_data(

@@ -258,6 +258,7 @@ class Dataset(Part):
     n_groups: AtLeastOne
     shape: Annotated[list[int], Field(min_length=2, max_length=2)]
     license: str
+    groups_sha256: Digest | Absent = Field(None, description="Of ids and tags of the groups, in order.")
     from_store: StoreEntry | Absent = Field(
         None,
         description="What of the raw scores an earlier run kept: a finished entry (date), or blocks (blocks, of).",
