@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.console import warn
 from ttmbench.errors import UsageError
 
 _TABLE = """
@@ -19,7 +20,8 @@ CREATE TABLE IF NOT EXISTS answers (
     model TEXT NOT NULL,
     request TEXT NOT NULL,
     answer TEXT NOT NULL,
-    asked_at TEXT NOT NULL
+    asked_at TEXT NOT NULL,
+    sha256 TEXT
 )
 """
 _MANY = 500  # keys in one query
@@ -49,7 +51,9 @@ class AnswerCache:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(_TABLE)
-            yield OpenAnswerCache(connection)
+            if "sha256" not in [column[1] for column in connection.execute("PRAGMA table_info(answers)")]:
+                connection.execute("ALTER TABLE answers ADD COLUMN sha256 TEXT")  # a file of an older version
+            yield OpenAnswerCache(connection, self.path)
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         finally:
@@ -60,28 +64,52 @@ class AnswerCache:
 
 
 class OpenAnswerCache:
-    """An `AnswerStore` with its file open."""
+    """An `AnswerCache` with its file open."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
 
     def get(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The answers that are there, by key."""
+        """The answers that are there, by key; one that is not what was written is none, which is said."""
         wanted, found = list(dict.fromkeys(keys)), {}
+        damaged = 0
         for start in range(0, len(wanted), _MANY):
             part = wanted[start : start + _MANY]
             marks = ",".join("?" * len(part))
-            rows = self._connection.execute(f"SELECT key, answer FROM answers WHERE key IN ({marks})", part)
-            found.update({key: json.loads(answer) for key, answer in rows})
+            rows = self._connection.execute(f"SELECT key, answer, sha256 FROM answers WHERE key IN ({marks})", part)
+            for key, answer, digest in rows:
+                read = _read(key, answer, digest)
+                damaged += read is None
+                if read is not None:
+                    found[key] = read
+        if damaged:
+            warn(f"{damaged} of the answers in {self._path} do not fit their digest; they are asked for again")
         return found
 
     def put(self, key: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Keeps an answer; it is on the disk when this returns."""
+        text = json.dumps(answer, ensure_ascii=False)
         row = (
             key,
             str(request.get("model")),
             json.dumps(request, sort_keys=True, ensure_ascii=False),
-            json.dumps(answer, ensure_ascii=False),
+            text,
             datetime.now(UTC).isoformat(timespec="seconds"),
+            _digest(key, text),
         )
-        self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", row)
+        self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _read(key: str, answer: Any, digest: str | None) -> dict[str, Any] | None:
+    """A kept answer; None if it is not what was written. Older versions wrote no digest."""
+    try:
+        if digest is not None and digest != _digest(key, answer):
+            return None
+        value = json.loads(answer)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _digest(key: str, answer: str) -> str:
+    return hashlib.sha256(f"{key}:{answer}".encode()).hexdigest()

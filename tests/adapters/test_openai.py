@@ -631,3 +631,35 @@ def test_an_account_leaves_room_for_what_is_underway():
     account.start()
     account.finish({"prompt_tokens": 2, "completion_tokens": 1})
     assert account.cost == 2.0 and not account.has_room
+
+
+def test_a_finished_run_that_is_given_again_keeps_its_usage(chat_server, tmp_path, capsys):
+    given = f"model=m,base_url={chat_server.url},cache={tmp_path / 'answers.sqlite'},price_in=2,price_out=8"
+    words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color", "--limit", "2", "-o"]
+    words += [str(tmp_path / "x.json"), "--bootstrap_iters", "0"]
+    usages = []
+    for _ in range(2):
+        assert main(words) == 0
+        usages.append(json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["model_info"]["usage"])
+    assert "every task is done" in capsys.readouterr().err
+    assert usages[0]["requests"] == 8 == len(chat_server.requests) and usages[0]["cost"] > 0
+    assert usages[1] == usages[0]
+
+
+@pytest.mark.parametrize("damage", ["another answer", "no JSON", "no digest of an older version"])
+def test_a_damaged_answer_is_asked_for_again(chat_server, evaluate, tmp_path, damage):
+    _, first, _ = evaluate()
+    old = damage.startswith("no digest")
+    with sqlite3.connect(tmp_path / "answers.sqlite") as rows:
+        key, answer = rows.execute("SELECT key, answer FROM answers ORDER BY key LIMIT 1").fetchone()
+        if old:
+            rows.execute("UPDATE answers SET sha256 = NULL")
+        else:
+            changed = answer.replace("0.", "1.", 1) if damage == "another answer" else answer[:-3]
+            rows.execute("UPDATE answers SET answer = ? WHERE key = ?", (changed, key))
+            assert changed != answer
+    rows.close()
+    code, again, printed = evaluate()
+    assert code == 0 and again["results"] == first["results"]
+    assert len(chat_server.requests) == N_PAIRS + (not old)
+    assert ("1 of the answers in" in printed and "their digest; they are asked for again" in printed) == (not old)

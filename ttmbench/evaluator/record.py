@@ -34,6 +34,7 @@ from ttmbench.scoring.fingerprint import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
+_COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training")
 
 
@@ -184,6 +185,7 @@ class RunRecord:
         self._tasks, self._key = list(tasks), key
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_seconds = 0.0
+        self._earlier_usage: dict[str, Any] = {}
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
         self._model_name = model_name
@@ -218,6 +220,7 @@ class RunRecord:
         self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in tasks)
         self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
         self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
+        self._earlier_usage = document.get("model_info", {}).get("usage") or {}
 
     def _usage(self) -> dict[str, Any]:
         """What the model has used; a model that cannot tell is no reason to lose a run."""
@@ -226,7 +229,7 @@ class RunRecord:
             json.dumps(used, allow_nan=False)
         except Exception as error:
             return {"error": error_line(error)}
-        return used
+        return _with_earlier(used, self._earlier_usage)
 
     def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
@@ -316,6 +319,22 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
         "datasets": _dataset(outcome),
         "timing": outcome.seconds,
     }
+
+
+def _with_earlier(used: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has used in all its lives: counts added, lists joined; what a model calls otherwise is as it is now.
+
+    >>> _with_earlier({"requests": 0, "cost": None, "served": []}, {"requests": 7, "cost": 0.5, "served": ["m"]})
+    {'requests': 7, 'cost': 0.5, 'served': ['m']}
+    """
+    total = dict(used)
+    for name, before in earlier.items():
+        now = used.get(name)
+        if name in _COUNTS and isinstance(before, int | float):
+            total[name] = before + (now or 0)
+        elif isinstance(before, list) and isinstance(now, list):
+            total[name] = [*before, *(one for one in now if one not in before)]
+    return total
 
 
 def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
