@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         DualEncoder,
         ManyAtOnce,
         MayRefuse,
+        NoisePrior,
         PairScorer,
         PairTrainable,
         PreparedPairScorer,
@@ -85,7 +86,7 @@ _HOME = {
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
         *("DualEncoder", "ManyAtOnce", "MayRefuse", "PairScorer", "PairTrainable", "PreparedPairScorer", "Reporting"),
-        *("Savable", "StoredFeatures", "Trainable", "TrainableInParts", "Truncating"),
+        *("NoisePrior", "Savable", "StoredFeatures", "Trainable", "TrainableInParts", "Truncating"),
     ),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
@@ -125,6 +126,7 @@ __all__ = [
     "MetricSpec",
     "ModelCard",
     "ModelFiles",
+    "NoisePrior",
     "OutOfReachError",
     "PairScorer",
     "PairTrainable",

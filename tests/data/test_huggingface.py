@@ -404,7 +404,7 @@ def test_a_run_of_winoground(tmp_path, capsys):
     path = winoground(tmp_path / "copy", 400)
     finished(capsys, "--tasks", "winoground", "--task_args", f"path={path},revision=none", "-o", str(results))
     document = json.loads(results.read_text())
-    assert document["n-samples"]["winoground"] == {"original": 400, "effective": 400}
+    assert document["n-samples"]["winoground"] == {"original": 400, "effective": 400, "clusters": 400}
     rows = document["breakdowns"]["winoground"]["secondary_tag"]
     assert {value: row["groups"] for value, row in rows.items()} == {"(none)": 200, "Pragmatics": 200, "Series": 200}
 
@@ -418,7 +418,8 @@ def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, capsys):
     results = tmp_path / "x.json"
     out = finished(capsys, "--tasks", "mmvp_vlm,mmvp_vlm_global", "--output_path", str(results))
     document = json.loads(results.read_text())
-    assert document["n-samples"]["mmvp_vlm"] == {"original": 135, "effective": 135}
+    samples = document["n-samples"]["mmvp_vlm"]
+    assert samples == {"original": 135, "effective": 135, "clusters": 52}, "images of the copy repeat"
     assert set(document["breakdowns"]["mmvp_vlm"]["Type"]) == set(PATTERNS)
     assert all(row["groups"] == 15 for row in document["breakdowns"]["mmvp_vlm"]["Type"].values())
     assert document["datasets"]["mmvp_vlm"]["revision"] == revision

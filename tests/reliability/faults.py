@@ -14,7 +14,11 @@ found a fault.
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
 
 # subcommand -> module with add_options(parser) and main(options) -> exit code
 EXPERIMENTS = {

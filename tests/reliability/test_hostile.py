@@ -530,7 +530,7 @@ def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
     table = tmp_path / "p.csv"
     table.write_text(f"source,table,task,model,method,metric,percent\na,b,mine,clip,raw,group_score,{percent}\n")
     message = refused(capsys, "leaderboard", tmp_path / "runs", "--published", table, code=4)
-    assert "line 2 has percent" in message
+    assert "p.csv: line 2: " in message and ("no percentage" in message or "is no number" in message)
 
 
 # ---- archives

@@ -30,7 +30,7 @@ from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
-from ttmbench.scoring.fingerprint import groups_digest
+from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 

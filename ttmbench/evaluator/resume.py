@@ -29,7 +29,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.results import environment
 from ttmbench.results.files import RunFiles, probe
-from ttmbench.scoring.fingerprint import DataNow
+from ttmbench.scoring.data_identity import DataNow
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(

@@ -51,7 +51,7 @@ from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.fingerprint import DataNow
+from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
 

@@ -21,9 +21,10 @@ from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
+from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import check_finite
-from ttmbench.scoring.fingerprint import DataNow, Fingerprint, groups_digest
+from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepare import prepare, stored

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ttmbench._util.images import BadImage, as_rgb
@@ -110,25 +108,6 @@ class Fingerprint:
             for caption in group.captions:
                 digest.update(hashlib.sha256(caption.encode()).digest())
         return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class DataNow:
-    """A task's data as they are now.
-
-    Attributes:
-        fingerprint: of pixels and captions, or of stored features.
-        groups: digest of ids and tags; None where groups have none of their own.
-    """
-
-    fingerprint: str
-    groups: str | None = None
-
-
-def groups_digest(groups: Sequence[Group]) -> str:
-    """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
-    named = [[group.group_id, sorted(group.tags.items())] for group in groups]
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 
 def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -> list[Image]:
