@@ -211,3 +211,37 @@ def test_a_listener_cannot_change_the_run(tmp_path):
     path = tmp_path / "x.json"
     document = evaluate(path, plugins=[("listener", Listener())])
     assert document["config"]["limit"] == 4 and document["config"]["tasks"] == ["shapes_color"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("results", "abc"),
+        ("ci", "zz"),
+        ("tracks", 7),
+        ("n-samples", {"original": "x"}),
+        ("artifacts", 3),
+        ("errors", 3),
+    ],
+)
+@pytest.mark.parametrize("place", ["x.json", "folder"])
+def test_a_bad_row_of_an_earlier_document_is_no_end(tmp_path, capsys, key, value, place):
+    target = tmp_path / place
+    first = evaluate(target)
+    (path,) = tmp_path.rglob("*.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if key == "errors":
+        document["errors"] = [value]
+    elif key == "artifacts":
+        document["artifacts"] = {"a": value}
+    elif key == "n-samples":
+        document["n-samples"]["shapes_color"] = value
+    else:
+        document[key]["shapes_color"]["group_match,none"] = value
+    path.write_text(json.dumps(document), encoding="utf-8")
+    again = evaluate(target)
+    assert again["status"] == "done" and again["results"] == first["results"]
+    told = capsys.readouterr().err
+    assert "cannot be gone on from (is no complete results document" in told and key in told
+    (aside,) = tmp_path.rglob("*.damaged-*.json")
+    assert json.loads(aside.read_text(encoding="utf-8")) == document

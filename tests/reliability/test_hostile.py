@@ -918,3 +918,20 @@ def test_a_named_pipe_is_no_file_of_scores(tmp_path, capsys):
     os.mkfifo(tmp_path / "scores.npz")
     assert main(["score", str(tmp_path / "scores.npz"), "--task", "shapes_color"]) != 0
     assert capsys.readouterr().err.endswith("scores.npz: cannot be read (is no regular file)\n")
+
+
+class Odd(BaseException):
+    """No Exception: what catches errors lets it through."""
+
+
+@pytest.mark.parametrize(
+    "error", [Odd("x"), GeneratorExit(), SystemExit(3)], ids=["own", "GeneratorExit", "SystemExit"]
+)
+def test_what_a_plugin_raises_that_is_no_exception_is_one_line(monkeypatch, capsys, tmp_path, error):
+    installed(monkeypatch, plugin("ttmbench_run_started", raising(error)))
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0", "-o"]
+    with pytest.warns(UserWarning, match=f"plugin 'evil' failed in ttmbench_run_started: {type(error).__name__}"):
+        assert main([*words, str(tmp_path / "x.json")]) == 0
+    assert (
+        "Traceback" not in capsys.readouterr().err and json.loads((tmp_path / "x.json").read_text())["status"] == "done"
+    )

@@ -86,7 +86,7 @@ def _execute(given: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if debug:
             print_traceback()
         warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")

@@ -25,10 +25,11 @@ from ttmbench._util.files import file_digest, lock_holds
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.results import environment
 from ttmbench.results.files import RunFiles, probe
+from ttmbench.results.reader import read_document
 from ttmbench.scoring.data_identity import DataNow
 
 # What neither changes a number nor asks for another file.
@@ -198,6 +199,8 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
     lock = _lock(files)
     try:
         previous = _document(files.results, strict=single and config.overwrite != "always")
+        if previous is not None and config.overwrite not in ("always", "never"):
+            previous = _sound(files.results, previous)
         if previous is not None and config.overwrite == "never":
             raise UsageError(
                 f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
@@ -267,6 +270,19 @@ def _document(path: Path, strict: bool) -> dict[str, Any] | None:
             "--overwrite always"
         )
     return None
+
+
+def _sound(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
+    """A document that can be gone on from; one that cannot is given another name, and said."""
+    try:
+        read_document(path)
+    except DataError as error:
+        aside = path.with_name(f"{path.stem}.damaged-{file_digest(path)[:8]}.json")
+        path.replace(aside)
+        why = str(error).removeprefix(f"{path}: ")
+        warn(f"{path} cannot be gone on from ({why}); it is {aside.name} now, and every task is run")
+        return None
+    return document
 
 
 def _lock(files: RunFiles) -> filelock.BaseFileLock:

@@ -128,7 +128,9 @@ class Plugins:
             try:
                 items: Any = implementation.function()
                 results.append((name, list(items)))
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever another's code raises
                 self.refuse(name, f"failed in {hook}: {error_with_place(error)}")
         return results
 
@@ -146,7 +148,9 @@ class Plugins:
         for implementation in self._implementations(hook):
             try:
                 implementation.function(*(values[name] for name in implementation.argnames))
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever another's code raises
                 failed = f"plugin '{implementation.plugin_name}' failed in {hook}: {error_with_place(error)}"
                 warnings.warn(failed, stacklevel=2)
 
@@ -175,7 +179,9 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
         name = _label(point)
         try:
             plugin = point.load()
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever another's code raises
             plugins.broken.append(BrokenPlugin(name, point.value, error_with_place(error), imported=False))
             continue
         try:

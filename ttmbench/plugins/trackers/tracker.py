@@ -95,7 +95,9 @@ class TrackerPlugin:
             with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(sys.stderr):
                 warnings.simplefilter("always")
                 act()
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever another's code raises
             self._failed = True
             self._say(f"{what} ({type(error).__name__}: {error}); the run goes on without it")
             return
