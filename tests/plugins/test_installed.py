@@ -19,10 +19,15 @@ def environment(tmp_path_factory):
     dist = folder / "dist"
     for project in (ROOT, ROOT / "tests" / "third_party"):
         source = folder / project.name
-        ignored = ("__pycache__", ".git", "*.egg-info", "build", "results", ".mypy_cache", ".venv")
         import shutil
 
-        shutil.copytree(project, source, ignore=shutil.ignore_patterns(*ignored))
+        patterns = shutil.ignore_patterns("__pycache__", ".git", "*.egg-info", "build", ".mypy_cache", ".venv")
+
+        def ignored(where: str, names: list[str], top: str = str(project)) -> set[str]:
+            # The folder of runs at the top, and not the package of the same name.
+            return set(patterns(where, names)) | ({"results"} & set(names) if where == top else set())
+
+        shutil.copytree(project, source, ignore=ignored)
         subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--outdir", dist, source], check=True, capture_output=True
         )
