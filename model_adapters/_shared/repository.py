@@ -7,13 +7,13 @@ does not answer, or is not to be asked, the copy in the hub's cache is listed in
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.model_adapters._shared.hub import gated, is_unreachable, not_cached, out_of_reach, patiently, quiet_hub
 
@@ -133,11 +133,11 @@ def is_small(name: str) -> bool:
 
 
 def read_json_file(path: Path) -> Any:
-    """What a small JSON file of a repository holds; DataError if it is none."""
+    """What a JSON file of a repository holds, read strictly and bounded; DataError if it is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no readable JSON ({error})") from error
+        return read_json(path)
+    except Unreadable as error:
+        raise DataError(f"{path} {error}") from None
 
 
 def _cached(name: str, revision: str | None) -> Repository | None:

@@ -29,13 +29,15 @@ Answer = tuple[int, dict[str, str], bytes]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this experiment."""
     parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--seed", type=int, help="drawn anew if it is not given; printed")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
+    )
     parser.add_argument("--json", type=Path, help="write the counts")
 
 
 def main(options: argparse.Namespace) -> int:
     """Fetches so many files; 1 if one that was called fetched is not what its server has now."""
-    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    seed: int = options.seed
     found = fetch_all(options.files, seed)
     print("| downloads | seed | fetched | refused | wrong |")
     print("|---:|---:|---:|---:|---:|")

@@ -1,6 +1,6 @@
 """What goes wrong when files, processes or machines do: experiments that anyone can repeat.
 
-    python tests/reliability/faults.py fuzz --files 10000 --seed 0
+    python tests/reliability/faults.py fuzz --files 10000
     python tests/reliability/faults.py kills --kills 200
     python tests/reliability/faults.py trouble
     python tests/reliability/faults.py same
@@ -8,7 +8,7 @@
     python tests/reliability/faults.py cuts --files 1000
 
 Each experiment is a subcommand with a module of its own; it prints a table, writes JSON on request and exits 1 if it
-found a fault.
+found a fault. What is drawn at random has a seed, which is drawn anew if ``--seed`` does not give it, and printed.
 """
 
 from __future__ import annotations

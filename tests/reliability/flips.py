@@ -26,13 +26,15 @@ from ttmbench.types import Scores
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this experiment."""
     parser.add_argument("--flips", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, help="drawn anew if it is not given; printed")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
+    )
     parser.add_argument("--json", type=Path, help="write the counts")
 
 
 def main(options: argparse.Namespace) -> int:
     """Flips so many bits in headers and as many tenths in tensors; 1 if a changed file was used."""
-    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    seed: int = options.seed
     found = {"seed": seed, **flip(options.flips, seed)}
     print("| checkpoints of TTM | seed | bits flipped | accepted |")
     print("|---|---:|---:|---:|")

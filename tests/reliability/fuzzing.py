@@ -15,6 +15,7 @@ import json
 import os
 import random
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -74,7 +75,9 @@ class Watch:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     parser.add_argument("--files", type=int, default=10_000, help="mutated files, of all formats together")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
+    )
     parser.add_argument("--only", action="append", help="name of a format; may be given several times")
     parser.add_argument("--json", type=os.path.abspath, help="where the report goes")
     parser.add_argument("--show", type=int, default=5, help="faults that are printed for each format")
@@ -93,6 +96,7 @@ def main(options: argparse.Namespace) -> int:
     counts = {one.name: round(options.files * one.share / shares) for one in chosen}
     counts[chosen[0].name] += options.files - sum(counts.values())
     rows = []
+    print(f"{options.files} files, seed {options.seed}\n")
     print("| " + " | ".join(["format", "way", *COLUMNS, "slowest"]) + " |")
     print("|---|---|" + "---:|" * (len(COLUMNS) + 1))
     for one in chosen:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
@@ -211,6 +212,8 @@ def report(count: Count, duration: float, options: argparse.Namespace) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this part."""
     parser.add_argument("--kills", type=int, default=200, help="how often to kill (default: 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(2**31), help="of the moments; drawn anew if it is not given"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the counts")
     parser.set_defaults(execute=main)
