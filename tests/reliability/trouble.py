@@ -272,7 +272,7 @@ class Trials:
         mounted: list[tuple[str, Callable[[], Row]]] = [
             ("full disk (8k)", lambda: self.full_disk("8k", "cannot be written: No space left", 2)),
             ("full disk (64k)", lambda: self.full_disk("64k", "cannot be written: No space left", 2)),
-            ("full disk (1m)", lambda: self.full_disk("1m", "x.json cannot be written: No space left", 2)),
+            ("full disk (1m)", lambda: self.full_disk("1m", "cannot be written: No space left", 2)),
             ("full disk (1500k)", lambda: self.full_disk("1500k", "the test-time stage goes on", 0)),
             ("read-only folder", self.read_only_from_the_start),
             ("folder turns immutable", self.locked_on_the_way),
