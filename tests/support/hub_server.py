@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from support.hub_repos import KINDS, File, Repository, find_repository
+from support.web_server import LocalServer
 
 TOKEN = "hf_standinAcceptedTheTerms"
 STRANGER = "hf_standinHasNotAcceptedThem"
@@ -74,7 +75,7 @@ class Answer:
         return self.stop - self.start if self.file else len(self.body)
 
 
-class HubServer:
+class HubServer(LocalServer):
     """The hub's stand-in: repositories of a folder, a log of requests and faults on demand."""
 
     def __init__(self, root: Path, port: int = 0) -> None:
@@ -105,16 +106,6 @@ class HubServer:
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self.storage = f"http://localhost:{self.port}/storage/"  # another host for clients, as the hub's storage is
-
-    def __enter__(self) -> HubServer:
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
         """Environment variables of a process that takes this server for the hub and keeps everything in ``home``."""

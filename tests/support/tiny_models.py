@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -172,16 +173,7 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
     )
     config = Blip2Config(
         vision_config=VISION,
-        qformer_config={
-            **TEXT,
-            "vocab_size": len(words),
-            "max_position_embeddings": 64,
-            "encoder_hidden_size": TEXT["hidden_size"],
-            "use_qformer_text_input": not captioner,
-            "cross_attention_frequency": 1,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-        },
+        qformer_config=_qformer(len(words), use_qformer_text_input=not captioner),
         text_config=text,
         num_query_tokens=5,
         image_text_hidden_size=24,
@@ -191,6 +183,20 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
     with torch.no_grad():
         model.query_tokens.normal_()
     return _write(folder, model, words, BlipImageProcessor(size={"height": SIDE, "width": SIDE}))
+
+
+def _qformer(words: int, **more: Any) -> dict[str, Any]:
+    """A small Q-Former, which looks at the image in every layer."""
+    return {
+        **TEXT,
+        "vocab_size": words,
+        "max_position_embeddings": 64,
+        "encoder_hidden_size": TEXT["hidden_size"],
+        "cross_attention_frequency": 1,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        **more,
+    }
 
 
 def instructblip(folder: Path, *, language: str) -> Path:
@@ -215,15 +221,7 @@ def instructblip(folder: Path, *, language: str) -> Path:
     )
     config = InstructBlipConfig(
         vision_config=VISION,
-        qformer_config={
-            **TEXT,
-            "vocab_size": len(asked),
-            "max_position_embeddings": 64,
-            "encoder_hidden_size": TEXT["hidden_size"],
-            "cross_attention_frequency": 1,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-        },
+        qformer_config=_qformer(len(asked)),
         text_config=text,
         num_query_tokens=5,
         image_token_index=words.convert_tokens_to_ids("<image>"),

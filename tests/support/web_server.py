@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass
@@ -40,7 +40,23 @@ class Page:
     pause: float = 0.0
 
 
-class Site:
+class LocalServer:
+    """Serves from a thread of its own as long as its block lasts."""
+
+    _server: ThreadingHTTPServer
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Site(LocalServer):
     """A server of files in memory that misbehaves as it is told; ``log`` has every request."""
 
     def __init__(self) -> None:
@@ -60,16 +76,6 @@ class Site:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.host = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http://{self.host}"
-
-    def __enter__(self) -> Site:
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def put(self, path: str, body: bytes, **how: Any) -> str:
         """A file; returns its address."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,6 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
-    import io
-
     from PIL.Image import Image
 
 
@@ -46,14 +45,15 @@ def open_image(file: Path | io.BytesIO) -> Image:
     size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
     if size > limit("image_bytes"):
         raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
+    content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
     with warnings.catch_warnings():
         # Sizes are checked below; what else Pillow has to say of a damaged image is no news to who only has it.
         warnings.simplefilter("ignore")
         try:
-            with Image.open(file, formats=FORMATS) as image:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 check_size(image.size)
                 if image.format in ("JPEG", "MPO"):
-                    _check_scans(file)
+                    _check_scans(content)
                 image.seek(0)
                 animated = bool(getattr(image, "is_animated", False))
                 image.seek(0)
@@ -90,9 +90,8 @@ def check_size(size: tuple[int, int]) -> None:
         )
 
 
-def _check_scans(file: Path | io.BytesIO) -> None:
+def _check_scans(content: bytes) -> None:
     """Refuses a JPEG that is decoded again and again: each scan costs the time of a whole image, and few bytes."""
-    content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
     scans = content.count(_START_OF_SCAN)  # inside a scan the first of these two bytes is always followed by another
     if scans > limit("jpeg_scans"):
         raise BadImage(f"it has {scans} scans, more than {limit('jpeg_scans')}; {raised_by('jpeg_scans')}")

@@ -66,22 +66,18 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
     >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
     [0, 1, 0, 0, 2]
     """
-    parent: list[int] = []
-    owner: dict[Hashable, int] = {}
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
 
-    def root(item: int) -> int:
-        while parent[item] != item:
-            parent[item] = parent[parent[item]]
-            item = parent[item]
-        return item
-
-    for item, mine in enumerate(keys):
-        parent.append(item)
-        for key in mine:
-            one, other = sorted((root(owner.setdefault(key, item)), root(item)))
-            parent[other] = one
-    number: dict[int, int] = {}
-    return [number.setdefault(root(item), len(number)) for item in range(len(parent))]
+    number: dict[Hashable, int] = {}
+    listed = [[number.setdefault(key, len(number)) for key in mine] for mine in keys]
+    # Items first and keys behind them, so that components are counted in the order of items.
+    rows = np.repeat(np.arange(len(listed)), [len(mine) for mine in listed])
+    columns = len(listed) + np.array([key for mine in listed for key in mine], dtype=np.int64)
+    size = len(listed) + len(number)
+    graph = csr_matrix((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
+    _, component = connected_components(graph, directed=False)
+    return [int(one) for one in component[: len(listed)]]
 
 
 def clusters_note(groups: int, clusters: int) -> str:
