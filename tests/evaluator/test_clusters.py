@@ -95,13 +95,20 @@ def test_metrics_over_images_are_clustered_by_the_image():
 
 
 def test_a_subset_that_is_held_out_has_its_own_clusters(tmp_path):
+    kept = {"output_path": str(tmp_path / "x.json"), "save_scores": True, "log_samples": True}
     run = ttmbench.simple_evaluate(
-        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, **QUICK
+        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, **kept, **QUICK
     )
     held = run["ttm"]["shared"]["holdout"]["scored_groups"]
     values = np.array(list(run.group_values["shared"]["holdout"]["group_match"].values()))
     expected = stats.standard_error(values, np.array(held) // 3)
     assert run.results["shared"]["group_match_stderr,holdout"] == expected
+    for kind in ("scores", "samples"):
+        (name,) = [name for name, about in run["artifacts"].items() if about["kind"] == kind]
+        again = ttmbench.score(tmp_path / name, task(3, count=12), bootstrap_iters=QUICK["bootstrap_iters"])
+        for part in ("results", "ci"):
+            wanted = run[part]["shared"]
+            assert {key: again[part]["shared"][key] for key in wanted} == wanted, (kind, part)
 
 
 def test_stored_scores_and_samples_give_the_same_digits(runs, tmp_path):

@@ -80,6 +80,31 @@ def test_saved_scores_come_back_bit_for_bit(tmp_path, scores):
             assert np.array_equal(one.groups, other.groups) and np.array_equal(one.all_pairs, other.all_pairs)
 
 
+def test_scores_of_held_out_groups_come_back_with_their_positions(tmp_path, scores):
+    given = {"none": [Scores(scores)], "holdout": [Scores(scores[[1, 3]] + 1)]}
+    about = {"group_ids": json.dumps(list("abcde"))}
+    path = tmp_path / "x.safetensors"
+    save_scores(path, given, {**about, "subsets": json.dumps({"holdout": [1, 3]})})
+    stored = read_scores(path, SQUARE)
+    assert stored.subsets == {"holdout": [1, 3]}
+    assert np.array_equal(stored.scores["holdout"][0].groups, scores[[1, 3]] + 1)
+    for subsets, message in (
+        ("{}", "2 groups of scores, but 5 group ids"),
+        ('{"holdout": [1, 3, 4]}', "2 groups of scores, but 3 group ids"),
+        ('{"holdout": [3, 1]}', "'subsets' of holdout are no increasing positions of its 5 groups"),
+        ('{"holdout": [1, 5]}', "no increasing positions"),
+        ('{"holdout": [1, 1]}', "no increasing positions"),
+        ('{"holdout": [true, 3]}', "no increasing positions"),
+        ('{"holdout": 3}', "no increasing positions"),
+        ('{"none": [1, 3]}', "'subsets' of none"),
+        ("[1]", "no object of filter and positions"),
+        ("{", "its 'subsets' cannot be read"),
+    ):
+        save_scores(path, given, {**about, "subsets": subsets})
+        with pytest.raises(DataError, match=message):
+            read_scores(path, SQUARE)
+
+
 @pytest.mark.parametrize("shape", [GroupShape(2, 2), GroupShape(1, 4), GroupShape(2, 3)])
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 def test_embeddings_give_scores_and_the_global_matrix(tmp_path, shape, ending):

@@ -145,7 +145,13 @@ def score_stored(
     check_count(expected, len(stored.group_ids), where)
     metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
     summary = summarise(
-        stored.scores, metrics, config["bootstrap_iters"], config["seed"], config["interval"], stored.clusters
+        stored.scores,
+        metrics,
+        config["bootstrap_iters"],
+        config["seed"],
+        config["interval"],
+        stored.clusters,
+        stored.subsets,
     )
     outcome = TaskOutcome(
         spec=spec,

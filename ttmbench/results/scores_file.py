@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
@@ -41,12 +42,14 @@ class StoredScores:
         group_ids: in the order of the arrays.
         format: what the file was taken for.
         clusters: which groups share images; None where the file does not say.
+        subsets: filter -> positions of the groups that its scores are of, where these are not all.
     """
 
     scores: dict[str, list[Scores]]
     group_ids: list[str]
     format: str
     clusters: Clusters | None = None
+    subsets: dict[str, list[int]] = field(default_factory=dict)
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
@@ -73,7 +76,7 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
     stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
-    if len(stored.scores.get("none", ())) != 1:
+    if len(stored.scores.get(RAW, ())) != 1:
         filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
         raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")
     return stored
@@ -144,15 +147,37 @@ def _from_saved(
         raise DataError(f"{path}: {error}") from None
     if len(set(group_ids)) < len(group_ids):
         raise DataError(f"{path}: a group id is there twice")
+    subsets = _saved_subsets(path, metadata, len(group_ids))
     scores: dict[str, list[Scores]] = {}
     names = sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index)
     for name in names:
         _, label, index = name.split(".")
+        mine = [group_ids[at] for at in subsets[label]] if label in subsets else group_ids
         pairs = arrays.get(f"all_pairs.{label}.{index}")
         if pairs is not None:
-            _check_pairs(path, pairs, len(group_ids), shape)
-        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
-    return StoredScores(scores, group_ids, "ttmbench scores", _saved_clusters(path, metadata, len(group_ids), shape))
+            _check_pairs(path, pairs, len(mine), shape)
+        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, mine), pairs))
+    clusters = _saved_clusters(path, metadata, len(group_ids), shape)
+    return StoredScores(scores, group_ids, "ttmbench scores", clusters, subsets)
+
+
+def _saved_subsets(path: Path, metadata: Mapping[str, Any], groups: int) -> dict[str, list[int]]:
+    """Subsets as ``--save_scores`` wrote them: of held-out groups; nothing where every filter has all groups."""
+    try:
+        found = parse_json(str(metadata.get("subsets", "{}")))
+    except ValueError as error:
+        raise DataError(f"{path}: its 'subsets' cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: its 'subsets' are no object of filter and positions")
+    for name, positions in found.items():
+        if (
+            name == RAW
+            or not isinstance(positions, list)
+            or any(type(one) is not int or not 0 <= one < groups for one in positions)
+            or positions != sorted(set(positions))
+        ):
+            raise DataError(f"{path}: its 'subsets' of {name} are no increasing positions of its {groups} groups")
+    return found
 
 
 def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
@@ -271,19 +296,25 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
         table[group] = block
         if isinstance(line.get("cluster"), str):
             cluster_of[group] = line["cluster"]
-    group_ids = list(next(iter(tables.values())))
+    whole = tables.get((RAW, 0)) or next(iter(tables.values()))
+    group_ids = list(whole)
     scores: dict[str, list[Scores]] = {}
-    for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != "none", item[0])):
-        for group in (*group_ids, *table):
-            if group not in table or group not in tables[next(iter(tables))]:
+    subsets: dict[str, list[int]] = {}
+    for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != RAW, item[0])):
+        mine = group_ids
+        if name in (HOLDOUT, HOLDOUT_RAW):
+            positions = subsets.setdefault(name, [at for at, group in enumerate(group_ids) if group in table])
+            mine = [group_ids[at] for at in positions]
+        for group in (*mine, *table):
+            if group not in table or group not in whole:
                 raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
-        array = _smallest(np.stack([table[group] for group in group_ids]))
-        scores.setdefault(name, []).append(Scores(_checked(path, array, shape, group_ids)))
+        array = _smallest(np.stack([table[group] for group in mine]))
+        scores.setdefault(name, []).append(Scores(_checked(path, array, shape, mine)))
     clusters = None
     if all(group in cluster_of for group in group_ids):
         each = np.arange(len(group_ids) * shape.images).reshape(len(group_ids), -1)  # metrics over images need more
         clusters = Clusters(np.array(connected([[cluster_of[group]] for group in group_ids])), each)
-    return StoredScores(scores, group_ids, "ttmbench samples", clusters)
+    return StoredScores(scores, group_ids, "ttmbench samples", clusters, subsets)
 
 
 def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:
