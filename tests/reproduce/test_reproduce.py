@@ -243,6 +243,8 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
     assert not missing({"model": "tiny-clip-seed1", "model_args": {"training_seed": 0}})
     assert missing({"model": "tiny-clip-seed1"}) and missing({"model": "tiny-clip", "model_args": {"training_seed": 1}})
     assert missing({"model": "not-registered"}) and missing({})
+    assert not missing({"model": "tiny-clip", "model_args": {"concurrency": 4, "max_cost": 5, "cache": "x"}}), "no answer"
+    assert missing({"model": "tiny-clip", "model_args": {"score_as": "probability"}})
     hub_id = {"model": "hf", "model_args": dict(registry.adapter("clip-b32").model_args)}
     document = {**reference, "config": hub_id}
     for key in ("results", "n-samples", "versions", "task_hashes", "configs"):

@@ -246,15 +246,22 @@ def _is_stored(document: Mapping[str, Any]) -> bool:
     return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
 
 
+# Arguments of a model behind a server that change no answer: when it is asked, what that may cost, where answers are kept.
+_HOW_ASKED = frozenset(
+    ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
+)
+
+
 def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[str, Any]] | None:
     """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
     name = config.get("model")
     if not isinstance(name, str):
         return None
+    given = {key: value for key, value in _mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
     if not _known_model(name, registry):
-        return name, dict(_mapping(config.get("model_args")))
+        return name, given
     spec = registry.adapter(name)
-    return spec.target, {**spec.model_args, **_mapping(config.get("model_args"))}
+    return spec.target, {**spec.model_args, **given}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
