@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import ttmbench
 from ttmbench.cli import main
@@ -84,12 +85,13 @@ def test_tables_name_models_and_tasks_that_are_here(registry):
         for entry in spec.models.values():
             assert entry.model is None or registry.adapter(entry.model).name == entry.model
         for task, entry in spec.tasks.items():
-            if entry.mean_of:
-                assert set(entry.mean_of) <= set(spec.tasks), (name, task)
+            if entry.parts:
+                assert set(entry.parts) <= set(spec.tasks), (name, task)
                 continue
             here = find_task(registry, task).spec
             assert (entry.groups, entry.version) == (here.group.n_groups, here.version), (name, task)
-            metrics = {one.metric for one in load_table(name).numbers if one.task == task}
+            known = {**spec.metrics, **entry.metrics}
+            metrics = {known.get(one.metric, one.metric) for one in load_table(name).numbers if one.task == task}
             assert metrics <= set(here.metrics), (name, task)
 
 
@@ -243,7 +245,9 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
     assert not missing({"model": "tiny-clip-seed1", "model_args": {"training_seed": 0}})
     assert missing({"model": "tiny-clip-seed1"}) and missing({"model": "tiny-clip", "model_args": {"training_seed": 1}})
     assert missing({"model": "not-registered"}) and missing({})
-    assert not missing({"model": "tiny-clip", "model_args": {"concurrency": 4, "max_cost": 5, "cache": "x"}}), "no answer"
+    assert not missing({"model": "tiny-clip", "model_args": {"concurrency": 4, "max_cost": 5, "cache": "x"}}), (
+        "no answer"
+    )
     assert missing({"model": "tiny-clip", "model_args": {"score_as": "probability"}})
     hub_id = {"model": "hf", "model_args": dict(registry.adapter("clip-b32").model_args)}
     document = {**reference, "config": hub_id}
@@ -298,6 +302,33 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
 
 
 # What is missing is run
+
+
+def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_has_groups(reference, registry, tmp_path):
+    spec = {
+        **{"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "decimals": 1},
+        "metrics": {"accuracy": "text_score"},
+        "tasks": {
+            "all": {"pool_of": ["shapes_color", "shapes_place"]},
+            "other": {"pool_of": ["shapes_color", "shapes_place"], "metrics": {"accuracy": "group_score"}},
+        },
+        "models": {"m": {"model": "tiny-clip"}},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "own.csv").write_text(HEAD + "S,T,all,m,raw,accuracy,30.0,\nS,T,other,m,raw,accuracy,30.0,\n")
+    document = json.loads(json.dumps(reference))
+    for value in document.values():
+        if isinstance(value, dict) and "shapes_color" in value:
+            value["shapes_place"] = json.loads(json.dumps(value["shapes_color"]))
+    document["results"]["shapes_color"] |= {"text_score,none": 0.2, "group_score,none": 0.1}
+    document["results"]["shapes_place"] |= {"text_score,none": 0.6, "group_score,none": 0.1}
+    document["n-samples"]["shapes_place"] = {"original": 600, "effective": 600}
+    row, other = compare(load_table(str(tmp_path / "own.yaml")), as_run(document), registry)
+    assert row.ours.measured.value == pytest.approx((200 * 0.2 + 600 * 0.6) / 800)
+    assert row.ours.group == pytest.approx(1 / 800) and row.key == "text_score,none"
+    assert other.ours.measured.value == pytest.approx(0.1) and other.key == "group_score,none"
+    with pytest.raises(ValidationError, match="either a 'mean_of' tasks, or 'pool_of'"):
+        TaskEntry(mean_of=["a"], pool_of=["b"])
 
 
 def test_a_mean_is_never_over_two_checkpoints(reference, registry):

@@ -59,7 +59,7 @@ class ComparedRow:
 
     Attributes:
         number: as published.
-        tasks: the tasks here whose mean it is; mostly one.
+        tasks: the tasks here that it is made of; mostly one.
         key: ``metric,filter`` in a results document.
         verdict: one of `VERDICTS`.
         ours: the number that was compared, or could not be.
@@ -118,12 +118,14 @@ def compare(
 
 def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> ComparedRow:
     entry = table.spec.models[number.model]
-    tasks = tuple(table.spec.tasks.get(number.task, TaskEntry()).mean_of) or (number.task,)
+    task = table.spec.tasks.get(number.task, TaskEntry())
+    tasks = tuple(task.parts) or (number.task,)
     wanted = number.column.filter
-    key = key_of(number.metric, entry.filter if wanted == RAW else wanted)
+    metric = {**table.spec.metrics, **task.metrics}.get(number.metric, number.metric)
+    key = key_of(metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
-    ours = _best_mean(table, tasks, key, mine)
+    ours = _best_mean(table, tasks, key, mine, pooled=bool(task.pool_of))
     if ours is None:
         why = _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -200,12 +202,14 @@ def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> I
         yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
 
 
-def _best_mean(table: PublishedTable, tasks: Sequence[str], key: str, runs: Sequence[_Run]) -> Ours | None:
+def _best_mean(
+    table: PublishedTable, tasks: Sequence[str], key: str, runs: Sequence[_Run], *, pooled: bool
+) -> Ours | None:
     """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
     by_model: dict[str | None, list[_Run]] = {}
     for run in runs:
         by_model.setdefault(stated_model(run.document).fingerprint, []).append(run)
-    means = [_mean([_best(table, task, key, same) for task in tasks]) for same in by_model.values()]
+    means = [_mean([_best(table, task, key, same) for task in tasks], pooled) for same in by_model.values()]
     return max((one for one in means if one is not None), key=_worth, default=None)
 
 
@@ -214,16 +218,18 @@ def _worth(one: Ours) -> tuple[bool, bool, float]:
     return (not one.against, not one.extent.limited, one.date)
 
 
-def _mean(parts: Sequence[Ours | None]) -> Ours | None:
-    """The number itself, or the unweighted mean over several tasks; None if one is missing."""
+def _mean(parts: Sequence[Ours | None], pooled: bool) -> Ours | None:
+    """The number itself, or the mean over several tasks or over all their groups; None if one is missing."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     if len(known) == 1:
         return known[0]
+    groups = [1 / part.group for part in known]
+    values = [part.measured.value for part in known]
     return Ours(
-        measured=Measured(fmean(part.measured.value for part in known), None, 1),
-        group=fmean(part.group for part in known),
+        measured=Measured(fmean(values, groups if pooled else None), None, 1),
+        group=1 / sum(groups) if pooled else fmean(part.group for part in known),
         date=min(part.date for part in known),
         file=", ".join(dict.fromkeys(part.file for part in known)),
         extent=together(part.extent for part in known),
@@ -246,7 +252,7 @@ def _is_stored(document: Mapping[str, Any]) -> bool:
     return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
 
 
-# Arguments of a model behind a server that change no answer: when it is asked, what that may cost, where answers are kept.
+# Arguments of a model behind a server that change no answer.
 _HOW_ASKED = frozenset(
     ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
 )

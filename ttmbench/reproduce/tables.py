@@ -66,12 +66,27 @@ class TaskEntry(_Strict):
         version: of the task here that has the paper's data.
         data: fingerprint of the data, where it is known.
         mean_of: the number is the unweighted mean over these tasks.
+        pool_of: the number is over the groups of these tasks together: each counts as often as it has groups.
+        metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it.
     """
 
     groups: int | None = Field(None, ge=1)
     version: int | None = None
     data: str | None = None
     mean_of: list[str] = []
+    pool_of: list[str] = []
+    metrics: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _one_mean(self) -> TaskEntry:
+        if self.mean_of and self.pool_of:
+            raise ValueError("a number is either a 'mean_of' tasks, or 'pool_of' their groups")
+        return self
+
+    @property
+    def parts(self) -> list[str]:
+        """The tasks whose numbers it is made of; empty if it is a task itself."""
+        return self.mean_of or self.pool_of
 
 
 class Tolerance(_Strict):
@@ -95,6 +110,7 @@ class TableSpec(_Strict):
         own: the numbers are of ttmbench itself, so they are no published ones.
         tolerance: what counts as agreeing.
         settings: of runs that adapt the model.
+        metrics: paper's metric -> the one here, where the names differ.
         tasks: paper's task -> what it is here.
         models: paper's model -> what it is here.
     """
@@ -109,6 +125,7 @@ class TableSpec(_Strict):
     own: bool = False
     tolerance: Tolerance = Tolerance()
     settings: dict[str, Any] = {}
+    metrics: dict[str, str] = {}
     tasks: dict[str, TaskEntry] = {}
     models: dict[str, ModelEntry]
 
