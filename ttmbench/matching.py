@@ -15,9 +15,6 @@ from itertools import permutations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
 from ttmbench.types import GlobalMatching, Matching
 
@@ -170,6 +167,8 @@ def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
     >>> match_global(np.zeros((2, 2))).tie.tolist()
     [True, True]
     """
+    from scipy.optimize import linear_sum_assignment  # loads half of scipy, which groups do without
+
     scores = _floats(scores)
     if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
@@ -254,6 +253,9 @@ def _ambiguous(
     scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
 ) -> Bool[np.ndarray, " images"]:
     """Which images could be given another caption at no cost to the total."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
     images, captions = scores.shape
     rows = np.arange(images)
     own = scores[rows, columns]

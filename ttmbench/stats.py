@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import binomtest, bootstrap, norm
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]
@@ -106,6 +105,8 @@ def bootstrap_interval(
         sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
         if np.ptp(sums / sizes) == 0:  # BCa has no correction for what does not vary
             method = "percentile"
+    from scipy.stats import bootstrap  # loads all of scipy.stats, and intervals are seldom bootstrapped
+
     result = bootstrap(
         (values,) if codes is None else (sums, sizes),
         np.mean if codes is None else _ratio,
@@ -156,10 +157,10 @@ def score_interval(
     p_more = (p * n + PSEUDO_WEIGHT) / total
     variance = (float(np.sum(np.square(values))) + PSEUDO_WEIGHT) / total - p_more**2
     worth = n * p_more * (1 - p_more) / variance
-    z2 = float(norm.ppf((1 + level) / 2)) ** 2
+    z2 = float(ndtri((1 + level) / 2)) ** 2
     if codes is not None:
         worth /= _design_effect(values, codes, p_more * (1 - p_more))
-        z2 = float(student.ppf((1 + level) / 2, int(codes.max()))) ** 2
+        z2 = float(stdtrit(int(codes.max()), (1 + level) / 2)) ** 2
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
     # Not the rounding of the formula, but the ends themselves where no or every value is 1.
@@ -245,7 +246,11 @@ def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clust
     if codes is not None:
         return _exchanged(np.bincount(codes, weights=after.astype(float) - before.astype(float)).astype(int))
     won, lost = int((~before & after).sum()), int((before & ~after).sum())
-    return float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    if won + lost == 0:
+        return 1.0
+    from scipy.stats import binomtest
+
+    return float(binomtest(won, won + lost).pvalue)
 
 
 def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:

@@ -12,8 +12,6 @@ from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import UsageError, results_of
-from ttmbench.results.assertions import check_assertions
-from ttmbench.results.undecided import undecided_tasks
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
@@ -74,13 +72,18 @@ def run(options: argparse.Namespace) -> int:
     config = make_run_config(settings_of(options), "options")
     if options.dry_run:
         return _dry_run(config)
+    from ttmbench.evaluator.settings import choose
+
+    chosen = choose(config)  # a wrong name is told before torch is imported, which takes seconds
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
     from ttmbench.evaluator.baseline import check_baseline
     from ttmbench.evaluator.run import run as evaluate
+    from ttmbench.results.assertions import check_assertions
+    from ttmbench.results.undecided import undecided_tasks
 
     try:
         with terminated_like_interrupted():
-            results = evaluate(config, command=["ttmbench", *sys.argv[1:]])
+            results = evaluate(config, command=["ttmbench", *sys.argv[1:]], chosen=chosen)
     except KeyboardInterrupt as stop:
         _show(results_of(stop))
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"

@@ -35,18 +35,16 @@ from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
+    Chosen,
     cache_of,
-    check_config,
+    choose,
     datasets_of,
     filters_of,
     model_settings,
     read_samples,
-    task_settings,
-    tasks_of,
 )
 from ttmbench.evaluator.task import run_task
-from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.plugins.trackers.select import make_trackers
+from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
@@ -186,29 +184,21 @@ def run(
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
     in_memory: Sequence[Task] = (),
+    chosen: Chosen | None = None,
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller.
 
-    ``in_memory`` are the tasks among those of the configuration that are no files.
+    ``in_memory`` are the tasks among those of the configuration that are no files; ``chosen`` is what its names stand
+    for, where they have been looked up.
     """
-    check_config(config)
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        return _run(config, adapter, command, plugins, in_memory)
+        if chosen is None:  # a wrong name is an error before anything is written
+            chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
+        return _run(config, adapter, command, chosen)
 
 
-def _run(
-    config: RunConfig,
-    adapter: Any,
-    command: Sequence[str],
-    plugins: Sequence[tuple[str, Any]],
-    in_memory: Sequence[Task],
-) -> EvalResults:
-    registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
-    if adapter is None:
-        registry.adapter(config.model)  # a wrong name is an error before anything is written
-    chosen = tasks_of(registry, config, in_memory)
-    settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
-    check_names(config.assertions, {name: task.spec.metrics for name, task in chosen.items()}, filters_of(config))
+def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen) -> EvalResults:
+    registry, chosen, settings = looked_up.registry, looked_up.tasks, looked_up.settings
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
     if baseline is not None:

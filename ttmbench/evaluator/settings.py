@@ -1,13 +1,16 @@
-"""What a configuration means: its tasks, the settings of each, samples, cache, and what adapters are given."""
+"""What a configuration means: its tasks, the settings of each, samples, cache, and what adapters are given.
+
+Names and settings are looked up before anything heavy is imported, so that a wrong one is told at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.cache.scores import ScoreCache, open_cache
 from ttmbench.config import RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks, take_in
 from ttmbench.data.loading import given_data_folder
@@ -15,12 +18,59 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, only_chooses
-from ttmbench.evaluator.baseline import Baseline
-from ttmbench.evaluator.determinism import conditions
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
 from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
+
+if TYPE_CHECKING:
+    from ttmbench.cache.scores import ScoreCache
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the names of a configuration stand for.
+
+    Attributes:
+        registry: where they were looked up.
+        tasks: name -> task, in the order asked for.
+        settings: name of a task -> TTM's settings for it.
+    """
+
+    registry: Registry
+    tasks: Mapping[str, TaskFile]
+    settings: Mapping[str, TTMConfig]
+
+
+def choose(
+    config: RunConfig,
+    *,
+    plugins: Sequence[tuple[str, Any]] = (),
+    in_memory: Sequence[Task] = (),
+    is_registered: bool = True,
+) -> Chosen:
+    """Looks up the model, the tasks and their settings; nothing is loaded or written.
+
+    Args:
+        config: the run.
+        plugins: further plugins, as (name, object).
+        in_memory: the tasks among those of the configuration that are no files.
+        is_registered: whether the model is one that has to have a name; an adapter that is given as an object has not.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UsageError: a name, a setting or an assertion is wrong.
+    """
+    check_config(config)
+    registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
+    if is_registered:
+        registry.adapter(config.model)
+    tasks = tasks_of(registry, config, in_memory)
+    settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
+    return Chosen(registry, tasks, settings)
 
 
 def check_config(config: RunConfig) -> None:
@@ -49,6 +99,9 @@ def filters_of(config: RunConfig, adapter: Any = None) -> list[str]:
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
     """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
+    from ttmbench.cache.scores import open_cache
+    from ttmbench.evaluator.determinism import conditions
+
     return open_cache(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
 
 
@@ -60,19 +113,18 @@ def model_settings(config: RunConfig) -> dict[str, Any]:
 
 def plan(config: RunConfig) -> dict[str, Any]:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    check_config(config)
-    registry = build_registry(config.include_path, make_trackers(config))
-    registry.adapter(config.model)
-    tasks = tasks_of(registry, config)
-    check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
+    chosen = choose(config)
     if config.baseline is not None:
-        Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
+        from ttmbench.evaluator.baseline import Baseline
+
+        versions = {name: task.spec.version for name, task in chosen.tasks.items()}
+        Baseline.read(Path(config.baseline)).check_tasks(versions)
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}
-    for name, task in tasks.items():
+    for name, task in chosen.tasks.items():
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
         if config.adapts:
-            steps["tasks"][name]["ttm"] = task_settings(registry, config, spec).model_dump(mode="json")
+            steps["tasks"][name]["ttm"] = chosen.settings[name].model_dump(mode="json")
     if config.adapts:
         steps["seeds"] = config.run_seeds
     return steps

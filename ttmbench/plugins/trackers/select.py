@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.files import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.plugins.trackers.tracker import Sink, TrackerPlugin
+
+if TYPE_CHECKING:
+    from ttmbench.plugins.trackers.tracker import Sink, TrackerPlugin
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
     """
     chosen: dict[str, TrackerSpec] = {name: TRACKERS[name] for name in dict.fromkeys(config.track)}
     settings = _settings(config, chosen)
+    if not chosen:
+        return []
+    from ttmbench.plugins.trackers.tracker import TrackerPlugin
+
     return [
         (f"tracker {name}", TrackerPlugin(name, _sink(name, spec, settings[name]))) for name, spec in chosen.items()
     ]
