@@ -24,6 +24,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
+from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
@@ -55,7 +56,8 @@ def load(
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        attn_implementation: ``eager`` or ``sdpa``: transformers' own blocks with that kernel; by default what is
+            fastest for device and dtype.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
         compile: run both towers through ``torch.compile``.
@@ -85,6 +87,7 @@ def load(
         device=device,
         dtype=dtype,
         compile_towers=compile,
+        own_blocks=attn_implementation is None,
     )
 
 
@@ -102,6 +105,7 @@ class TransformersModel(ContrastiveModel):
         dtype: str,
         files: ModelFiles | None = None,
         compile_towers: bool = False,
+        own_blocks: bool = True,
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
         self.files = files
@@ -111,6 +115,8 @@ class TransformersModel(ContrastiveModel):
         self.is_sigmoid = self._bias() is not None
         self.compiled = compile_towers
         self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+        if not compile_towers and make_faster(model, blocks=own_blocks):
+            self._parts["attn_implementation"] = OWN
         self._tower: Any = compiled if compile_towers else lambda function: function
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = map(wrap, self._towers())

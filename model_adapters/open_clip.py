@@ -29,6 +29,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     declared_name,
     random_crop,
 )
+from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import check_weights
@@ -129,6 +130,8 @@ class OpenClipModel(ContrastiveModel):
         }
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
+        if not compile_towers and make_faster(model):
+            self._parts["attn_implementation"] = OWN
         text = _TextTower(model)
         self.reads_prefix = text.reads_prefix
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
