@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util import text as textfile
 from ttmbench._util.jsonl import read_json_lines
-from ttmbench.data.rows import Row
+from ttmbench.data.cells import Row
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:

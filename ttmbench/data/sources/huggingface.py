@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, LocalFile
+from ttmbench.data.cells import Row
 from ttmbench.data.download.hub import HubDataset
 from ttmbench.data.hub_access import HuggingfaceOptions
 from ttmbench.data.hub_tables import open_table, saved_copy
 from ttmbench.data.loading import data_folder, read_options
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.shards import missing_shards
 from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
