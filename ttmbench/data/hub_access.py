@@ -76,7 +76,7 @@ class HubFilesOptions(FileOptions):
             return Path(self.path)
         for name in self.also.get(self.path, ()):
             folder = below(data_dir, name, "source.also")
-            if (folder / self.file).is_file():
+            if all((folder / file).is_file() for file in self.row_files):
                 return folder
         return None
 

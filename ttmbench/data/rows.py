@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from ttmbench._util.images import Colors, open_array, open_image
 from ttmbench.data.cells import Row, cell, fill, tags_of, value_of
 from ttmbench.data.crops import box_of, cropped
 from ttmbench.data.selection import kept_rows
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, ImageRef, SourceRequest
+from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
 SPREAD = "*"  # before the name of a column: all items of the list in it
 
@@ -47,6 +50,13 @@ class ImageCell:
                 f"{self.where}: '{self.column}' of group {self.group_id} should name an image file, got {value!r}"
             )
         return value
+
+
+def stored_image(name: str, path: Path, exif: Exif, npy: Colors) -> ImageRef:
+    """An image in a file of its own; a ``.npy`` file is an array with its colours in the order that ``npy`` tells."""
+    if path.suffix.lower() != ".npy":
+        return ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
+    return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")
 
 
 def groups_from_rows(

@@ -142,7 +142,7 @@ def _mean(
     mean = math.fsum(weights[place] * row[place] for places in scored.values() for place in places)
     if min(map(len, scored.values())) < 2:
         return mean, None
-    residuals = np.zeros(len(row))
+    residuals: np.ndarray = np.zeros(len(row))
     for places in scored.values():
         inside = row[places] - np.mean(row[places])
         residuals[places] = weights[places] * inside * math.sqrt(len(places) / (len(places) - 1))

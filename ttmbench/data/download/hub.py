@@ -117,8 +117,9 @@ class HubFiles(_Repository):
             folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=True)
         except OutOfReachError:
             return "it is not in the cache, or not all of it"
-        if not (folder / self.options.file).is_file():
-            return f"{self.options.file} is not in the cache"
+        lost = [file for file in self.options.row_files if not (folder / file).is_file()]
+        if lost:
+            return f"{lost[0]} is not in the cache"
         try:
             absent = self.images_missing(folder)
         except TtmbenchError as error:
