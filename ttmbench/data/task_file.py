@@ -29,6 +29,8 @@ MAX_INCLUDES = 8
 COLUMN_KEYS = ("id", "images", "captions", "tags", "crop", "where", "first_rows")  # of group: what sources are told
 Tags = list[str] | dict[str, str | PathPart]
 Defect = Literal["equal_captions", "equal_images", "equal_groups"]
+Fact = Literal["groups", "format", "pairs", "aggregation"]
+Evidence = Literal["file", "scores", "stated", "inferred", "unknown"]
 Crop = Annotated[list[str], Field(min_length=4, max_length=4)]
 OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside a list of sources
 
@@ -100,6 +102,9 @@ class TaskSpec(BaseModel):
         license: of the data.
         label_errors: what is known to be wrong with the labels, and what is done about it.
         images_from: names of the image collections that the images are of, as models state what they were trained on.
+        images_needed: which images a run needs, and how large they are, for people.
+        evidence: how each fact of the data is known: counted in the real ``file``, computed from published full-precision
+            ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
         tag: labels by which ``--tasks`` selects several tasks.
@@ -122,6 +127,8 @@ class TaskSpec(BaseModel):
     license: str = ""
     label_errors: str = ""
     images_from: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    images_needed: str = ""
+    evidence: dict[Fact, Evidence] = {}
     gated: bool = False
     aggregate: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []

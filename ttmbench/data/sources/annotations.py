@@ -12,6 +12,7 @@ from pydantic import Field
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
+from ttmbench.data.download.each import EachImage
 from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
@@ -113,6 +114,8 @@ def locations(request: SourceRequest) -> list[DataLocation]:
         origin = options.get.get(path) if name == path else None
         if any(file == path or file.startswith(f"{path}/") for file in options.row_files):
             needs.append(RowsFile(base, name, origin, partial(_images_not_there, base, options, request)))
+        elif origin is not None and origin.each:
+            needs.append(EachImage(base, name, origin, partial(_absent, base, options, request)))
         else:
             needs.append(DataFile(base, name, origin))
     return [DataLocation("the data folder", needs)]
@@ -220,13 +223,21 @@ def _inside_one(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith(f"{folder}/") for folder in folders)
 
 
+def _absent(base: Path, options: AnnotationsOptions, request: SourceRequest) -> list[str]:
+    """Names of the images that the rows name and that are not there."""
+    found = find_annotations(base, options)
+    return missing_images(base, found.options, replace(request, limit=None), found.roots)
+
+
 def _images_not_there(base: Path, options: AnnotationsOptions, request: SourceRequest) -> str | None:
     """Which images are missing of those that the rows name, once everything else is there."""
     found = find_annotations(base, options)
     if found.missing:
         return None
+    if any(one.each for path, one in options.get.items() if found.paths[path] == path):
+        return None  # that folder tells it
     try:
-        absent = missing_images(base, found.options, replace(request, limit=None), found.roots)
+        absent = _absent(base, options, request)
     except TtmbenchError as error:
         return str(error)
     if not absent:
