@@ -238,7 +238,10 @@ def test_wrong_options_are_told(tmp_path, data, source, message):
         load(task_of(tmp_path, source, PAIR), data)
 
 
-CROPS = "image_id,x,y,width,height,caption,hard_negs\n1,2,1,3,2,a cat,\"['a dog', \"\"a 'mug'\"\"]\"\n1,-1,-1,4,4,b,\"['c','d']\"\n"
+CROPS = """image_id,x,y,width,height,caption,hard_negs
+1,2,1,3,2,a cat,"['a dog', ""a 'mug'""]"
+1,-1,-1,4,4,b,"['c','d']"
+"""
 
 
 def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path, data, capsys):
@@ -260,7 +263,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
 def test_a_text_that_is_no_list_is_told(tmp_path, text):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([{"hard": text}]), encoding="utf-8")
-    with pytest.raises(DataError, match="'hard' of row 0 is .*, which is no list"):
+    with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is no list"):
         list(rows_of_files({"": (file, {})}, (), ("hard",)))
 
 
