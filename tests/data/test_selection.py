@@ -51,6 +51,8 @@ def test_templates_and_tags_reach_inner_cells():
     assert tags_of(row, ["attributes", "n"], "") == {"attributes": "white, brown", "n": ""}
     columns = {"pair": "{attributes.0}_{attributes.1}", "subset": {"column": "image0", "part": 0}}
     assert tags_of(row, columns, "") == {"pair": "white_brown", "subset": "kubric"}
+    renamed = {"column": "image0", "part": 1, "names": {"12": "a dozen", "13": "more"}}
+    assert tags_of(row, {"t": renamed}, "") == {"t": "a dozen"}
     with pytest.raises(DataError, match="has no part 3"):
         tags_of(row, {"t": {"column": "image0", "part": 3}}, "")
 
@@ -165,7 +167,7 @@ def test_a_box_is_of_the_image_as_it_is_turned():
 
 def task_of(folder, source, group, **more):
     spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    (folder / "mine.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     return find_task(build_registry(), str(folder / "mine.yaml"))
 
 

@@ -20,6 +20,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.tag_means import weights_of
 from ttmbench.scoring.fingerprint import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -33,6 +34,7 @@ SIZES = {  # task -> images, captions, groups; None where nobody has counted the
     "vismin_relation": (2, 2, 622),
     "cola_multiobject": (2, 2, 210),
     "eqben_mini": (2, 2, 140),
+    "eqben": (2, 2, 251048),
     "aro_vg_relation": (1, 2, 23937),
     "aro_vg_attribution": (1, 2, 28748),
     "aro_coco_order": (1, 5, 25010),
@@ -75,7 +77,9 @@ def reduced(tmp_path: Path, name: str, **group: object) -> Path:
     for mean in spec.get("means", {}).values():
         mean.pop("cells", None)
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**spec, "group": {k: v for k, v in spec["group"].items() if v is not None}}))
+    path.write_text(
+        yaml.safe_dump({**spec, "group": {k: v for k, v in spec["group"].items() if v is not None}}, sort_keys=False)
+    )
     return path
 
 
@@ -128,7 +132,7 @@ def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tm
         "cola/images": {"url": f"{site.url}/vg/", "each": True},
     }
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(task), encoding="utf-8")
+    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
     lost = site.pages.pop("/vg/4.jpg")
     fetch = ["download", str(path), "--data_dir", str(tmp_path / "data")]
     assert main(fetch) != 0
@@ -176,7 +180,7 @@ def test_naturalbench_comes_as_one_archive(site, tmp_path, capsys):
     task = yaml.safe_load(reduced(tmp_path, "naturalbench_retrieval", n_groups=6).read_text())
     task["source"]["get"]["naturalbench_retrieval"]["url"] = f"{site.url}/NaturalBench-Retrieval.zip"
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(task), encoding="utf-8")
+    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
     assert main(["download", str(path), "--data_dir", str(tmp_path / "data")]) == 0, capsys.readouterr().out
     capsys.readouterr()
     assert "6 groups, all images decode; 12 images" in validated(path, tmp_path / "data", capsys)
@@ -188,25 +192,27 @@ def test_naturalbench_comes_as_one_archive(site, tmp_path, capsys):
 EQBEN = ["eqbenag", "eqbengebc", "eqbenyoucook2", "eqbenkubric_loc", "eqbenkubric_cnt", "eqbenkubric_attr", "eqbensd"]
 
 
-def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
+def eqben(images: Path, each: int) -> list[dict[str, object]]:
+    """Rows of seven subsets: frames of YouCook2 as arrays with OpenCV's order of colours, captions of one in lists."""
     rows = []
     for subset in EQBEN:
-        for n in range(20):
+        for n in range(each):
             pair = [f"{subset}/{n}/frame_{side}.png" for side in (0, 1)]
             if subset == "eqbenyoucook2":
                 pair = [name.replace(".png", ".npy") for name in pair]
             for name in pair:
-                path = tmp_path / "eqben_vllm" / "images" / name
+                shown = draw((images / name).with_suffix(".png"), name)
                 if name.endswith(".npy"):
-                    shown = Image.open(draw(path.with_suffix(".png"), name))
-                    np.save(path, np.asarray(shown)[:, :, ::-1])  # as OpenCV has colours
-                else:
-                    draw(path, name)
+                    np.save(images / name, np.asarray(Image.open(shown))[:, :, ::-1])
             captions: list[object] = [f"{subset} {n} before", f"{subset} {n} after"]
             if subset == "eqbenag":  # a list, of which the first counts
                 captions = [[one, f"{one} again"] for one in captions]
             rows.append(dict(zip(("image0", "image1", "caption0", "caption1"), (*pair, *captions), strict=True)))
-    write(tmp_path / "eqben_vllm" / "all_select.json", rows)
+    return rows
+
+
+def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
+    write(tmp_path / "eqben_vllm" / "all_select.json", eqben(tmp_path / "eqben_vllm" / "images", 20))
     assert "140 groups, all images decode; 280 images" in validated("eqben_mini", tmp_path, capsys)
     groups = load("eqben_mini", tmp_path).groups
     assert [sum(group.tags["subset"] == one for group in groups) for one in EQBEN] == [20] * 7
@@ -214,6 +220,19 @@ def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
     frame = groups[40].images[0]
     shown = Image.open(tmp_path / "eqben_vllm" / "images" / frame.name.replace(".npy", ".png"))
     assert open_upright(frame, "40").tobytes() == shown.tobytes(), "the red of an array in BGR is red"
+
+
+def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path):
+    data = tmp_path / "data"
+    rows = eqben(data / "eqben" / "images", 2)
+    write(data / "eqben" / "private_info_global.json", rows)
+    path = reduced(tmp_path, "eqben", n_groups=len(rows))
+    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    five = find_task(build_registry(), "eqben").spec.means["five"]
+    assert five.problem(groups) is None
+    weights = weights_of(five.members(groups), len(groups))
+    for group, weight in zip(groups, weights, strict=True):
+        assert weight == pytest.approx(1 / 5 / (3 if "kubric" in group.tags["subset"] else 1) / 2), group.tags
 
 
 # --- one image -----------------------------------------------------------------------------------------------
@@ -245,7 +264,7 @@ def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
     path = reduced(tmp_path, "aro_vg_relation", n_groups=12)
     text = yaml.safe_load(path.read_text())
     text["means"]["macro_48"]["only"]["relation_name"] = ["on", "under"]
-    path.write_text(yaml.safe_dump(text), encoding="utf-8")
+    path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
     assert "12 groups, all images decode" in validated(path, data, capsys)
     task = find_task(build_registry(), str(path))
     group = load_task_data(build_registry(), task, data_dir=data).groups[1]
@@ -303,6 +322,10 @@ def test_vl_checklist_takes_the_first_rows_of_each_file_and_averages_twice(tmp_p
     cells = {name: len(mean.members(groups)) for name, mean in spec.means.items()}
     assert cells == {"object": 42, "attribute": 10, "relation": 4, "overall": 56}
     assert all(mean.problem(groups) is None for mean in spec.means.values())
+    weights = weights_of(spec.means["object"].members(groups), len(groups))
+    for one, weight in zip(groups, weights, strict=True):
+        files = {"vg": 2, "swig": 4, "hake": 1}.get(one.tags["source"], 0)
+        assert weight == pytest.approx(1 / 6 / 3 / files / 2 if one.tags["part"] == "object" else 0), one.tags
 
 
 @pytest.mark.parametrize(("part", "files"), [("object", 12), ("attribute", 5), ("relation", 2)])
