@@ -1,5 +1,7 @@
 """Metrics of a score array. Caption i is true for image i; every comparison is strict, so a tie is never correct.
 
+The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
+
 All functions take logits [groups, images, captions] with images <= captions and return one value per group, except
 `global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
 comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
@@ -38,6 +40,28 @@ def text_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
     own, other = _rows(scores)
     return (own == other).any(axis=1)
+
+
+def text_score_ties_right(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+    """As `text_score`, but an equality counts as right: s[i,i] >= max of s[i,j] over j != i, for all i.
+
+    This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
+    numbers of ARO's order tasks do. A constant scorer is always right by it: state it beside the text score only.
+
+    Args:
+        scores: logits [groups, images, captions].
+
+    Returns:
+        bool [groups].
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite.
+
+    >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
+    [True, True, False]
+    """
+    own, other = _rows(scores)
+    return np.asarray((own >= other).all(axis=1))
 
 
 def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
@@ -203,6 +227,13 @@ METRICS = (
         "text_score",
         text_score,
         "every image prefers its own caption",
+        text_score_ties,
+        chance.text_score,
+    ),
+    MetricSpec(
+        "text_score_ties_right",
+        text_score_ties_right,
+        "as the text score, but ties count as right: the published rule of ARO's order tasks",
         text_score_ties,
         chance.text_score,
     ),
