@@ -3,6 +3,9 @@
 All functions take logits [groups, images, captions] with images <= captions and return one value per group, except
 `global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
 comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
+
+``true_captions`` is how many captions t are true for each image (`ttmbench.types.GroupShape`): with t > 1, the own
+captions of image i are columns i t to (i + 1) t - 1, and each of them has to be better than every other caption.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from ttmbench.matching import check_scores, match_global, match_groups
 from ttmbench.types import MetricSpec
 
 
-def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Every image prefers its own caption: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1 there).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -30,21 +36,26 @@ def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.nd
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
-    own, other = _rows(scores)
+    own, other = _rows(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
-def text_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
-    own, other = _rows(scores)
+    own, other = _rows(scores, true_captions)
     return (own == other).any(axis=1)
 
 
-def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
 
     Args:
         scores: logits [groups, images, captions], at least two images: with one image there is nothing to prefer.
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -55,21 +66,26 @@ def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
     """
-    own, other = _columns(scores)
+    own, other = _columns(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
-def image_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
-    own, other = _columns(scores)
+    own, other = _columns(scores, true_captions)
     return (own == other).any(axis=1)
 
 
-def group_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -82,21 +98,26 @@ def group_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> group_score(np.array([[[3., 1., 2.]]])).tolist()
     [True]
     """
-    rows = text_score(scores)
-    return rows & image_score(scores) if _is_square(scores) else rows
+    rows = text_score(scores, true_captions)
+    return rows & image_score(scores, true_captions) if _is_square(scores, true_captions) else rows
 
 
-def group_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which one of the comparisons of `group_score` is an equality."""
-    rows = text_score_ties(scores)
-    return rows | image_score_ties(scores) if _is_square(scores) else rows
+    rows = text_score_ties(scores, true_captions)
+    return rows | image_score_ties(scores, true_captions) if _is_square(scores, true_captions) else rows
 
 
-def group_match(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """The true matching beats every other one in total score, strictly (section 3.1; injective matchings: A.2).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -107,20 +128,26 @@ def group_match(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
     [True, False, False]
     """
-    matching = match_groups(scores)
-    return (matching.captions == np.arange(scores.shape[1])).all(axis=1) & ~matching.tie
+    matching = match_groups(scores, true_captions)
+    own = np.arange(scores.shape[1] * true_captions)
+    return (matching.captions.reshape(len(scores), -1) == own).all(axis=1) & ~matching.tie
 
 
-def group_match_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which several matchings share the best total; see `group_match`."""
-    return match_groups(scores).tie
+    return match_groups(scores, true_captions).tie
 
 
-def individual_match(scores: Real[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+def individual_match(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
     """Share of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         float [groups], fractions.
@@ -131,20 +158,85 @@ def individual_match(scores: Real[np.ndarray, "groups images captions"]) -> Floa
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    own, other = _rows(scores)
+    own, other = _rows(scores, true_captions)
     return (own > other).mean(axis=1)
 
 
-def global_assignment_accuracy(
-    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
-) -> Bool[np.ndarray, " images"]:
-    """Images that the best single assignment over all images and captions gives their own caption (Eq. 2).
+def original_accuracy(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """The first true caption of every image beats every wrong one, whatever becomes of the others (arXiv:2409.17958).
 
-    An image counts only if every assignment with the best total agrees on its caption.
+    Args:
+        scores: logits [groups, images, captions].
+        true_captions: that are true for each image; the first of them is the original one.
+
+    Returns:
+        bool [groups].
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite.
+
+    >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
+    [True, False]
+    """
+    own, others = _own_and_others(scores, true_captions)
+    return (own[:, :, 0] > others.max(axis=2)).all(axis=1)
+
+
+def original_accuracy_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """Groups in which some image scores its first true caption and its best wrong one the same."""
+    own, others = _own_and_others(scores, true_captions)
+    return (own[:, :, 0] == others.max(axis=2)).any(axis=1)
+
+
+def brittleness(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
+    """Share of a group's images with a wrong caption between two true ones (arXiv:2409.17958). Lower is better.
+
+    For captions (c, p, n), two of them true: s(c) > s(n) > s(p) or s(p) > s(n) > s(c).
+
+    Args:
+        scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
+
+    Returns:
+        float [groups], fractions.
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite.
+
+    >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
+    [1.0, 1.0, 0.0]
+    """
+    low, high, others = _range_and_others(scores, true_captions)
+    return ((low < others) & (others < high)).any(axis=2).mean(axis=1)
+
+
+def brittleness_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
+    low, high, others = _range_and_others(scores, true_captions)
+    return ((others == low) | (others == high)).any(axis=(1, 2))
+
+
+def global_assignment_accuracy(
+    scores: Real[np.ndarray, "images captions"],
+    truth: Int[np.ndarray, "images ..."] | None = None,
+    true_captions: int = 1,
+) -> Bool[np.ndarray, " images"]:
+    """Images that the best single assignment over all images and captions gives their own captions (Eq. 2).
+
+    An image counts only if every assignment with the best total agrees on its captions.
 
     Args:
         scores: logits [images, captions], images <= captions.
-        truth: index of each image's own caption; by default caption i for image i.
+        truth: index of each image's own caption, by default caption i for image i; or of its own captions.
+        true_captions: that are true for each image, and given to it.
 
     Returns:
         bool [images]; the metric is its mean.
@@ -157,45 +249,72 @@ def global_assignment_accuracy(
     >>> global_assignment_accuracy(np.ones((2, 2))).tolist()
     [False, False]
     """
-    own = np.arange(scores.shape[0]) if truth is None else truth
-    matching = match_global(scores)
-    return (matching.captions == own) & ~matching.tie
+    images = len(scores)
+    own = np.arange(images * true_captions) if truth is None else truth
+    matching = match_global(scores, true_captions)
+    right = matching.captions.reshape(images, -1) == np.sort(own.reshape(images, -1), axis=1)
+    return right.all(axis=1) & ~matching.tie
 
 
 def global_assignment_ties(
-    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
+    scores: Real[np.ndarray, "images captions"],
+    truth: Int[np.ndarray, "images ..."] | None = None,
+    true_captions: int = 1,
 ) -> Bool[np.ndarray, " images"]:
     """Images to which equally good assignments give different captions; see `global_assignment_accuracy`."""
-    return match_global(scores).tie
+    return match_global(scores, true_captions).tie
 
 
-def _is_square(scores: np.ndarray) -> bool:
-    return scores.shape[1] == scores.shape[2]
+def _is_square(scores: np.ndarray, true_captions: int) -> bool:
+    """Whether every caption is true for some image."""
+    return bool(scores.shape[1] * true_captions == scores.shape[2])
+
+
+def _is_own(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> Bool[np.ndarray, "images captions"]:
+    """Which captions are true for which image; ValueError if there are not so many captions."""
+    _, images, captions = scores.shape
+    if true_captions < 1 or images * true_captions > captions:
+        raise ValueError(f"{true_captions} true captions for each image do not fit into a {images}x{captions} group")
+    return np.arange(captions) // true_captions == np.arange(images)[:, None]
+
+
+def _own_and_others(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[Float[np.ndarray, "groups images true"], Float[np.ndarray, "groups images captions"]]:
+    """For every image: the scores of its own captions, and those of the others, with -inf in the places of its own."""
+    scores = check_scores(scores)
+    others = np.where(_is_own(scores, true_captions), -np.inf, scores)
+    images = np.arange(scores.shape[1])[:, None]
+    return scores[:, images, images * true_captions + np.arange(true_captions)], others
+
+
+def _range_and_others(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "groups images captions"]]:
+    """For every image: the worst and the best of its own captions [groups, images, 1], and the others."""
+    own, others = _own_and_others(scores, true_captions)
+    return own.min(axis=2)[:, :, None], own.max(axis=2)[:, :, None], others
 
 
 def _rows(
-    scores: Real[np.ndarray, "groups images captions"],
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
 ) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
-    """For every image: the score of its own caption, and the best of the others."""
-    scores = check_scores(scores)
-    index = np.arange(scores.shape[1])
-    others = scores.copy()
-    others[:, index, index] = -np.inf
-    return scores[:, index, index], others.max(axis=2)
+    """For every image: the score of its own caption (the worst of several), and the best of the others."""
+    own, others = _own_and_others(scores, true_captions)
+    return own.min(axis=2), others.max(axis=2)
 
 
 def _columns(
-    scores: Real[np.ndarray, "groups images captions"],
-) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[Float[np.ndarray, "groups true"], Float[np.ndarray, "groups true"]]:
     """For every caption that is true for an image: the score of that image, and the best of the others."""
-    scores = check_scores(scores)
-    images = scores.shape[1]
-    if images < 2:
+    own, others = _own_and_others(scores, true_captions)
+    if own.shape[1] < 2:
         raise ValueError("the image score is undefined for groups with one image")
-    index = np.arange(images)
-    others = scores[:, :, :images].copy()
-    others[:, index, index] = -np.inf
-    return scores[:, index, index], others.max(axis=1)
+    true = own.shape[1] * true_captions
+    return own.reshape(len(own), true), others[:, :, :true].max(axis=1)
 
 
 METRICS = (
@@ -205,6 +324,7 @@ METRICS = (
         "every image prefers its own caption",
         text_score_ties,
         chance.text_score,
+        several_true="defined",
     ),
     MetricSpec(
         "image_score",
@@ -212,7 +332,8 @@ METRICS = (
         "every caption prefers its own image",
         image_score_ties,
         chance.image_score,
-        defined=lambda images, captions: images > 1,
+        defined=lambda images, captions, true_captions=1: images > 1,
+        several_true="defined",
     ),
     MetricSpec(
         "group_score",
@@ -220,6 +341,7 @@ METRICS = (
         "text and image score both hold (rectangular groups: text score)",
         group_score_ties,
         chance.group_score,
+        several_true="defined",
     ),
     MetricSpec(
         "group_match",
@@ -228,6 +350,7 @@ METRICS = (
         group_match_ties,
         chance.group_match,
         track="matching",
+        several_true="defined",
     ),
     MetricSpec(
         "individual_match",
@@ -235,6 +358,7 @@ METRICS = (
         "share of images whose own caption is their best",
         text_score_ties,
         chance.individual_match,
+        several_true="defined",
     ),
     MetricSpec(
         "global_assignment_accuracy",
@@ -244,6 +368,32 @@ METRICS = (
         chance.global_assignment_accuracy,
         scope="global",
         track="matching",
+        several_true="defined",
+    ),
+    MetricSpec(
+        "original_accuracy",
+        original_accuracy,
+        "the first of several true captions beats every wrong one",
+        original_accuracy_ties,
+        chance.original_accuracy,
+        several_true="only",
+    ),
+    MetricSpec(
+        "augmented_accuracy",
+        text_score,
+        "all of several true captions beat every wrong one: the text score by its name in hard positives",
+        text_score_ties,
+        chance.text_score,
+        several_true="only",
+    ),
+    MetricSpec(
+        "brittleness",
+        brittleness,
+        "share of images with a wrong caption between two true ones; lower is better",
+        brittleness_ties,
+        chance.brittleness,
+        higher_is_better=False,
+        several_true="only",
     ),
 )
 """What `ttmbench ls metrics` lists and task files may name, each with its ties and its chance level."""

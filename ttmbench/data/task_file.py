@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.origin import TagFile
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
-from ttmbench.types import GroupShape
+from ttmbench.types import GroupShape, count_matchings
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -35,6 +34,7 @@ class GroupSpec(BaseModel):
 
     Attributes:
         shape: images and captions in a group.
+        true_captions: how many captions are true for each image.
         n_groups: number of groups.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
         id: column of the group's id.
@@ -48,6 +48,7 @@ class GroupSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shape: tuple[int, int]
+    true_captions: int = Field(1, ge=1)
     n_groups: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
     id: str | None = None
@@ -59,7 +60,7 @@ class GroupSpec(BaseModel):
 
     @model_validator(mode="after")
     def _shape_is_one(self) -> GroupSpec:
-        GroupShape(*self.shape)
+        GroupShape(*self.shape, self.true_captions)
         captions = self.shape[1]
         if captions > limit("captions"):
             raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
@@ -70,7 +71,7 @@ class GroupSpec(BaseModel):
     @property
     def group_shape(self) -> GroupShape:
         """The shape as a type."""
-        return GroupShape(*self.shape)
+        return GroupShape(*self.shape, self.true_captions)
 
 
 class TaskSpec(BaseModel):
@@ -118,9 +119,13 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        if self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+        shape = self.shape
+        if (
+            self.matching == "group"
+            and count_matchings(shape.images, shape.captions, shape.true_captions) > MAX_INJECTIONS
+        ):
             raise ValueError(
-                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+                f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
             )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
@@ -136,7 +141,7 @@ class TaskSpec(BaseModel):
 
     @property
     def shape(self) -> GroupShape:
-        """Images and captions in each group."""
+        """Images, captions and true captions in each group."""
         return self.group.group_shape
 
     @property

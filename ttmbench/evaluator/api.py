@@ -176,7 +176,7 @@ def score(
     registry = build_registry(include_path)
     array = _checked(np.asarray(scores))
     found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
-    spec = spec_of_scores(array, list(registry.metrics)) if found is None else found.spec
+    spec = spec_of_scores(array, registry) if found is None else found.spec
     pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
     if array.shape[1:] != spec.group.shape:
         raise DataError(

@@ -19,6 +19,7 @@ from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import summarise
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import GroupShape, MetricSpec
@@ -67,7 +68,7 @@ def scored_file(
         if limit is not None:
             raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
         stored = read_scores(path, None, logit_scale)
-        spec = spec_of_scores(stored.scores[RAW][0].groups, list(registry.metrics))
+        spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions)
     else:
         spec = (find_task(registry, task) if isinstance(task, str) else task).spec
         stored = read_scores(path, spec.shape, logit_scale)
@@ -93,18 +94,18 @@ def scored_file(
     return document, stored
 
 
-def spec_of_scores(array: np.ndarray, metrics: list[str]) -> TaskSpec:
+def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
     """The task of scores that are of none; DataError for a shape that no group has."""
     try:
-        shape = GroupShape(*array.shape[1:])
+        shape = GroupShape(*array.shape[1:], true_captions)
     except ValueError as error:
         raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
     return TaskSpec(
         task="scores",
         version=0,
         source={"kind": "stored_scores"},
-        group=GroupSpec(shape=(shape.images, shape.captions), n_groups=len(array)),
-        metrics=metrics,
+        group=GroupSpec(shape=(shape.images, shape.captions), true_captions=true_captions, n_groups=len(array)),
+        metrics=[metric.name for metric, _ in registry.metrics.values() if _is_for(metric, shape)],
     )
 
 
@@ -167,8 +168,13 @@ def score_stored(
 
 def _metrics_for(spec: TaskSpec, registered: Sequence[MetricSpec]) -> list[MetricSpec]:
     by_name = {metric.name: metric for metric in registered}
-    rest = [name for name in by_name if name not in spec.metrics]
-    return [by_name[name] for name in (*spec.metrics, *rest)]
+    rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
+    return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *rest)]
+
+
+def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
+    """Whether scores of a shape are shown with a metric that their task does not name."""
+    return metric.several_true != "only" or shape.true_captions > 1
 
 
 def _real_limit(spec: TaskSpec, limit: int | None) -> int | None:

@@ -41,12 +41,14 @@ class StoredScores:
         group_ids: in the order of the arrays.
         format: what the file was taken for.
         clusters: which groups share images; None where the file does not say.
+        true_captions: how many captions are true for each image, as far as the file or the task says.
     """
 
     scores: dict[str, list[Scores]]
     group_ids: list[str]
     format: str
     clusters: Clusters | None = None
+    true_captions: int = 1
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
@@ -100,10 +102,10 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
-def _shape_of(path: Path, images: int, captions: int) -> GroupShape:
+def _shape_of(path: Path, images: int, captions: int, true_captions: int = 1) -> GroupShape:
     """The shape that a file states; DataError if no group can have it."""
     try:
-        return GroupShape(images, captions)
+        return GroupShape(images, captions, true_captions)
     except ValueError as error:
         raise DataError(f"{path}: has scores of {images} images and {captions} captions: {error}") from None
 
@@ -137,7 +139,7 @@ def _from_saved(
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
         raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
-    shape = shape or _shape_of(path, *first.shape[1:])
+    shape = shape or _shape_of(path, *first.shape[1:], _stated_true_captions(path, metadata))
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
@@ -152,7 +154,16 @@ def _from_saved(
         if pairs is not None:
             _check_pairs(path, pairs, len(group_ids), shape)
         scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
-    return StoredScores(scores, group_ids, "ttmbench scores", _saved_clusters(path, metadata, len(group_ids), shape))
+    clusters = _saved_clusters(path, metadata, len(group_ids), shape)
+    return StoredScores(scores, group_ids, "ttmbench scores", clusters, shape.true_captions)
+
+
+def _stated_true_captions(path: Path, metadata: Mapping[str, Any]) -> int:
+    """As ``--save_scores`` wrote it; one where it says nothing."""
+    stated = str(metadata.get("true_captions", "1"))
+    if not stated.isdecimal() or len(stated) > 6:
+        raise DataError(f"{path}: its 'true_captions' is {stated!r:.80}, not a whole number")
+    return int(stated)
 
 
 def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
