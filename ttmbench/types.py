@@ -85,6 +85,7 @@ class ImageRef:
         file: where it lies as a file of its own, if it does.
         read: gives its file's bytes, undecoded, where there are some; cheaper than opening it.
         exif: how it is read.
+        variant: what else of its reading changes its pixels (a crop, an order of colours); empty for nothing.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ImageRef:
     file: Path | None = field(default=None, compare=False, repr=False)
     read: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
     exif: Exif = field(default="apply", compare=False, repr=False)
+    variant: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,27 @@ def _npy(content: bytes) -> np.ndarray:
     return flat.reshape(shape, order="F" if by_columns else "C").copy()
 
 
+def read_pixels(content: bytes) -> np.ndarray:
+    """The bytes of an npy file that holds an image.
+
+    Args:
+        content: of the file.
+
+    Returns:
+        uint8 [height, width, 3].
+
+    Raises:
+        ValueError: it is no such array.
+    """
+    try:
+        array = _npy(content)
+    except _DAMAGED as error:
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise ValueError(f"it holds {array.dtype} {list(array.shape)}, expected uint8 [height, width, 3]")
+    return array
+
+
 def _read_safetensors(path: Path) -> Arrays:
     from safetensors import safe_open
 

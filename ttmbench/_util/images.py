@@ -6,13 +6,16 @@ import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from ttmbench._util.limits import limit, raised_by
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+Colors = Literal["rgb", "bgr"]
 
 
 class BadImage(DataError):
@@ -65,6 +68,35 @@ def open_image(file: Path | io.BytesIO) -> Image:
     if animated and image.format != "MPO":  # a photograph with its preview beside it
         image.info["animated"] = True
     return image
+
+
+def open_array(file: Path, colors: Colors) -> Image:
+    """Opens an image that lies as an ``.npy`` array [height, width, 3] of bytes.
+
+    Args:
+        file: path.
+        colors: in which order the last axis has them.
+
+    Returns:
+        An RGB image.
+
+    Raises:
+        BadImage: it is too large, or no such array.
+    """
+    from PIL import Image as Pillow
+
+    from ttmbench._util.arrays import read_pixels
+
+    if file.stat().st_size > limit("image_bytes"):
+        raise BadImage(
+            f"it has {file.stat().st_size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}"
+        )
+    try:
+        pixels = read_pixels(file.read_bytes())
+    except ValueError as error:
+        raise BadImage(f"it is no array of an image ({error})") from None
+    check_size((pixels.shape[1], pixels.shape[0]))
+    return Pillow.fromarray(pixels if colors == "rgb" else pixels[:, :, ::-1].copy())
 
 
 def check_size(size: tuple[int, int]) -> None:

@@ -103,11 +103,13 @@ def reading_digest(image: ImageRef) -> bytes:
         image: with bytes to read.
 
     Returns:
-        The digest; that of the bytes alone for an image that is turned upright.
+        The digest; that of the bytes alone for an image that is turned upright and read whole.
 
     Raises:
         OSError: the file cannot be read.
     """
     assert image.read is not None, "asked for images that have bytes"
     digest = hashlib.sha256(image.read()).digest()
-    return digest if image.exif == "apply" else hashlib.sha256(b"exif ignored:" + digest).digest()
+    if image.exif != "apply":
+        digest = hashlib.sha256(b"exif ignored:" + digest).digest()
+    return hashlib.sha256(f"{image.variant}:".encode() + digest).digest() if image.variant else digest

@@ -37,6 +37,10 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     """
     if limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups):
         check_count(spec, len(groups), f"the data of task '{spec.task}'")
+        for name, mean in spec.means.items():
+            problem = mean.problem(groups) if groups else None
+            if problem is not None:
+                raise DataError(f"task '{spec.task}': means.{name} {problem}")
     if not groups:
         raise DataError(f"task '{spec.task}': the source gave no group")
     for group in groups:

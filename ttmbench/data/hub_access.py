@@ -31,6 +31,7 @@ class HuggingfaceOptions(BaseModel):
         drop_captions: true caption of a group to leave out -> why.
         exif: whether images are turned upright by their EXIF data, as the library ``datasets`` does.
         also: id of the dataset -> folders of the data folder that may hold it as ``save_to_disk`` writes it.
+        saved: its files are what ``save_to_disk`` writes, and no tables of the hub.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -42,6 +43,7 @@ class HuggingfaceOptions(BaseModel):
     drop_captions: dict[str, str] = {}
     exif: Exif = "apply"
     also: Also = {}
+    saved: bool = False
 
     @property
     def where(self) -> str:
@@ -76,7 +78,7 @@ class HubFilesOptions(FileOptions):
             return Path(self.path)
         for name in self.also.get(self.path, ()):
             folder = below(data_dir, name, "source.also")
-            if (folder / self.file).is_file():
+            if all((folder / file).is_file() for file in self.row_files):
                 return folder
         return None
 

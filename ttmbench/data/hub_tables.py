@@ -16,6 +16,7 @@ from ttmbench.data.parquet import check_decoded
 from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 
+SAVED = ("README.md", "*.arrow", "*.json")
 CARD = "README.md"  # names splits, features and files of a dataset
 
 
@@ -52,6 +53,10 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
         DataError: it cannot be read.
     """
+    if options.saved:
+        folder = _saved_folder(options, offline)
+        _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
+        return Table(_load_split(options, _split_of(options, folder), folder), folder, commit_of(folder))
     if Path(options.path).is_dir():
         folder = Path(options.path)
         files = _tables(folder)
@@ -90,6 +95,8 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
     Raises:
         OutOfReachError: the repository is not in the cache, or cannot be reached.
     """
+    if options.saved:
+        return list(SAVED)
     chosen = _declared(options)
     if chosen is None:
         folder = snapshot(options.path, options.revision, [CARD], offline)
@@ -106,6 +113,8 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
 
 def planned_tables(options: HuggingfaceOptions) -> list[str]:
     """As `tables_of`, from the list of files alone: nothing is written, and a card that knows better is not read."""
+    if options.saved:
+        return list(SAVED)
     chosen = _declared(options)
     if chosen is None:
         chosen = files_of_split(list_files(options.path, options.revision), {}, options.split, options.name)
@@ -114,6 +123,11 @@ def planned_tables(options: HuggingfaceOptions) -> list[str]:
 
 def incomplete(options: HuggingfaceOptions, folder: Path) -> list[str]:
     """Shards of the wanted split that a snapshot lacks."""
+    if options.saved:
+        if not has_tables(options, folder):
+            return [f"{options.split}/state.json"]
+        place = _split_of(options, folder)
+        return [name for name in _files_of_split(place) if not (place / name).is_file()]
     chosen = _chosen(options, folder)
     if chosen is None:
         return missing_shards(_tables(folder), options.split)
@@ -127,6 +141,37 @@ def saved_copy(options: HuggingfaceOptions, data_dir: Path) -> Path | None:
         if (folder / "dataset_dict.json").is_file():
             return folder
     return None
+
+
+def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
+    """Whether a snapshot holds tables of the kind that the task reads."""
+    return any(path.is_file() for path in folder.rglob("state.json" if options.saved else "*.parquet"))
+
+
+def _saved_folder(options: HuggingfaceOptions, offline: bool) -> Path:
+    if Path(options.path).is_dir():
+        return Path(options.path)
+    return snapshot(options.path, options.revision, list(SAVED), offline)
+
+
+def _split_of(options: HuggingfaceOptions, folder: Path) -> Path:
+    """The folder of the wanted split in what ``save_to_disk`` wrote; of a dataset without splits, its own."""
+    places = sorted(path.parent for path in folder.rglob("state.json"))
+    named = [place for place in places if place.name == options.split]
+    chosen = named or (places if len(places) == 1 else [])
+    if len(chosen) != 1:
+        known = ", ".join(place.relative_to(folder).as_posix() for place in places) or "none"
+        raise DataError(f"{options.where}: has no split '{options.split}' as save_to_disk writes it; it has {known}")
+    return chosen[0]
+
+
+def _files_of_split(place: Path) -> list[str]:
+    """Names of the files that hold a saved split."""
+    try:
+        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        return [str(one["filename"]) for one in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{place} cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _check_whole(options: HuggingfaceOptions, missing: list[str], mend: str) -> None:
@@ -196,20 +241,21 @@ def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offl
 
 
 def _load_saved(options: HuggingfaceOptions, folder: Path) -> Any:
-    """A split as ``save_to_disk`` wrote it; its list of files may not lead out of it."""
-    import datasets
-
+    """A split as ``save_to_disk`` wrote it."""
     place = folder / options.split
     if not place.is_dir():
         known = ", ".join(sorted(one.name for one in folder.iterdir() if one.is_dir())) or "none"
         raise DataError(f"{folder}: has no split '{options.split}'; it has {known}")
-    try:
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        names = [str(one["filename"]) for one in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place} cannot be read ({type(error).__name__}: {error})") from None
-    for name in names:
-        if not inside(place, name, str(place / "state.json")).is_file():
+    return _load_split(options, place, folder)
+
+
+def _load_split(options: HuggingfaceOptions, place: Path, folder: Path) -> Any:
+    """A saved split of a folder; its list of files may not lead out of it, and the hub's cache is made of links."""
+    import datasets
+
+    roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
+    for name in _files_of_split(place):
+        if not inside(place, name, str(place / "state.json"), roots).is_file():
             raise OutOfReachError(f"{folder} is incomplete: {options.split}/{name} is missing; save it again")
     return _quietly(options, partial(datasets.load_from_disk, str(place)), offline=True)
 

@@ -14,7 +14,7 @@ from ttmbench.data.checks import check_groups
 from ttmbench.data.loading import LoadRequest, given_data_folder
 from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import COLUMN_KEYS, TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.types import Group, Loaded, SourceRequest, SourceSpec
@@ -98,7 +98,7 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> LoadRequest:
     spec = task.spec
     return LoadRequest(
         options={},
-        columns=spec.group.model_dump(include={"id", "images", "captions", "tags"}),
+        columns=spec.group.model_dump(include=set(COLUMN_KEYS)),
         shape=spec.shape,
         n_groups=spec.group.n_groups,
         folder=task.folder,

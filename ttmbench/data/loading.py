@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ttmbench._util.images import Colors
 from ttmbench._util.validation import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Loaded, SourceRequest
@@ -43,25 +44,81 @@ class LoadRequest(SourceRequest):
     places: Callable[[Mapping[str, Any], SourceRequest], list[DataLocation]] = _cannot_tell
 
 
+class RowFile(BaseModel):
+    """One of several files of rows. Its path alone may be written as a string.
+
+    Attributes:
+        file: path.
+        cells: further cells of all of its rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: str
+    cells: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
 class FileOptions(BaseModel):
-    """Options of a file of rows beside images, the same wherever the files come from.
+    """Options of files of rows beside images, the same wherever the files come from.
 
     Attributes:
         file: JSON, JSON lines or CSV of the rows.
-        images: folder that image names start from.
+        files: in its place, name -> one of several such files; ids of groups begin with the name.
+        images: folder that image names start from, or folders in which an image is looked for one after the other.
         strip: left off the beginning of image names.
         fields: names of the cells, where rows are JSON lists.
+        literals: columns whose texts are lists as Python or JSON writes them.
         rows_per_group: consecutive rows that make one group.
         exif: whether images are turned upright by their EXIF data.
+        npy: order of the colours in images that are ``.npy`` arrays.
     """
 
     model_config = ConfigDict(extra="forbid")
-    file: str
-    images: str = "."
+    file: str | None = None
+    files: dict[str, RowFile] = {}
+    images: str | list[str] = "."
     strip: str = ""
     fields: tuple[str, ...] = ()
+    literals: tuple[str, ...] = ()
     rows_per_group: int = Field(1, ge=1)
     exif: Exif = "apply"
+    npy: Colors = "rgb"
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> FileOptions:
+        if (self.file is None) == (not self.files):
+            raise ValueError("needs either 'file' or 'files'")
+        if not self.folders:
+            raise ValueError("'images' should name a folder, or several")
+        return self
+
+    @property
+    def parts(self) -> dict[str, RowFile]:
+        """Name -> file of rows; one file alone has the empty name."""
+        return self.files if self.file is None else {"": RowFile(file=self.file)}
+
+    @property
+    def row_files(self) -> list[str]:
+        """Paths of the files of rows."""
+        return [part.file for part in self.parts.values()]
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders in which images are looked for."""
+        return [self.images] if isinstance(self.images, str) else self.images
+
+    def moved(self, paths: Mapping[str, str]) -> Self:
+        """The same files and folders under other paths: path -> its new one."""
+        files = {name: one.model_copy(update={"file": paths[one.file]}) for name, one in self.files.items()}
+        file = None if self.file is None else paths[self.file]
+        images = [paths[one] for one in self.folders]
+        return self.model_copy(
+            update={"file": file, "files": files, "images": images[0] if isinstance(self.images, str) else images}
+        )
 
 
 def data_folder(given: Path | None = None) -> Path:

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from ttmbench._util.images import open_image
 from ttmbench._util.validation import describe
+from ttmbench.data.cells import Row
 from ttmbench.data.checks import check_groups
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest

@@ -18,6 +18,7 @@ class Origin(BaseModel):
         unpack: the address is an archive (zip, tar, tar.gz, ...) whose content becomes the path.
         member: file or folder of the archive that becomes the path; without it all of the archive, less the folders
             that hold everything.
+        each: the path is a folder of images, and each has an address: this one and its name.
         sha256: of what the address gives, where its owner states it.
         bytes: size of what the address gives, where its owner states it.
     """
@@ -28,6 +29,7 @@ class Origin(BaseModel):
     page: str | None = None
     name: str | None = None
     unpack: bool = False
+    each: bool = False
     member: str | None = None
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     bytes: int | None = Field(None, ge=0)
@@ -41,6 +43,8 @@ class Origin(BaseModel):
     def _consistent(self) -> Origin:
         if (self.url is None) == (self.page is None):
             raise ValueError("needs either 'url', which is fetched, or 'page', which a person visits")
+        if self.each and (self.url is None or self.unpack or self.sha256 or self.bytes is not None):
+            raise ValueError("'each' needs a 'url' that addresses of images begin with, and nothing else")
         address = urlsplit(self.url or self.page or "")
         if address.scheme not in ("http", "https") or not address.hostname or " " in (self.url or ""):
             raise ValueError("should be an http or https address; 'unpack: true' says that it is an archive")
@@ -61,7 +65,8 @@ class Origin(BaseModel):
     def __str__(self) -> str:
         drive = f"Google Drive id {self.drive_id}" if self.drive_id else None
         known = ", ".join(one for one in (self.name, drive) if one)
-        return f"{self.url or self.page}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
+        each = " (each image by its name)" if self.each else ""
+        return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
 
 
 class TagFile(BaseModel):

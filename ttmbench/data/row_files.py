@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util import text as textfile
 from ttmbench._util.jsonl import read_json_lines
-from ttmbench.data.rows import Row
+from ttmbench._util.limits import limit
+from ttmbench.data.cells import Row, cell
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,6 +45,45 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
             yield Row(str(index), cells, index)
+
+
+def rows_of_files(
+    files: Mapping[str, tuple[Path, Mapping[str, str]]], fields: Sequence[str], literals: Sequence[str]
+) -> Iterator[Row]:
+    """The rows of several files, one after the other.
+
+    Args:
+        files: name -> file, and further cells of all of its rows; one file alone has the empty name.
+        fields: names of the cells, where rows are JSON lists.
+        literals: columns whose texts are lists as Python or JSON writes them.
+
+    Yields:
+        The rows, each with the name of its file.
+
+    Raises:
+        DataError: a file cannot be read, or a row is not what it should be.
+    """
+    for name, (file, cells) in files.items():
+        for row in read_rows(file, fields):
+            own = {**cells, **row.cells}
+            for column in literals:
+                own[column] = _listed(cell(row, column, str(file)), column, row, str(file))
+            yield Row(row.key, own, row.index, name)
+
+
+def _listed(value: Any, column: str, row: Row, where: str) -> Any:
+    """A list that was written as a text; what is a list already stays."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > limit("caption_characters"):
+        raise DataError(f"{where}: '{column}' of row {row.index} has {len(value)} characters, too many for a list")
+    try:
+        found = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        found = None
+    if not isinstance(found, list | tuple):
+        raise DataError(f"{where}: '{column}' of row {row.index} is {value!r:.80}, which is no list")
+    return list(found)
 
 
 def read_text(file: Traversable, name: str) -> str:

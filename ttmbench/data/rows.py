@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from string import Formatter
+from pathlib import Path
 from typing import Any
 
+from ttmbench._util.images import Colors, open_array, open_image
+from ttmbench.data.cells import Row, cell, fill, tags_of, value_of
+from ttmbench.data.crops import box_of, cropped
+from ttmbench.data.selection import kept_rows
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, ImageRef, SourceRequest
+from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
-_FORMAT = re.compile(r"0?\d{0,2}d?")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of raw data.
-
-    Attributes:
-        key: its own name in the data (the key of a JSON object), or its number from 0.
-        cells: column -> value.
-        index: its number from 0.
-    """
-
-    key: str
-    cells: Mapping[str, Any]
-    index: int
+SPREAD = "*"  # before the name of a column: all items of the list in it
 
 
 @dataclass(frozen=True)
@@ -63,6 +52,13 @@ class ImageCell:
         return value
 
 
+def stored_image(name: str, path: Path, exif: Exif, npy: Colors) -> ImageRef:
+    """An image in a file of its own; a ``.npy`` file is an array with its colours in the order that ``npy`` tells."""
+    if path.suffix.lower() != ".npy":
+        return ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
+    return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")
+
+
 def groups_from_rows(
     rows: Iterable[Row],
     request: SourceRequest,
@@ -91,7 +87,7 @@ def groups_from_rows(
     _check_columns(columns, per_row, request, rows_per_group)
     wanted = None if request.limit is None else request.limit * rows_per_group
     pending: list[Row] = []
-    for row in islice(rows, wanted):
+    for row in islice(kept_rows(rows, columns, where), wanted):
         pending.append(row)
         if len(pending) == rows_per_group:
             yield _group(pending, columns, where, image, per_row)
@@ -110,11 +106,14 @@ def _group(
     image: Callable[[ImageCell], ImageRef],
     per_row: tuple[int, int],
 ) -> Group:
-    named = columns.get("id")
-    group_id = "-".join(str(cell(row, named, where)) if named else row.key for row in rows)
+    group_id = "-".join(_own_id(row, columns.get("id"), where) for row in rows)
     captions = [text for row in rows for text in _captions(row, columns["captions"], where, group_id, per_row[1])]
-    images = [image(one) for row in rows for one in _images(row, columns["images"], where, group_id, per_row[0])]
-    tags = [{column: _text(cell(row, column, where)) for column in columns.get("tags", ())} for row in rows]
+    images: list[ImageRef] = []
+    for row in rows:
+        whole = [image(one) for one in _images(row, columns["images"], where, group_id, per_row[0])]
+        box = box_of(row, columns["crop"], where, group_id) if columns.get("crop") else None
+        images += whole if box is None else [cropped(one, box) for one in whole]
+    tags = [tags_of(row, columns.get("tags", ()), where) for row in rows]
     for other in tags[1:]:
         for column, value in other.items():
             if value != tags[0][column]:
@@ -125,16 +124,35 @@ def _group(
     return Group(group_id, tuple(images), tuple(captions), tags[0])
 
 
+def _own_id(row: Row, column: str | None, where: str) -> str:
+    """A row's id; of one of several files, with its name before it."""
+    own = str(value_of(row, column, where)) if column else row.key
+    return f"{row.file}/{own}" if row.file else own
+
+
 def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[str]:
     if isinstance(columns, str):
         values = _listed(row, columns, where, group_id, count, "captions")
         named = [(f"{columns}[{index}]", value) for index, value in enumerate(values)]
     else:
-        named = [(column, cell(row, column, where)) for column in columns]
+        named = [one for column in columns for one in _spread(row, column, where, group_id)]
+        if len(named) != count:
+            raise DataError(f"{where}: group {group_id} has {len(named)} captions, but {count} are needed")
     for column, value in named:
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{where}: caption '{column}' of group {group_id} is empty or no text")
     return [value for _, value in named]
+
+
+def _spread(row: Row, column: str, where: str, group_id: str) -> list[tuple[str, Any]]:
+    """The caption of a column; of ``*column``, all captions of the list in it."""
+    if not column.startswith(SPREAD):
+        return [(column, cell(row, column, where))]
+    name = column.removeprefix(SPREAD)
+    values = cell(row, name, where)
+    if not isinstance(values, list):
+        raise DataError(f"{where}: '{name}' of group {group_id} should hold a list of captions, got {values!r:.80}")
+    return [(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
 def _images(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[ImageCell]:
@@ -168,7 +186,7 @@ def _check_columns(
     columns: Mapping[str, Any], per_row: tuple[int, int], request: SourceRequest, rows_per_group: int
 ) -> None:
     images, captions = columns["images"], columns["captions"]
-    counts = tuple(len(names) if not isinstance(names, str) else None for names in (images, captions))
+    counts = tuple(_number_of(names) for names in (images, captions))
     if any(count not in (None, share) for count, share in zip(counts, per_row, strict=True)):
         share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""
         raise UsageError(
@@ -177,59 +195,10 @@ def _check_columns(
         )
 
 
+def _number_of(columns: str | Sequence[str]) -> int | None:
+    """How many cells they name; None where a list tells."""
+    return None if isinstance(columns, str) or any(one.startswith(SPREAD) for one in columns) else len(columns)
+
+
 def _count(columns: str | Sequence[str]) -> str:
     return "a list in one" if isinstance(columns, str) else str(len(columns))
-
-
-def _text(value: Any) -> str:
-    """A tag is text; nothing is an empty tag, a list is joined."""
-    if value is None:
-        return ""
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def cell(row: Row, column: str, where: str) -> Any:
-    """A row's cell.
-
-    Raises:
-        DataError: there is no such column; those that there are are named.
-    """
-    if column not in row.cells:
-        raise DataError(f"{where}: row {row.index} has no column '{column}'; it has {', '.join(map(str, row.cells))}")
-    return row.cells[column]
-
-
-def fill(template: str, row: Row, where: str) -> str:
-    """Fills a template such as ``{image_id:012d}.jpg`` from a row's cells. Names are columns and nothing more.
-
-    Args:
-        template: text with columns in braces.
-        row: the row.
-        where: names the data, for messages.
-
-    Returns:
-        The text.
-
-    Raises:
-        UsageError: the template cannot be read.
-        DataError: a column is missing, or holds no whole number where one is asked for.
-    """
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        raise UsageError(f"'{template}' is no template of columns in braces: {error}") from None
-    filled = []
-    for literal, column, spec, conversion in parts:
-        filled.append(literal)
-        if column is None:
-            continue
-        if conversion or not _FORMAT.fullmatch(spec or ""):
-            raise UsageError(f"'{template}': after a column only digits and 'd' may stand, as in {{image_id:012d}}")
-        value = cell(row, column, where)
-        if spec:
-            try:
-                value = format(int(value), spec)
-            except (TypeError, ValueError):
-                raise DataError(f"{where}: '{column}' of row {row.index} is {value!r}, not a whole number") from None
-        filled.append(str(value))
-    return "".join(filled)

@@ -13,15 +13,24 @@ from ttmbench._util.limits import limit
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.validation import describe, first_error
 from ttmbench.config import TTMConfig
+from ttmbench.data.cells import PathPart
 from ttmbench.data.origin import TagFile
+from ttmbench.data.selection import Where
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
+from ttmbench.results.tag_means import TagMean
 from ttmbench.types import GroupShape, count_matchings
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 MAX_INCLUDES = 8
+COLUMN_KEYS = ("id", "images", "captions", "tags", "crop", "where", "first_rows")  # of group: what sources are told
+Tags = list[str] | dict[str, str | PathPart]
+Defect = Literal["equal_captions", "equal_images", "equal_groups"]
+Fact = Literal["groups", "format", "pairs", "aggregation"]
+Evidence = Literal["file", "scores", "stated", "inferred", "unknown"]
+Crop = Annotated[list[str], Field(min_length=4, max_length=4)]
 OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside a list of sources
 
 
@@ -40,7 +49,11 @@ class GroupSpec(BaseModel):
         id: column of the group's id.
         images: columns of the images; or one column that holds them all in a list.
         captions: columns of the captions; or one column that holds them all in a list.
-        tags: columns to keep with each group.
+        tags: columns to keep with each group; or tag -> column, template of columns, or part of a path.
+        crop: columns of left edge, upper edge, width and height of the part of each image that is used.
+        where: column -> what its cell has to be for the row to be read.
+        first_rows: how many rows of each file are read, of those that ``where`` keeps.
+        known_defects: what data are known to have, so that the check of a task counts it and does not refuse it.
         constant_tags: tags that are the same for all groups.
         tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
     """
@@ -54,7 +67,11 @@ class GroupSpec(BaseModel):
     id: str | None = None
     images: str | list[str] = []
     captions: str | list[str] = []
-    tags: list[str] = []
+    tags: Tags = []
+    crop: Crop | None = None
+    where: Where = {}
+    first_rows: int | None = Field(None, ge=1)
+    known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
 
@@ -86,6 +103,9 @@ class TaskSpec(BaseModel):
         license: of the data.
         label_errors: what is known to be wrong with the labels, and what is done about it.
         images_from: names of the image collections that the images are of, as models state what they were trained on.
+        images_needed: which images a run needs, and how large they are, for people.
+        evidence: how each fact of the data is known: counted in the real ``file``, computed from published full-precision
+            ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
         tag: labels by which ``--tasks`` selects several tasks.
@@ -93,6 +113,7 @@ class TaskSpec(BaseModel):
         group: shape, number and columns.
         matching: inside groups, or one assignment over all images and captions.
         metrics: names, in the order of tables.
+        means: name -> a mean of means over values of tags, beside the mean over all groups.
         ttm: TTM settings: ``defaults`` for every model, and presets by model name.
         noise_images: from how many noise images a generative model's P(t) is taken, if the model is not told.
     """
@@ -107,6 +128,8 @@ class TaskSpec(BaseModel):
     license: str = ""
     label_errors: str = ""
     images_from: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    images_needed: str = ""
+    evidence: dict[Fact, Evidence] = {}
     gated: bool = False
     aggregate: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
@@ -114,6 +137,7 @@ class TaskSpec(BaseModel):
     group: GroupSpec
     matching: Literal["group", "global"] = "group"
     metrics: list[str] = Field(min_length=1)
+    means: dict[str, TagMean] = {}
     ttm: dict[str, dict[str, Any]] = {}
     noise_images: int | None = Field(None, ge=1)
 

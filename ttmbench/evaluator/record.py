@@ -35,7 +35,7 @@ from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training")
+_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training", "tag_means")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class TaskOutcome:
         seconds: stage -> wall time.
         subsets: filter -> positions of the groups that its score arrays are of, where these are not all.
         breakdowns: tag -> value -> numbers of its groups.
+        tag_means: name -> a mean of means over the values of tags.
         choices: which forced choices were answered right; such a task has no score arrays.
         choice_lines: samples lines of the forced choices.
         failure: what ended the test-time stage before its time; what was reached before it is here.
@@ -76,6 +77,7 @@ class TaskOutcome:
     seconds: dict[str, float]
     subsets: dict[str, list[int]] = field(default_factory=dict)
     breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    tag_means: dict[str, dict[str, Any]] = field(default_factory=dict)
     choices: Choices | None = None
     choice_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
@@ -304,6 +306,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
         "tracks": summary.tracks,
         "results": summary.results,
         **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
+        **({"tag_means": outcome.tag_means} if outcome.tag_means else {}),
         "ci": summary.ci,
         "chance": summary.chance,
         "ties": summary.ties,

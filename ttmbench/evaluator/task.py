@@ -23,6 +23,7 @@ from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import Summary, summarise
+from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
@@ -126,7 +127,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         notes=notes,
         seconds=scored.seconds | {one.name: one.seconds for one in done},
         subsets=subsets,
-        breakdowns=breakdowns(scored.groups, scores, metrics, subsets),
+        breakdowns=breakdowns(scored.groups, scores, metrics, subsets, spec.means),
+        tag_means=tag_means(scored.groups, scores, metrics, subsets, spec.means, clusters) if scored.groups else {},
         failure=failure,
         from_store=scored.from_store,
         clusters=clusters,

@@ -13,8 +13,10 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
 from ttmbench.results.models import stated_model, tell_apart
-from ttmbench.results.numbers import Number, means_of, numbers_of
+from ttmbench.results.numbers import Number, means_of, numbers_of, tag_means_of
 from ttmbench.results.reader import read_document, task_of_artifact, typed_document
+
+_NUMBERS = (numbers_of, means_of, tag_means_of)
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]
         name,
         path,
         document,
-        tuple(replace(one, model=model) for one in (*numbers_of(document, name), *means_of(document, name))),
+        tuple(replace(one, model=model) for of in _NUMBERS for one in of(document, name)),
         tuple(panels_of(typed_document(document))),
         tuple(tag_tables_of(document)),
     )

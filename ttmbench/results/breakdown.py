@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ttmbench.results.labels import key_of, split_key
 from ttmbench.results.summary import metric_values
+from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group, MetricSpec, Scores
 
 MOST_VALUES = 24  # a tag with more is a name, not a kind
@@ -22,6 +24,7 @@ def breakdowns(
     scores: Mapping[str, Sequence[Scores]],
     metrics: Sequence[MetricSpec],
     subsets: Mapping[str, Sequence[int]],
+    means: Mapping[str, TagMean] = MappingProxyType({}),
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Every metric inside groups, for the groups of each value of each tag.
 
@@ -30,12 +33,14 @@ def breakdowns(
         scores: filter -> score arrays, one per seed.
         metrics: those of ``scope="group"`` are used.
         subsets: filter -> positions of its groups, where these are not all.
+        means: named means over values of tags.
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group
-        of this value was scored. Tags with one value, or with more than 24, are left out.
+        of this value was scored. Tags with one value, or with more than 24, are left out; of a tag that a named mean
+        goes by, the values that count in it stay, however many they are.
     """
-    members = _members(groups)
+    members = {**_members(groups), **_members_of_means(groups, means)}
     found: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
     }
@@ -92,6 +97,20 @@ def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
         tag: {value: np.array(found) for value, found in sorted(values.items())}
         for tag, values in places.items()
         if 1 < len(values) <= MOST_VALUES
+    }
+
+
+def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> dict[str, dict[str, np.ndarray]]:
+    """As `_members`, for tags with many values of which a named mean says which count."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for mean in means.values():
+        for cell, places in mean.members(groups).items():
+            for tag, value in zip(mean.by, cell, strict=True):
+                found.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(places)
+    return {
+        tag: {value: np.array(sorted({*places})) for value, places in sorted(values.items())}
+        for tag, values in found.items()
+        if len(values) > 1 and len({group.tags.get(tag) for group in groups}) > MOST_VALUES
     }
 
 

@@ -28,6 +28,7 @@ from ttmbench.results.records import (
     Real,
     Samples,
     SimpleMatchRecord,
+    TagMeanRecord,
     TaskError,
     Truncated,
     TtmRecord,
@@ -71,6 +72,9 @@ class ResultsDocument(Part):
     )
     breakdowns: ByTask[dict[str, dict[str, Breakdown]]] | Absent = Field(
         None, description="Task -> tag -> value -> numbers of the groups that have it."
+    )
+    tag_means: ByTask[dict[str, TagMeanRecord]] | Absent = Field(
+        None, description="Task -> name -> a mean of means over the values of tags, beside the mean over all groups."
     )
     ci: ByTask[dict[Key, Interval | None]] = Field(description="95 % interval over groups, by config.interval.")
     chance: ByTask[dict[str, Real | None]] = Field(

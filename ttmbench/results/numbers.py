@@ -152,6 +152,11 @@ def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     return _checked(_means(document, file))
 
 
+def tag_means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
+    """The means over values of tags that a document states, each as a task ``task/name``; errors as `numbers_of`."""
+    return _checked(_tag_means(document, file))
+
+
 def newest(numbers: Iterable[Number]) -> list[Number]:
     """One number a model, task, metric and filter: that of the newest run of the whole task; the order is kept.
 
@@ -330,6 +335,24 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 limited=extent.limited,
                 fingerprint=stated_model(document).fingerprint,
             )
+
+
+def _tag_means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
+    for of_task in _numbers(document, file):
+        for name, mean in _of(document, "tag_means", of_task.task).items():
+            if of_task.key in mean["numbers"]:
+                yield replace(
+                    of_task,
+                    task=f"{of_task.task}/{name}",
+                    value=finite(mean["numbers"][of_task.key]),
+                    stderr=finite(mean["numbers"].get(stderr_key(of_task.metric, of_task.filter))),
+                    ci_low=None,
+                    ci_high=None,
+                    ties=None,
+                    seed_std=None,
+                    groups=_whole(mean["groups"]),
+                    groups_of_task=None if of_task.limited else _whole(mean["groups"]),
+                )
 
 
 def _seen_in_any(document: Mapping[str, Any], tasks: Sequence[str]) -> str | None:

@@ -279,6 +279,15 @@ class Artifact(Part):
     task: str | Absent = None
 
 
+class TagMeanRecord(Part):
+    """A mean of means over the values of tags."""
+
+    by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, from the outermost to the innermost.")
+    cells: Count = Field(description="How many combinations of values count.")
+    groups: Count = Field(description="How many groups these have.")
+    numbers: dict[Key, Real | None] = Field(description="metric,filter and metric_stderr,filter.")
+
+
 class Breakdown(Part):
     """The numbers of the groups that have a value of a tag."""
 

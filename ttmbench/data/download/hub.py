@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench.data.download.files import amount, count_of_images
 from ttmbench.data.hub_access import HubFilesOptions, HuggingfaceOptions, snapshot, where_it_is
-from ttmbench.data.hub_tables import incomplete, open_table, planned_tables, tables_of
+from ttmbench.data.hub_tables import has_tables, incomplete, open_table, planned_tables, tables_of
 from ttmbench.errors import OutOfReachError, TtmbenchError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class HubDataset(_Repository):
             absent = incomplete(self.options, folder)
             if absent:
                 return f"incomplete: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''} is not in the cache"
-            if any(path.is_file() for path in folder.rglob("*.parquet")):
+            if has_tables(self.options, folder):
                 return None
         return None if _in_datasets_cache(self.options) else "it is not in the cache"
 
@@ -88,7 +88,7 @@ class HubDataset(_Repository):
         """Fetches its tables; a dataset without any is left to the library ``datasets``."""
         patterns = tables_of(self.options, offline=False)
         folder = snapshot(self.options.path, self.options.revision, patterns, offline=False)
-        if not any(folder.rglob("*.parquet")):
+        if not has_tables(self.options, folder):
             open_table(self.options, Path(), offline=False)
             return "fetched by the library datasets"
         return _detail(folder)
@@ -117,8 +117,9 @@ class HubFiles(_Repository):
             folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=True)
         except OutOfReachError:
             return "it is not in the cache, or not all of it"
-        if not (folder / self.options.file).is_file():
-            return f"{self.options.file} is not in the cache"
+        lost = [file for file in self.options.row_files if not (folder / file).is_file()]
+        if lost:
+            return f"{lost[0]} is not in the cache"
         try:
             absent = self.images_missing(folder)
         except TtmbenchError as error:

@@ -12,14 +12,15 @@ from pydantic import Field
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
+from ttmbench.data.download.each import EachImage
 from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
 from ttmbench.data.origin import Origin
-from ttmbench.data.row_files import read_rows
-from ttmbench.data.rows import ImageCell, groups_from_rows
+from ttmbench.data.row_files import rows_of_files
+from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
-from ttmbench.types import ImageRef, Loaded, SourceRequest
+from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 
 class AnnotationsOptions(FileOptions):
@@ -39,7 +40,7 @@ class FoundFiles:
     """Where everything of an `annotations` source lies in the data folder.
 
     Attributes:
-        options: with ``file`` and ``images`` as they are there.
+        options: with files and ``images`` as they are there.
         paths: each path that has to be there, as documented -> as it is there.
         missing: the documented paths that are nowhere.
         roots: folders that images may lie in. A link in the place of a documented folder is the user's own
@@ -56,17 +57,22 @@ def find_annotations(base: Path, options: AnnotationsOptions) -> FoundFiles:
     """Looks for the files and folders of a source, under all of their names."""
     needed = needed_paths(options)
     paths = {path: find(base, path, options.also) for path in needed}
-    images = paths.get(options.images)
-    if images is None:  # a folder that only holds what is needed
-        within = [path for path in needed if path != options.file and path.startswith(f"{options.images}/")]
-        inner = [path.removeprefix(f"{options.images}/") for path in within]
-        images = find(base, options.images, options.also, inner)
-        paths |= {path: f"{images}/{one}" for path, one in zip(within, inner, strict=True)}
-    located = options.model_copy(update={"file": paths[options.file], "images": images})
+    folders: dict[str, str] = {}
+    for folder in options.folders:
+        found = paths.get(folder)
+        if found is None:  # a folder that only holds what is needed
+            rows = options.row_files
+            within = [path for path in needed if path not in rows and path.startswith(f"{folder}/")]
+            inner = [path.removeprefix(f"{folder}/") for path in within]
+            found = find(base, folder, options.also, inner)
+            paths |= {path: f"{found}/{one}" for path, one in zip(within, inner, strict=True)}
+        folders[folder] = found
+    located = options.moved({**paths, **folders})
     places = {path: below(base, name, "source") for path, name in paths.items()}
-    folders = [place for place in places.values() if place.is_dir()]
+    holders = [place for place in places.values() if place.is_dir()]
     missing = [path for path, place in places.items() if not place.exists()]
-    return FoundFiles(located, paths, missing, (below(base, images, "source"), *folders))
+    roots = (*(below(base, name, "source") for name in folders.values()), *holders)
+    return FoundFiles(located, paths, missing, roots)
 
 
 def read_annotations(request: SourceRequest) -> Loaded:
@@ -89,7 +95,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
         raise OutOfReachError(_missing(found.missing, base, options.get))
 
     def hint(name: str) -> str:
-        path = f"{options.images}/{name}".removeprefix("./")
+        path = f"{options.folders[0]}/{name}".removeprefix("./")
         return _hint([one for one in options.get if path.startswith(f"{one}/")], options.get)
 
     loaded = read_files(base, found.options, request, found.roots, hint)
@@ -106,8 +112,10 @@ def locations(request: SourceRequest) -> list[DataLocation]:
         if path not in options.get and _inside_one(path, options.get):
             continue  # what lies in a fetched folder comes with it
         origin = options.get.get(path) if name == path else None
-        if options.file == path or options.file.startswith(f"{path}/"):
+        if any(file == path or file.startswith(f"{path}/") for file in options.row_files):
             needs.append(RowsFile(base, name, origin, partial(_images_not_there, base, options, request)))
+        elif origin is not None and origin.each:
+            needs.append(EachImage(base, name, origin, partial(_absent, base, options, request)))
         else:
             needs.append(DataFile(base, name, origin))
     return [DataLocation("the data folder", needs)]
@@ -115,7 +123,7 @@ def locations(request: SourceRequest) -> list[DataLocation]:
 
 def needed_paths(options: AnnotationsOptions) -> list[str]:
     """Paths of the data folder that have to be there; a folder that only holds others is not named for itself."""
-    paths = dict.fromkeys([options.file, options.images, *options.get])
+    paths = dict.fromkeys([*options.row_files, *options.folders, *options.get])
     holders = {path for path in paths if path not in options.get and any(one.startswith(f"{path}/") for one in paths)}
     return [path for path in paths if path != "." and path not in holders]
 
@@ -142,45 +150,60 @@ def read_files(
     Raises:
         DataError: the file or an image is not what it should be; file and group are named.
     """
-    file, folder = _paths(base, options)
-    present: set[str] = set()
+    folders = _folders(base, options)
+    present: dict[str, Path] = {}
 
     def image(one: ImageCell) -> ImageRef:
-        name, path = _image(one, options, folder, roots)
+        name = one.name.removeprefix(options.strip)
         if name not in present:
+            path = _path(one, name, folders, roots)
             if not path.is_file():
-                raise DataError(f"{options.file}: image {name} of group {one.group_id} is not in {folder}{hint(name)}")
-            present.add(name)
-        return ImageRef(name, partial(open_image, path), path, path.read_bytes, options.exif)
+                where = " or ".join(map(str, folders))
+                raise DataError(f"{one.where}: image {name} of group {one.group_id} is not in {where}{hint(name)}")
+            present[name] = path
+        return stored_image(name, present[name], options.exif, options.npy)
 
-    rows = read_rows(file, options.fields, name=str(file))
-    groups = list(groups_from_rows(rows, request, str(file), image, options.rows_per_group))
-    return Loaded(groups, {"file": options.file, "sha256": file_digest(file), "exif": options.exif})
+    groups = list(_groups(base, options, request, image))
+    digests = {part.file: file_digest(below(base, part.file, "source.file")) for part in options.parts.values()}
+    if options.file is None:
+        return Loaded(groups, {"files": digests, "exif": options.exif})
+    return Loaded(groups, {"file": options.file, "sha256": digests[options.file], "exif": options.exif})
 
 
 def missing_images(base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()) -> list[str]:
     """Names of the images that rows name and that are not there, in their order; arguments and errors as above."""
-    file, folder = _paths(base, options)
+    folders = _folders(base, options)
     there: dict[str, bool] = {}
 
     def image(one: ImageCell) -> ImageRef:
-        name, path = _image(one, options, folder, roots)
+        name = one.name.removeprefix(options.strip)
         if name not in there:
-            there[name] = path.is_file()
-        return ImageRef(name, partial(open_image, path))
+            there[name] = _path(one, name, folders, roots).is_file()
+        return ImageRef(name, partial(open_image, Path(name)))
 
-    for _ in groups_from_rows(read_rows(file, options.fields), request, str(file), image, options.rows_per_group):
+    for _ in _groups(base, options, request, image):
         pass
     return [name for name, is_there in there.items() if not is_there]
 
 
-def _paths(base: Path, options: FileOptions) -> tuple[Path, Path]:
-    return below(base, options.file, "source.file"), below(base, options.images, "source.images")
+def _groups(
+    base: Path, options: FileOptions, request: SourceRequest, image: Callable[[ImageCell], ImageRef]
+) -> Iterable[Group]:
+    files = {name: (below(base, one.file, "source.file"), one.cells) for name, one in options.parts.items()}
+    where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
+    rows = rows_of_files(files, options.fields, options.literals)
+    return groups_from_rows(rows, request, where, image, options.rows_per_group)
 
 
-def _image(one: ImageCell, options: FileOptions, folder: Path, roots: Sequence[Path]) -> tuple[str, Path]:
-    name = one.name.removeprefix(options.strip)
-    return name, inside(folder, name, f"{options.file}: '{one.column}' of group {one.group_id}", roots)
+def _folders(base: Path, options: FileOptions) -> list[Path]:
+    return [below(base, folder, "source.images") for folder in options.folders]
+
+
+def _path(one: ImageCell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
+    """Where an image lies: in the first of several folders that has it."""
+    what = f"{one.where}: '{one.column}' of group {one.group_id}"
+    paths = [inside(folder, name, what, roots) for folder in folders]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _missing(missing: Sequence[str], base: Path, get: Mapping[str, Origin]) -> str:
@@ -200,18 +223,27 @@ def _inside_one(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith(f"{folder}/") for folder in folders)
 
 
+def _absent(base: Path, options: AnnotationsOptions, request: SourceRequest) -> list[str]:
+    """Names of the images that the rows name and that are not there."""
+    found = find_annotations(base, options)
+    return missing_images(base, found.options, replace(request, limit=None), found.roots)
+
+
 def _images_not_there(base: Path, options: AnnotationsOptions, request: SourceRequest) -> str | None:
     """Which images are missing of those that the rows name, once everything else is there."""
     found = find_annotations(base, options)
     if found.missing:
         return None
+    if any(one.each for path, one in options.get.items() if found.paths[path] == path):
+        return None  # that folder tells it
     try:
-        absent = missing_images(base, found.options, replace(request, limit=None), found.roots)
+        absent = _absent(base, options, request)
     except TtmbenchError as error:
         return str(error)
     if not absent:
         return None
-    first = f"{options.images}/{absent[0]}".removeprefix("./")
+    first = f"{options.folders[0]}/{absent[0]}".removeprefix("./")
     folder = next((path for path in options.get if first.startswith(f"{path}/")), None)
     fetched = f", or move {found.paths[folder]} away, and `ttmbench download` fetches it whole" if folder else ""
-    return f"{count_of_images(absent)} not in {found.options.images}; put what is missing there{fetched}"
+    where = " or ".join(found.options.folders)
+    return f"{count_of_images(absent)} not in {where}; put what is missing there{fetched}"

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ttmbench._util.validation import describe
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.data.selection import Where
+from ttmbench.data.task_file import Crop, Tags
 from ttmbench.errors import OutOfReachError, UsageError
 from ttmbench.types import Loaded, SourceRequest
 
@@ -29,7 +31,10 @@ class Columns(BaseModel):
     id: str | None = None
     images: str | list[str] | None = None
     captions: str | list[str] | None = None
-    tags: list[str] | None = None
+    tags: Tags | None = None
+    crop: Crop | None = None
+    where: Where | None = None
+    first_rows: int | None = Field(None, ge=1)
 
 
 def read_first_of(request: LoadRequest) -> Loaded:

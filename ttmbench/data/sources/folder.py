@@ -6,16 +6,15 @@ Images open lazily; captions are read here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench._util.images import open_image
+from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.loading import inside, read_options
 from ttmbench.data.row_files import read_rows
-from ttmbench.data.rows import ImageCell, groups_from_rows
+from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
 
@@ -26,6 +25,7 @@ class FolderOptions(BaseModel):
     path: str
     images: str = "."
     exif: Exif = "apply"
+    npy: Colors = "rgb"
 
 
 def read_folder(request: SourceRequest) -> Iterable[Group]:
@@ -41,7 +41,7 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     def image(one: ImageCell) -> ImageRef:
         name = one.name
         path = inside(images, name, f"{file}: '{one.column}' of group {one.group_id}")
-        return ImageRef(name, partial(open_image, path), path, path.read_bytes, options.exif)
+        return stored_image(name, path, options.exif, options.npy)
 
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 

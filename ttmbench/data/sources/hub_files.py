@@ -73,5 +73,5 @@ def locations(request: SourceRequest) -> list[DataLocation]:
 
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
-        return [DataLocation(str(own), [LocalImages(own / options.file, own, absent)])]
+        return [DataLocation(str(own), [LocalImages(own / options.row_files[0], own, absent)])]
     return [DataLocation(options.where, [HubFiles(options, absent)])]

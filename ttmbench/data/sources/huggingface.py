@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, LocalFile
+from ttmbench.data.cells import Row
 from ttmbench.data.download.hub import HubDataset
 from ttmbench.data.hub_access import HuggingfaceOptions
-from ttmbench.data.hub_tables import open_table, saved_copy
+from ttmbench.data.hub_tables import incomplete, open_table, saved_copy
 from ttmbench.data.loading import data_folder, read_options
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.shards import missing_shards
 from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
@@ -33,7 +34,9 @@ class LocalTable(LocalFile):
 
     def missing(self) -> str | None:
         """Whether it can be opened: no shard of the split is missing."""
-        if (self.path / "dataset_dict.json").is_file():
+        if self.options.saved:
+            absent = incomplete(self.options, self.path)
+        elif (self.path / "dataset_dict.json").is_file():
             absent = [] if (self.path / self.options.split).is_dir() else [self.options.split]
         else:
             names = [file.relative_to(self.path).as_posix() for file in self.path.rglob("*.parquet") if file.is_file()]

@@ -20,7 +20,10 @@ from ttmbench.results.numbers import DocumentFile, Number, means_of
 MISSING = "N/A"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # What its readers do not know lies here, so that nothing of it is taken for a metric.
-_OWN = ("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "datasets", "errors")
+_OWN = (
+    *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
+    "errors",
+)
 
 
 def export_lm_eval_file(
