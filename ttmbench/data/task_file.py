@@ -108,6 +108,8 @@ class TaskSpec(BaseModel):
             ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
+        parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that say the tags
+            are scored for each of them, too.
         tag: labels by which ``--tasks`` selects several tasks.
         source: ``kind`` of reader, and its options.
         group: shape, number and columns.
@@ -132,6 +134,7 @@ class TaskSpec(BaseModel):
     evidence: dict[Fact, Evidence] = {}
     gated: bool = False
     aggregate: str | None = None
+    parts: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
     source: dict[str, Any]
     group: GroupSpec
