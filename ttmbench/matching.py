@@ -20,50 +20,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from ttmbench._arrays.checked import as_floats, check_scores
 from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
 _LIMB = 32  # bits
-_LARGEST_WHOLE = 2**53  # beyond it float64 skips whole numbers
-_LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the range of floats
-
-
-def check_scores(scores: np.ndarray) -> np.ndarray:
-    """The scores as floats, checked: finite, [groups, images, captions], images <= captions, at least 2 captions.
-
-    Args:
-        scores: an array of numbers.
-
-    Returns:
-        The same array; whole numbers become float64.
-
-    Raises:
-        ValueError: another shape, or a score that is not a finite number (the group is named).
-    """
-    floats = _floats(scores)
-    if floats.ndim != 3:
-        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
-    _, images, captions = floats.shape
-    if not (1 <= images <= captions and captions >= 2):
-        raise ValueError(f"a group needs 1 <= images <= captions and at least 2 captions, got {images}x{captions}")
-    finite = np.isfinite(floats).all(axis=(1, 2))
-    if not finite.all():
-        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
-    return floats
-
-
-def _floats(scores: np.ndarray) -> np.ndarray:
-    array = np.asarray(scores)
-    if array.dtype.kind in "iub":
-        if array.size and max(abs(int(array.min())), abs(int(array.max()))) > _LARGEST_WHOLE:
-            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are no exact float64; scale the scores")
-        return array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
-    if bool((np.isfinite(array) & (np.abs(array) > _LARGEST)).any()):
-        raise ValueError(f"a score is larger than any logit ({_LARGEST:g}); scale the scores")
-    return array
 
 
 @lru_cache(maxsize=64)
@@ -199,7 +161,7 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     >>> match_global(np.zeros((2, 2))).tie.tolist()
     [True, True]
     """
-    scores = _floats(scores)
+    scores = as_floats(scores)
     if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
     if not np.isfinite(scores).all():

@@ -1,5 +1,7 @@
 """Metrics of a score array. Caption i is true for image i; every comparison is strict, so a tie is never correct.
 
+The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
+
 All functions take logits [groups, images, captions] with images <= captions and return one value per group, except
 `global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
 comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
@@ -14,7 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench import chance
-from ttmbench.matching import check_scores, match_global, match_groups
+from ttmbench._arrays.own_scores import columns_of, is_square, own_and_others, range_and_others, rows_of
+from ttmbench.matching import match_global, match_groups
 from ttmbench.types import MetricSpec
 
 
@@ -36,7 +39,7 @@ def text_score(
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
-    own, other = _rows(scores, true_captions)
+    own, other = rows_of(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
@@ -44,8 +47,33 @@ def text_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
-    own, other = _rows(scores, true_captions)
+    own, other = rows_of(scores, true_captions)
     return (own == other).any(axis=1)
+
+
+def text_score_ties_right(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """As `text_score`, but an equality counts as right: s[i,i] >= max of s[i,j] over j != i, for all i.
+
+    This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
+    numbers of ARO's order tasks do. A constant scorer is always right by it: state it beside the text score only.
+
+    Args:
+        scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
+
+    Returns:
+        bool [groups].
+
+    Raises:
+        ValueError: wrong shape, or a score that is not finite.
+
+    >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
+    [True, True, False]
+    """
+    own, other = rows_of(scores, true_captions)
+    return np.asarray((own >= other).all(axis=1))
 
 
 def image_score(
@@ -66,7 +94,7 @@ def image_score(
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
     """
-    own, other = _columns(scores, true_captions)
+    own, other = columns_of(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
@@ -74,7 +102,7 @@ def image_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
-    own, other = _columns(scores, true_captions)
+    own, other = columns_of(scores, true_captions)
     return (own == other).any(axis=1)
 
 
@@ -99,7 +127,7 @@ def group_score(
     [True]
     """
     rows = text_score(scores, true_captions)
-    return rows & image_score(scores, true_captions) if _is_square(scores, true_captions) else rows
+    return rows & image_score(scores, true_captions) if is_square(scores, true_captions) else rows
 
 
 def group_score_ties(
@@ -107,7 +135,7 @@ def group_score_ties(
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which one of the comparisons of `group_score` is an equality."""
     rows = text_score_ties(scores, true_captions)
-    return rows | image_score_ties(scores, true_captions) if _is_square(scores, true_captions) else rows
+    return rows | image_score_ties(scores, true_captions) if is_square(scores, true_captions) else rows
 
 
 def group_match(
@@ -158,7 +186,7 @@ def individual_match(
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    own, other = _rows(scores, true_captions)
+    own, other = rows_of(scores, true_captions)
     return (own > other).mean(axis=1)
 
 
@@ -180,7 +208,7 @@ def original_accuracy(
     >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
     [True, False]
     """
-    own, others = _own_and_others(scores, true_captions)
+    own, others = own_and_others(scores, true_captions)
     return (own[:, :, 0] > others.max(axis=2)).all(axis=1)
 
 
@@ -188,7 +216,7 @@ def original_accuracy_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its first true caption and its best wrong one the same."""
-    own, others = _own_and_others(scores, true_captions)
+    own, others = own_and_others(scores, true_captions)
     return (own[:, :, 0] == others.max(axis=2)).any(axis=1)
 
 
@@ -212,7 +240,7 @@ def brittleness(
     >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
     [1.0, 1.0, 0.0]
     """
-    low, high, others = _range_and_others(scores, true_captions)
+    low, high, others = range_and_others(scores, true_captions)
     return ((low < others) & (others < high)).any(axis=2).mean(axis=1)
 
 
@@ -220,7 +248,7 @@ def brittleness_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
-    low, high, others = _range_and_others(scores, true_captions)
+    low, high, others = range_and_others(scores, true_captions)
     return ((others == low) | (others == high)).any(axis=(1, 2))
 
 
@@ -265,63 +293,19 @@ def global_assignment_ties(
     return match_global(scores, true_captions).tie
 
 
-def _is_square(scores: np.ndarray, true_captions: int) -> bool:
-    """Whether every caption is true for some image."""
-    return bool(scores.shape[1] * true_captions == scores.shape[2])
-
-
-def _is_own(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> Bool[np.ndarray, "images captions"]:
-    """Which captions are true for which image; ValueError if there are not so many captions."""
-    _, images, captions = scores.shape
-    if true_captions < 1 or images * true_captions > captions:
-        raise ValueError(f"{true_captions} true captions for each image do not fit into a {images}x{captions} group")
-    return np.arange(captions) // true_captions == np.arange(images)[:, None]
-
-
-def _own_and_others(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[Float[np.ndarray, "groups images true"], Float[np.ndarray, "groups images captions"]]:
-    """For every image: the scores of its own captions, and those of the others, with -inf in the places of its own."""
-    scores = check_scores(scores)
-    others = np.where(_is_own(scores, true_captions), -np.inf, scores)
-    images = np.arange(scores.shape[1])[:, None]
-    return scores[:, images, images * true_captions + np.arange(true_captions)], others
-
-
-def _range_and_others(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "groups images captions"]]:
-    """For every image: the worst and the best of its own captions [groups, images, 1], and the others."""
-    own, others = _own_and_others(scores, true_captions)
-    return own.min(axis=2)[:, :, None], own.max(axis=2)[:, :, None], others
-
-
-def _rows(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
-    """For every image: the score of its own caption (the worst of several), and the best of the others."""
-    own, others = _own_and_others(scores, true_captions)
-    return own.min(axis=2), others.max(axis=2)
-
-
-def _columns(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[Float[np.ndarray, "groups true"], Float[np.ndarray, "groups true"]]:
-    """For every caption that is true for an image: the score of that image, and the best of the others."""
-    own, others = _own_and_others(scores, true_captions)
-    if own.shape[1] < 2:
-        raise ValueError("the image score is undefined for groups with one image")
-    true = own.shape[1] * true_captions
-    return own.reshape(len(own), true), others[:, :, :true].max(axis=1)
-
-
 METRICS = (
     MetricSpec(
         "text_score",
         text_score,
         "every image prefers its own caption",
+        text_score_ties,
+        chance.text_score,
+        several_true="defined",
+    ),
+    MetricSpec(
+        "text_score_ties_right",
+        text_score_ties_right,
+        "as the text score, but ties count as right: the published rule of ARO's order tasks",
         text_score_ties,
         chance.text_score,
         several_true="defined",

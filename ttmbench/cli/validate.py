@@ -83,7 +83,11 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
     loaded = load_task_data(registry, task, options.limit, options.offline, options.data_dir)
     animated: set[str] = set()
-    report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated))
+    padded: set[str] = set()
+    report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated, padded))
+    if padded:
+        what = "1 crop box reaches" if len(padded) == 1 else f"{len(padded)} crop boxes reach"
+        report.notes.append(f"{what} beyond the image, which is black there")
     if animated:
         what = "1 image is animated: its first frame is taken"
         report.notes.append(
@@ -100,13 +104,15 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     )
 
 
-def _digest(image: ImageRef, group_id: str, animated: set[str]) -> str:
-    """Digest of an image as a model sees it: upright, RGB. Names of animated ones are taken down."""
+def _digest(image: ImageRef, group_id: str, animated: set[str], padded: set[str]) -> str:
+    """Digest of an image as a model sees it: upright, RGB. Names of animated and of padded ones are taken down."""
     from ttmbench.scoring.fingerprint import open_upright  # with torch, which no `--help` should wait for
 
     opened = open_upright(image, group_id)
     if opened.info.get("animated"):
         animated.add(image.name)
+    if opened.info.get("padded"):
+        padded.add(image.name)
     return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ttmbench._util.escape import is_text
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.progress import progress_iter
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import Defect, TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef
 
@@ -101,7 +101,14 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
     Returns:
         What was found, every group looked at.
     """
-    report = DataReport()
+    report, known = DataReport(), Counter[Defect]()
+
+    def found(defect: Defect, problem: str) -> None:
+        if defect in spec.group.known_defects:
+            known[defect] += 1
+        else:
+            report.problems.append(problem)
+
     digests: dict[str, str | None] = {}
     seen: dict[tuple[tuple[str | None, ...], tuple[str, ...]], str] = {}
     for group in progress_iter(groups, "checking", "groups", total=len(groups)):
@@ -114,24 +121,30 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
                 digests[image.name] = None
                 report.problems.append(str(error))
         content = tuple(digests[image.name] for image in group.images)
-        report.problems += _ties(group, content)
+        for defect, problem in _ties(group, content):
+            found(defect, problem)
         first = seen.setdefault((content, group.captions), group.group_id)
         if first != group.group_id and None not in content:
-            report.problems.append(f"groups {first} and {group.group_id} are the same")
+            found("equal_groups", f"groups {first} and {group.group_id} are the same")
     report.images = len(digests)
-    report.notes = _notes(spec, groups, digests)
+    report.notes = [*_notes(spec, groups, digests), *(_KNOWN[defect].format(count) for defect, count in known.items())]
     return report
 
 
-def _ties(group: Group, content: Sequence[str | None]) -> list[str]:
+_KNOWN: dict[Defect, str] = {
+    "equal_captions": "{} groups have a caption twice, as is known",
+    "equal_images": "{} groups have an image twice, as is known",
+    "equal_groups": "{} groups are the same as an earlier one, as is known",
+}
+
+
+def _ties(group: Group, content: Sequence[str | None]) -> Iterator[tuple[Defect, str]]:
     """What a group has twice, so that no model can tell it apart."""
-    found = []
     if len(set(group.captions)) < len(group.captions):
-        found.append(f"group {group.group_id} has the same caption twice, so it can only tie")
+        yield "equal_captions", f"group {group.group_id} has the same caption twice, so it can only tie"
     known = [one for one in content if one is not None]
     if len(set(known)) < len(known):
-        found.append(f"group {group.group_id} has the same image twice, so it can only tie")
-    return found
+        yield "equal_images", f"group {group.group_id} has the same image twice, so it can only tie"
 
 
 def _notes(spec: TaskSpec, groups: Sequence[Group], digests: Mapping[str, str | None]) -> list[str]:

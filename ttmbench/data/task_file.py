@@ -104,11 +104,11 @@ class TaskSpec(BaseModel):
         label_errors: what is known to be wrong with the labels, and what is done about it.
         images_from: names of the image collections that the images are of, as models state what they were trained on.
         images_needed: which images a run needs, and how large they are, for people.
-        evidence: how each fact of the data is known: counted in the real ``file``, computed from published full-precision
+        evidence: how each fact of the data is known: counted in the real ``file``, computed from published
             ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
-        parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that say the tags
+        parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that state tags
             are scored for each of them, too.
         tag: labels by which ``--tasks`` selects several tasks.
         source: ``kind`` of reader, and its options.

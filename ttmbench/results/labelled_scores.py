@@ -1,8 +1,8 @@
 """Stored scores of one pair a line, told apart by a label: as Winoground stores them, and as pairs of caption and foil.
 
 - ``{"label": "<id>_c<caption>_i<image>", "score": x}``;
-- ``{"label": "<id>_c", "score": x, "instrument": ...}`` for the caption of an image, ``<id>_f`` for its foil. Texts under
-  other keys than ``type`` are tags of the pair.
+- ``{"label": "<id>_c", "score": x, "instrument": ...}`` for the caption of an image, ``<id>_f`` for its foil. Texts
+  under other keys than ``type`` are tags of the pair.
 """
 
 from __future__ import annotations

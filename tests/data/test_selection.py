@@ -1,0 +1,288 @@
+"""What of the data a task reads: nested cells, conditions on rows, the first rows of a file, boxes, tags, arrays."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from ttmbench.cache.pixels import reading_digest
+from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.cells import Row, cell, fill, tags_of
+from ttmbench.data.crops import box_of, cropped
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.row_files import rows_of_files
+from ttmbench.data.selection import kept_rows
+from ttmbench.errors import DataError, UsageError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.types import ImageRef
+
+ROW = Row("7", {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"], "NEG": ["c"]}, "one": "alone"}, 7)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("id", 3), ("box.x", 1.5), ("texts.POS.1", "b"), ("texts.NEG.0", "c"), ("one.0", "alone")],
+)
+def test_inner_cells_have_names_with_dots(column, value):
+    assert cell(ROW, column, "rows.json") == value
+
+
+@pytest.mark.parametrize(
+    "column", ["box.z", "texts.POS.2", "one.1", "id.x", "one.0.0", "texts.POS.-1", "one.__class__"]
+)
+def test_inner_cells_that_are_not_there_are_told(column):
+    with pytest.raises(DataError, match=r"rows.json: row 7 has no column '.*'; it has id, box, texts, one"):
+        cell(ROW, column, "rows.json")
+
+
+def test_a_column_with_a_dot_in_its_own_name_comes_first():
+    assert cell(Row("0", {"a.b": 1, "a": {"b": 2}}, 0), "a.b", "") == 1
+
+
+def test_templates_and_tags_reach_inner_cells():
+    assert fill("{texts.POS.0}_{id:03d}", ROW, "") == "a_003"
+    row = Row("0", {"image0": "kubric/12/a.png", "attributes": ["white", "brown"], "n": None}, 0)
+    assert tags_of(row, ["attributes", "n"], "") == {"attributes": "white, brown", "n": ""}
+    columns = {"pair": "{attributes.0}_{attributes.1}", "subset": {"column": "image0", "part": 0}}
+    assert tags_of(row, columns, "") == {"pair": "white_brown", "subset": "kubric"}
+    with pytest.raises(DataError, match="has no part 3"):
+        tags_of(row, {"t": {"column": "image0", "part": 3}}, "")
+
+
+ROWS = [{"n": n, "kind": "ab"[n % 2], "text": None if n == 4 else f"t{n}"} for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("where", "first", "kept"),
+    [
+        ({}, None, [0, 1, 2, 3, 4, 5]),
+        ({"kind": "a"}, None, [0, 2, 4]),
+        ({"n": [1, 5, 9]}, None, [1, 5]),
+        ({"text": {"not_null": True}}, None, [0, 1, 2, 3, 5]),
+        ({"n": {"at_least": 2, "at_most": 4}}, None, [2, 3, 4]),
+        ({"n": {"none_of": [0, 1]}, "kind": "a"}, None, [2, 4]),
+        ({"text": {"none_of": ["t1"]}}, None, [0, 2, 3, 4, 5]),
+        ({"n": {"at_least": 1}}, 2, [1, 2]),
+        ({}, 3, [0, 1, 2]),
+    ],
+)
+def test_rows_are_kept_by_conditions_and_then_the_first(where, first, kept):
+    rows = [Row(str(n), cells, n) for n, cells in enumerate(ROWS)]
+    columns = {"where": where, "first_rows": first}
+    assert [row.cells["n"] for row in kept_rows(rows, columns, "")] == kept
+
+
+def test_first_rows_are_those_of_each_file():
+    rows = [Row(str(n), {}, n, file) for file in "xy" for n in range(3)]
+    assert [(row.file, row.key) for row in kept_rows(rows, {"first_rows": 2}, "")] == [
+        ("x", "0"),
+        ("x", "1"),
+        ("y", "0"),
+        ("y", "1"),
+    ]
+
+
+def test_numbers_of_csv_files_are_texts_and_truth_is_no_number():
+    rows = [Row("0", {"n": "3", "yes": True}, 0)]
+    assert list(kept_rows(rows, {"where": {"n": 3}}, "")) and list(
+        kept_rows(rows, {"where": {"n": {"at_most": 3}}}, "")
+    )
+    assert not list(kept_rows(rows, {"where": {"yes": 1}}, "")) and list(kept_rows(rows, {"where": {"yes": True}}, ""))
+    different = {"where": {"n": {"differs_from": "yes"}}}
+    assert list(kept_rows(rows, different, ""))
+    assert not list(kept_rows(rows, {"where": {"n": {"differs_from": "n"}}}, ""))
+    with pytest.raises(DataError, match="'yes' of row 0 is True, not a number"):
+        list(kept_rows(rows, {"where": {"yes": {"at_least": 1}}}, "rows.csv"))
+
+
+# --- boxes ---------------------------------------------------------------------------------------------------
+
+
+def gradient(width=8, height=6):
+    """Every pixel tells its place."""
+    y, x = np.mgrid[:height, :width]
+    return Image.fromarray(np.stack([x, y, np.full_like(x, 9)], axis=2).astype(np.uint8))
+
+
+def test_a_box_is_rounded_as_pillow_does():
+    row = Row("0", {"x": "1.5", "y": 2.5, "w": 3.0, "h": 2}, 0)
+    assert box_of(row, ["x", "y", "w", "h"], "", "g") == (2, 2, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ((0, 0, 0, 5), "holds none"),
+        ((0, 0, 5, -1), "holds none"),
+        (("a", 0, 5, 5), "'x' of group g is 'a', no number of pixels"),
+        ((0, None, 5, 5), "'y' of group g is None, no number"),
+        ((0, 0, float("nan"), 5), "no number of pixels"),
+        ((0, 0, 1e9, 5), "no number of pixels"),
+        ((True, 0, 4, 5), "no number of pixels"),
+    ],
+)
+def test_a_box_that_is_none_is_told(box, message):
+    with pytest.raises(DataError, match=message):
+        box_of(Row("0", dict(zip("xywh", box, strict=True)), 0), list("xywh"), "rows.json", "g")
+
+
+def test_the_part_in_the_box_is_what_is_read_and_outside_is_black():
+    whole = ImageRef("a.png", gradient, read=lambda: b"file")
+    part = cropped(whole, (2, 1, 5, 3))
+    pixels = np.asarray(open_upright(part, "g"))
+    assert pixels.shape == (2, 3, 3) and np.array_equal(pixels, np.asarray(gradient())[1:3, 2:5])
+    assert part.name == "a.png[2,1,3,2]" and not open_upright(part, "g").info.get("padded")
+    beyond = open_upright(cropped(whole, (-2, 4, 3, 8)), "g")
+    values = np.asarray(beyond)
+    assert values.shape == (4, 5, 3) and beyond.info["padded"]
+    assert not values[:, :2].any() and not values[2:].any() and np.array_equal(values[0, 2:, 0], [0, 1, 2])
+
+
+def test_what_is_kept_of_an_image_is_told_apart_from_its_parts():
+    whole = ImageRef("a.png", gradient, read=lambda: b"file")
+    parts = [whole, cropped(whole, (0, 0, 2, 2)), cropped(whole, (0, 0, 2, 3))]
+    assert len({reading_digest(one) for one in parts}) == 3
+
+
+def test_a_box_is_of_the_image_as_it_is_turned():
+    image = gradient()
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    image.info["exif"] = exif.tobytes()
+    turned, stored = (cropped(ImageRef("a", lambda: image, exif=how), (0, 0, 2, 2)) for how in ("apply", "ignore"))
+    assert np.asarray(open_upright(stored, "g"))[0, 0].tolist() == [0, 0, 9]
+    assert np.asarray(open_upright(turned, "g"))[0, 0].tolist() == [0, 5, 9], "the lower left corner goes up"
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def task_of(folder, source, group, **more):
+    spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return find_task(build_registry(), str(folder / "mine.yaml"))
+
+
+def load(task, data, **more):
+    return load_task_data(build_registry(), task, data_dir=data, **more)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two folders of images and two files of rows, in the formats that several releases have."""
+    for folder, names in (("one", "ab"), ("two", "bc")):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for name in names:
+            gradient(8 if folder == "one" else 10).save(tmp_path / "data" / folder / f"{name}.png")
+    first = [[f"vg/{name}.png", {"POS": [f"good {name}"], "NEG": [f"bad {name}"]}] for name in "abc"]
+    second = [["c.png", {"POS": ["fine"], "NEG": ["fine"]}], ["a.png", {"POS": ["x"], "NEG": ["y"]}]]
+    (tmp_path / "data" / "first.json").write_text(json.dumps(first), encoding="utf-8")
+    (tmp_path / "data" / "second.json").write_text(json.dumps(second), encoding="utf-8")
+    return tmp_path / "data"
+
+
+FILES = {
+    "kind": "annotations",
+    "files": {"vg_color": "first.json", "hake": {"file": "second.json", "cells": {"source": "hake"}}},
+    "images": ["one", "two"],
+    "strip": "vg/",
+    "fields": ["image", "texts"],
+}
+PAIR = {"shape": [1, 2], "images": ["image"], "captions": ["texts.POS.0", "texts.NEG.0"]}
+
+
+def test_several_files_make_one_task_and_images_lie_in_several_folders(tmp_path, data):
+    loaded = load(task_of(tmp_path, FILES, {**PAIR, "first_rows": 2}), data)
+    assert [group.group_id for group in loaded.groups] == ["vg_color/0", "vg_color/1", "hake/0", "hake/1"]
+    assert [group.images[0].open().width for group in loaded.groups] == [8, 8, 10, 8], "the first folder that has it"
+    assert set(loaded.source["files"]) == {"first.json", "second.json"}
+
+
+def test_cells_of_a_file_are_tags_of_its_groups(tmp_path, data):
+    files = {name: {"file": one, "cells": {"from": name}} for name, one in (("x", "first.json"), ("y", "second.json"))}
+    groups = load(task_of(tmp_path, {**FILES, "files": files}, {**PAIR, "tags": ["from"]}), data).groups
+    assert [group.tags["from"] for group in groups] == ["x", "x", "x", "y", "y"]
+
+
+def test_known_defects_are_counted_and_others_are_errors(tmp_path, data, capsys):
+    task_of(tmp_path, FILES, PAIR)
+    assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) != 0
+    assert "group hake/0 has the same caption twice" in capsys.readouterr().out
+    task_of(tmp_path, FILES, {**PAIR, "known_defects": ["equal_captions"]})
+    assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) == 0
+    assert "1 groups have a caption twice, as is known" in capsys.readouterr().out
+
+
+def test_an_image_that_is_in_no_folder_is_told(tmp_path, data):
+    (data / "two" / "c.png").unlink()
+    with pytest.raises(DataError, match=r"image c.png of group vg_color/2 is not in .*one or .*two"):
+        load(task_of(tmp_path, FILES, PAIR), data)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"kind": "annotations"}, "needs either 'file' or 'files'"),
+        ({"kind": "annotations", "file": "a.json", "files": {"x": "b.json"}}, "needs either 'file' or 'files'"),
+        ({"kind": "annotations", "file": "a.json", "images": []}, "should name a folder"),
+    ],
+)
+def test_wrong_options_are_told(tmp_path, data, source, message):
+    with pytest.raises(UsageError, match=message):
+        load(task_of(tmp_path, source, PAIR), data)
+
+
+CROPS = "image_id,x,y,width,height,caption,hard_negs\n1,2,1,3,2,a cat,\"['a dog', \"\"a 'mug'\"\"]\"\n1,-1,-1,4,4,b,\"['c','d']\"\n"
+
+
+def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path, data, capsys):
+    (data / "rows.csv").write_text(CROPS, encoding="utf-8")
+    gradient().save(data / "two" / "1.jpg")
+    source = {"kind": "annotations", "file": "rows.csv", "images": ["one", "two"], "literals": ["hard_negs"]}
+    group = {"shape": [1, 3], "images": ["{image_id}.jpg"], "captions": ["caption", "*hard_negs"]}
+    group |= {"crop": ["x", "y", "width", "height"]}
+    groups = load(task_of(tmp_path, source, group), data).groups
+    assert groups[0].captions == ("a cat", "a dog", "a 'mug'")
+    assert open_upright(groups[0].images[0], "0").size == (3, 2)
+    assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) == 0
+    assert "1 crop box reaches beyond the image, which is black there" in capsys.readouterr().out
+    with pytest.raises(DataError, match="group 0 has 3 captions, but 2 are needed"):
+        load(task_of(tmp_path, source, {**group, "shape": [1, 2]}), data)
+
+
+@pytest.mark.parametrize("text", ["nothing", "3", "[1", "{'a': 1}", "[" * 5000, "__import__('os')", "-" * 9000 + "1"])
+def test_a_text_that_is_no_list_is_told(tmp_path, text):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"hard": text}]), encoding="utf-8")
+    with pytest.raises(DataError, match="'hard' of row 0 is .*, which is no list"):
+        list(rows_of_files({"": (file, {})}, (), ("hard",)))
+
+
+@pytest.mark.parametrize(("order", "first"), [("rgb", [0, 0, 9]), ("bgr", [9, 0, 0])])
+def test_images_may_be_arrays(tmp_path, data, order, first):
+    np.save(data / "one" / "frame.npy", np.asarray(gradient()))
+    (data / "rows.json").write_text(json.dumps([{"image": "frame.npy", "good": "a", "bad": "b"}]), encoding="utf-8")
+    source = {"kind": "annotations", "file": "rows.json", "images": "one", "npy": order}
+    group = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
+    (image,) = load(task_of(tmp_path, source, group), data).groups[0].images
+    opened = open_upright(image, "0")
+    assert opened.size == (8, 6) and np.asarray(opened)[0, 0].tolist() == first
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 4), np.uint8)]
+)
+def test_an_array_that_is_no_image_is_told(tmp_path, data, array):
+    np.save(data / "one" / "frame.npy", array)
+    (data / "rows.json").write_text(json.dumps([{"image": "frame.npy", "good": "a", "bad": "b"}]), encoding="utf-8")
+    source = {"kind": "annotations", "file": "rows.json", "images": "one"}
+    group = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
+    (image,) = load(task_of(tmp_path, source, group), data).groups[0].images
+    with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
+        open_upright(image, "0")
