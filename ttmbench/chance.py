@@ -90,6 +90,17 @@ def brittleness(images: int, captions: int, true_captions: int = 1) -> float:
     return 1 - (captions - true_captions + 1) / math.comb(captions, true_captions)
 
 
+def text_only_score(images: int, captions: int, true_captions: int = 1) -> float | None:
+    """All t (t - 1) / 2 pairs of true captions above all t (k - t) mixed ones; None for several images.
+
+    >>> round(text_only_score(1, 3, true_captions=2), 4)
+    0.3333
+    """
+    _check(images, captions, true_captions)
+    true, mixed = true_captions * (true_captions - 1) // 2, true_captions * (captions - true_captions)
+    return 1 / math.comb(true + mixed, true) if images == 1 and true else None
+
+
 def global_assignment_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
     """By symmetry each image is equally likely to be assigned every t of all the captions: 1 / C(captions, t).
 

@@ -16,7 +16,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench import chance
-from ttmbench._arrays.own_scores import columns_of, is_square, own_and_others, range_and_others, rows_of
+from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
+from ttmbench._arrays.several_true import (
+    brittleness,
+    brittleness_ties,
+    original_accuracy,
+    original_accuracy_ties,
+    text_only_score,
+    text_only_ties,
+)
 from ttmbench.matching import match_global, match_groups
 from ttmbench.types import MetricSpec
 
@@ -190,68 +198,6 @@ def individual_match(
     return (own > other).mean(axis=1)
 
 
-def original_accuracy(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
-    """The first true caption of every image beats every wrong one, whatever becomes of the others (arXiv:2409.17958).
-
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image; the first of them is the original one.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
-
-    >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
-    [True, False]
-    """
-    own, others = own_and_others(scores, true_captions)
-    return (own[:, :, 0] > others.max(axis=2)).all(axis=1)
-
-
-def original_accuracy_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
-    """Groups in which some image scores its first true caption and its best wrong one the same."""
-    own, others = own_and_others(scores, true_captions)
-    return (own[:, :, 0] == others.max(axis=2)).any(axis=1)
-
-
-def brittleness(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Float[np.ndarray, " groups"]:
-    """Share of a group's images with a wrong caption between two true ones (arXiv:2409.17958). Lower is better.
-
-    For captions (c, p, n), two of them true: s(c) > s(n) > s(p) or s(p) > s(n) > s(c).
-
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        float [groups], fractions.
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
-
-    >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
-    [1.0, 1.0, 0.0]
-    """
-    low, high, others = range_and_others(scores, true_captions)
-    return ((low < others) & (others < high)).any(axis=2).mean(axis=1)
-
-
-def brittleness_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
-    """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
-    low, high, others = range_and_others(scores, true_captions)
-    return ((others == low) | (others == high)).any(axis=(1, 2))
-
-
 def global_assignment_accuracy(
     scores: Real[np.ndarray, "images captions"],
     truth: Int[np.ndarray, "images ..."] | None = None,
@@ -377,6 +323,16 @@ METRICS = (
         brittleness_ties,
         chance.brittleness,
         higher_is_better=False,
+        several_true="only",
+    ),
+    MetricSpec(
+        "text_only_score",
+        text_only_score,
+        "true captions are more alike than any is to a wrong one; no image is looked at (SugarCrepe++'s TOT)",
+        text_only_ties,
+        chance.text_only_score,
+        defined=lambda images, captions, true_captions=1: images == 1,
+        scope="captions",
         several_true="only",
     ),
 )

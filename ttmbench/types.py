@@ -114,10 +114,12 @@ class Scores:
         groups: float32 [groups, images, captions].
         all_pairs: float32 [groups * images, groups * captions], every image against every caption in the order of
             the groups; only where a metric or the global variant asks for it.
+        caption_pairs: [groups, captions, captions], how alike captions are to the model; only where a metric asks.
     """
 
     groups: Float[np.ndarray, "groups images captions"]
     all_pairs: Float[np.ndarray, "all_images all_captions"] | None = None
+    caption_pairs: Float[np.ndarray, "groups captions captions"] | None = None
 
     @property
     def shape(self) -> GroupShape:
@@ -358,13 +360,14 @@ class MetricSpec:
     Attributes:
         name: as task files and results spell it.
         compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images].
+            scores [all images, all captions] and true caption [all images] -> bool [all images]. With
+            ``scope="captions"``: likeness of captions [groups, captions, captions] -> bool or fraction [groups].
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
         chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
             ``scope="global"`` the arguments are the numbers of all images and all captions.
         defined: (images, captions) -> whether the metric means anything for this shape.
-        scope: ``group`` or ``global``.
+        scope: ``group``, ``global``, or ``captions`` for what never looks at an image.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
         several_true: tasks in which several captions are true for an image: the metric is ``undefined`` for them,
@@ -380,7 +383,7 @@ class MetricSpec:
     ties: Callable[..., np.ndarray] | None = None
     chance: Callable[..., float | None] | None = None
     defined: Callable[..., bool] = _for_every_shape
-    scope: Literal["group", "global"] = "group"
+    scope: Literal["group", "global", "captions"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
     several_true: Literal["undefined", "defined", "only"] = "undefined"

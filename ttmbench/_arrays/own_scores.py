@@ -61,3 +61,13 @@ def columns_of(
         raise ValueError("the image score is undefined for groups with one image")
     true = own.shape[1] * true_captions
     return own.reshape(len(own), true), others[:, :, :true].max(axis=1)
+
+
+def true_and_mixed(
+    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
+) -> tuple[Real[np.ndarray, "groups true_pairs"], Real[np.ndarray, "groups mixed_pairs"]]:
+    """Of how alike captions are: pairs of true captions, and pairs of a true one and another."""
+    if likeness.ndim != 3 or likeness.shape[1] != likeness.shape[2] or not 1 < true_captions < likeness.shape[2]:
+        raise ValueError(f"{true_captions} true captions, of at least 2, do not fit into {list(likeness.shape)}")
+    first, second = np.triu_indices(true_captions, 1)
+    return likeness[:, first, second], likeness[:, :true_captions, true_captions:].reshape(len(likeness), -1)

@@ -50,6 +50,6 @@ def show(options: argparse.Namespace) -> int:
 
 def _metric_row(spec: MetricSpec, shape: GroupShape) -> dict[str, Any]:
     images, captions = shape.images, shape.captions
-    known = spec.chance is not None and spec.scope == "group" and spec.defined(images, captions)
+    known = spec.chance is not None and spec.scope != "global" and spec.defined(images, captions)
     chance = spec.chance(images, captions) if known and spec.chance else None
     return {"summary": spec.summary, "chance": chance, "track": spec.track}

@@ -69,7 +69,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
         metric = metric_for(registry.metric(metric_name), spec.shape)
         if not metric.defined(spec.shape.images, spec.shape.captions):
             raise DataError(f"metric {metric_name} is undefined for {spec.shape} groups")
-        if metric.chance is not None and metric.scope == "group":
+        if metric.chance is not None and metric.scope != "global":
             chances.append(f"{metric_name} {100 * (metric.chance(spec.shape.images, spec.shape.captions) or 0):.2f}")
     data_locations(
         registry, task, data_folder(Path(options.data_dir) if options.data_dir else None)

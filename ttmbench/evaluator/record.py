@@ -148,7 +148,7 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups, outcome.spec.shape.true_captions)
             values = {
-                metric.name: metric_values(metric, scores) for metric in outcome.metrics if metric.scope == "group"
+                metric.name: metric_values(metric, scores) for metric in outcome.metrics if metric.scope != "global"
             }
             members = outcome.subsets.get(name, range(len(outcome.groups)))
             for position, member in enumerate(members):

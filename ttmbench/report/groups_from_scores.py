@@ -50,7 +50,7 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
     shape = GroupShape(*about["shape"], about.get("true_captions", 1))
     stored = read_scores(path, shape)
     names = {one.metric for one in run.numbers if one.task == task}
-    known = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope == "group"]
+    known = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope != "global"]
     metrics = [metric_for(spec, shape) for spec in known]
     try:
         _, groups = load_again(run, task, options.data_dir, options.include_path)

@@ -36,7 +36,7 @@ from ttmbench.types import GroupShape, Scores
 FORMAT = "ttmbench-scores"
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
-_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
 _FILTER = re.compile(r"^\w{1,64}$")
 
 
@@ -118,6 +118,8 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
             arrays[f"scores.{name}.{index}"] = np.ascontiguousarray(one.groups)
             if one.all_pairs is not None:
                 arrays[f"all_pairs.{name}.{index}"] = np.ascontiguousarray(one.all_pairs)
+            if one.caption_pairs is not None:
+                arrays[f"caption_pairs.{name}.{index}"] = np.ascontiguousarray(one.caption_pairs)
     # One key only: safetensors writes several in an order that differs from file to file.
     about = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
@@ -174,7 +176,10 @@ def _from_saved(
         pairs = arrays.get(f"all_pairs.{label}.{index}")
         if pairs is not None:
             _check_pairs(path, pairs, len(group_ids), shape)
-        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs))
+        texts = arrays.get(f"caption_pairs.{label}.{index}")
+        if texts is not None and texts.shape != (len(group_ids), shape.captions, shape.captions):
+            raise DataError(f"{path}: pairs of captions have shape {list(texts.shape)}, not that of the groups")
+        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, group_ids), pairs, texts))
     clusters = _saved_clusters(path, metadata, len(group_ids), shape)
     return StoredScores(scores, group_ids, "ttmbench scores", clusters, shape.true_captions)
 
@@ -237,7 +242,12 @@ def _from_embeddings(
     if len(images) <= MAX_GLOBAL_IMAGES:
         pairs = np.float32(logit_scale) * (left.reshape(len(images), -1) @ right.reshape(len(captions), -1).T)
     group_ids = [str(index) for index in range(groups)]
-    return StoredScores({"none": [Scores(inside, pairs)]}, group_ids, "embeddings")
+    texts = None
+    if shape.true_captions > 1:  # only there a metric compares captions
+        exact = right.astype(np.float64)
+        exact /= np.linalg.norm(exact, axis=2, keepdims=True)
+        texts = np.matmul(exact, exact.transpose(0, 2, 1))
+    return StoredScores({"none": [Scores(inside, pairs, texts)]}, group_ids, "embeddings", None, shape.true_captions)
 
 
 def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:

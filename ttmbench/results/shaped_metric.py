@@ -39,7 +39,7 @@ def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
 def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
     """A function of scores that knows how many captions are true; of all pairs, also which ones."""
     told = partial(function, true_captions=shape.true_captions)
-    if metric.scope == "group":
+    if metric.scope != "global":
         return told
     return lambda pairs, truth: told(pairs, shape.truth(len(pairs) // shape.images))
 
