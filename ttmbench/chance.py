@@ -1,78 +1,148 @@
-"""Chance levels: the expected value of each metric for i.i.d. continuous scores.
+"""Expected value of each metric for i.i.d. continuous scores.
 
 Proposition numbers are those of arXiv:2510.07632.
 
-Arguments are the numbers of images (m) and captions (k) of a group; results are fractions. An argument outside
-1 <= m <= k is a ValueError.
+Arguments are the numbers of images (m) and captions (k) of a group, and of captions that are true for each image (t, 1
+by default); results are fractions. An argument outside 1 <= m * t <= k is a ValueError.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+
+from ttmbench.types import count_matchings
 
 
-def text_score(images: int, captions: int) -> float:
-    """Each row has its maximum at its own caption, rows being independent: 1 / k^m.
+def text_score(images: int, captions: int, true_captions: int = 1) -> float:
+    """In each row the t true captions have the largest scores, rows being independent: 1 / C(k, t)^m.
 
-    >>> text_score(2, 2), text_score(1, 4)
-    (0.25, 0.25)
+    >>> text_score(2, 2), text_score(1, 4), round(text_score(1, 3, true_captions=2), 4)
+    (0.25, 0.25, 0.3333)
     """
-    _check(images, captions)
-    return 1 / captions**images
+    _check(images, captions, true_captions)
+    return 1 / math.comb(captions, true_captions) ** images
 
 
-def image_score(images: int, captions: int) -> float | None:
-    """Each true caption's column has its maximum at its own image: 1 / m^m; None for one image, where it is undefined.
+def image_score(images: int, captions: int, true_captions: int = 1) -> float | None:
+    """Each of the m * t true captions' columns has its maximum at its own image: 1 / m^(m t); None for one image.
 
     >>> image_score(2, 2), image_score(1, 4)
     (0.25, None)
     """
-    _check(images, captions)
-    return None if images == 1 else 1 / images**images
+    _check(images, captions, true_captions)
+    return None if images == 1 else 1 / images ** (images * true_captions)
 
 
-def group_score(images: int, captions: int) -> float:
-    """Square: (k-1)! / (2k-1)! (Proposition 1). Rectangular: 1 / k^m (Proposition 3).
+def group_score(images: int, captions: int, true_captions: int = 1) -> float:
+    """Square: (k-1)! / (2k-1)! (Proposition 1). Rectangular: 1 / C(k, t)^m (Proposition 3 for t = 1).
 
-    >>> round(group_score(2, 2), 4), group_score(1, 4)
-    (0.1667, 0.25)
+    With several true captions "square" means that every caption is true for an image; see `_square_group_score`.
+
+    >>> round(group_score(2, 2), 4), group_score(1, 4), round(group_score(2, 4, true_captions=2), 6)
+    (0.1667, 0.25, 0.017857)
     """
-    _check(images, captions)
-    if images == captions:
+    _check(images, captions, true_captions)
+    if images * true_captions < captions:
+        return text_score(images, captions, true_captions)
+    if true_captions == 1:
         return math.factorial(captions - 1) / math.factorial(2 * captions - 1)
-    return 1 / captions**images
+    return float(_square_group_score(images, true_captions))
 
 
-def group_match(images: int, captions: int) -> float:
-    """One of the k! / (k-m)! matchings, all equally likely (Propositions 2 and 4).
+def group_match(images: int, captions: int, true_captions: int = 1) -> float:
+    """One of the k! / (t!^m (k - m t)!) matchings, all equally likely (Propositions 2 and 4 for t = 1).
 
-    >>> group_match(2, 2), group_match(1, 4)
-    (0.5, 0.25)
+    >>> group_match(2, 2), group_match(1, 4), round(group_match(1, 3, true_captions=2), 4)
+    (0.5, 0.25, 0.3333)
     """
-    _check(images, captions)
-    return 1 / math.perm(captions, images)
+    _check(images, captions, true_captions)
+    return 1 / count_matchings(images, captions, true_captions)
 
 
-def individual_match(images: int, captions: int) -> float:
-    """A row's maximum is equally likely at each of its k captions: 1 / k.
+def individual_match(images: int, captions: int, true_captions: int = 1) -> float:
+    """The t largest scores of a row are equally likely at every t of its k captions: 1 / C(k, t).
 
     >>> individual_match(2, 2)
     0.5
     """
-    _check(images, captions)
-    return 1 / captions
+    _check(images, captions, true_captions)
+    return 1 / math.comb(captions, true_captions)
 
 
-def global_assignment_accuracy(images: int, captions: int) -> float:
-    """By symmetry each image is equally likely to be assigned each of all the captions: 1 / (number of captions).
+def original_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
+    """The first true caption of each image against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
+
+    >>> original_accuracy(1, 3, true_captions=2)
+    0.5
+    """
+    _check(images, captions, true_captions)
+    return 1 / (captions - true_captions + 1) ** images
+
+
+def brittleness(images: int, captions: int, true_captions: int = 1) -> float:
+    """Some wrong caption lies between true ones unless these are neighbours in the order: 1 - (k - t + 1) / C(k, t).
+
+    >>> round(brittleness(1, 3, true_captions=2), 4)
+    0.3333
+    """
+    _check(images, captions, true_captions)
+    return 1 - (captions - true_captions + 1) / math.comb(captions, true_captions)
+
+
+def text_only_score(images: int, captions: int, true_captions: int = 1) -> float | None:
+    """All t (t - 1) / 2 pairs of true captions above all t (k - t) mixed ones; None for several images.
+
+    >>> round(text_only_score(1, 3, true_captions=2), 4)
+    0.3333
+    """
+    _check(images, captions, true_captions)
+    true, mixed = true_captions * (true_captions - 1) // 2, true_captions * (captions - true_captions)
+    return 1 / math.comb(true + mixed, true) if images == 1 and true else None
+
+
+def global_assignment_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
+    """By symmetry each image is equally likely to be assigned every t of all the captions: 1 / C(captions, t).
 
     >>> global_assignment_accuracy(400, 400)
     0.0025
     """
-    _check(images, captions)
-    return 1 / captions
+    _check(images, captions, true_captions)
+    return 1 / math.comb(captions, true_captions)
 
 
-def _check(images: int, captions: int) -> None:
-    if not 1 <= images <= captions:
-        raise ValueError(f"a group needs 1 <= images <= captions, got {images}x{captions}")
+def _square_group_score(images: int, true_captions: int) -> Fraction:
+    """That text and image score both hold where all k = m t captions are true for some image.
+
+    The m t scores of true pairs decide: any other pair (image j, caption c of image i) has to be below the score of c
+    with its own image and below all scores of j with its own captions. Given the true pairs in rising order, the
+    others are independent, and each has to be below one of these: below the first of (c, all captions of j). With
+    a_p of them below the p-th true pair, the n = m t true pairs in this order have the chance
+
+        1/n! * E[prod_p U_(p)^a_p] = prod_p 1 / (p + a_1 + ... + a_p),
+
+    U_(p) being the order statistics of n uniform numbers. Orders are added up by what decides a_p: how many images
+    have none of their pairs among those before (``fresh``), and how many others are below by then (``below``).
+    """
+    pairs = images * true_captions
+    ways = {(images, 0): Fraction(1)}
+    for place in range(1, pairs + 1):
+        following: dict[tuple[int, int], Fraction] = {}
+        for (fresh, below), chance in ways.items():
+            begun = pairs - (place - 1) - fresh * true_captions
+            if begun:  # a further pair of an image that has one: its caption with each fresh image
+                now = below + fresh
+                key = (fresh, now)
+                following[key] = following.get(key, Fraction(0)) + chance * begun / (place + now)
+            if fresh:  # the lowest pair of an image: also that image with the captions of the others that are above
+                now = below + (fresh - 1) + (pairs - (place - 1) - true_captions)
+                key = (fresh - 1, now)
+                following[key] = following.get(key, Fraction(0)) + chance * fresh * true_captions / (place + now)
+        ways = following
+    return sum(ways.values(), Fraction(0))
+
+
+def _check(images: int, captions: int, true_captions: int = 1) -> None:
+    if not 1 <= images <= captions or true_captions < 1 or images * true_captions > captions:
+        several = f" with {true_captions} true captions for each image" if true_captions != 1 else ""
+        raise ValueError(f"a group needs 1 <= images <= captions, got {images}x{captions}{several}")

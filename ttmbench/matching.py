@@ -9,69 +9,34 @@ hundreds of numbers, calls totals equal within 1e-12 of the scores' spread times
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
-from ttmbench.types import GlobalMatching, Matching
+from ttmbench._arrays.checked import as_floats, check_scores
+from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
 _LIMB = 32  # bits
-_LARGEST_WHOLE = 2**53  # beyond it float64 skips whole numbers
-_LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the range of floats
-
-
-def check_scores(scores: np.ndarray) -> np.ndarray:
-    """The scores as floats, checked: finite, [groups, images, captions], images <= captions, at least 2 captions.
-
-    Args:
-        scores: an array of numbers.
-
-    Returns:
-        The same array; whole numbers become float64.
-
-    Raises:
-        ValueError: another shape, or a score that is not a finite number (the group is named).
-    """
-    floats = _floats(scores)
-    if floats.ndim != 3:
-        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
-    _, images, captions = floats.shape
-    if not (1 <= images <= captions and captions >= 2):
-        raise ValueError(f"a group needs 1 <= images <= captions and at least 2 captions, got {images}x{captions}")
-    finite = np.isfinite(floats).all(axis=(1, 2))
-    if not finite.all():
-        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
-    return floats
-
-
-def _floats(scores: np.ndarray) -> np.ndarray:
-    array = np.asarray(scores)
-    if array.dtype.kind in "iub":
-        if array.size and max(abs(int(array.min())), abs(int(array.max()))) > _LARGEST_WHOLE:
-            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are no exact float64; scale the scores")
-        return array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
-    if bool((np.isfinite(array) & (np.abs(array) > _LARGEST)).any()):
-        raise ValueError(f"a score is larger than any logit ({_LARGEST:g}); scale the scores")
-    return array
 
 
 @lru_cache(maxsize=64)
-def injections(images: int, captions: int) -> Int[np.ndarray, "injections images"]:
+def injections(images: int, captions: int, true_captions: int = 1) -> Int[np.ndarray, "injections images_true"]:
     """All injective matchings of ``images`` images to ``captions`` captions, the identity first.
 
     Args:
         images: m, at least 1.
-        captions: k, at least m.
+        captions: k, at least m t.
+        true_captions: t, how many captions each image is given.
 
     Returns:
-        int [k! / (k - m)!, m], lexicographic; entry [p, i] is the caption that matching p gives to image i.
+        int [k! / (t!^m (k - m t)!), m t], lexicographic; entries [p, i t] to [p, i t + t - 1] are the captions that
+        matching p gives to image i, in rising order.
 
     Raises:
         ValueError: there are more than ``MAX_INJECTIONS`` of them.
@@ -80,19 +45,34 @@ def injections(images: int, captions: int) -> Int[np.ndarray, "injections images
     [[0, 1], [1, 0]]
     >>> injections(1, 3).tolist()
     [[0], [1], [2]]
+    >>> injections(1, 3, true_captions=2).tolist()
+    [[0, 1], [0, 2], [1, 2]]
     """
-    count = math.perm(captions, images)
+    count = count_matchings(images, captions, true_captions)
     if count > MAX_INJECTIONS:
         raise ValueError(
             f"a {images}x{captions} group has {count} matchings; at most {MAX_INJECTIONS} are enumerated. "
             "Use smaller groups or the global variant."
         )
-    table = np.array(list(permutations(range(captions), images)), dtype=np.int64)
+    each = (
+        permutations(range(captions), images) if true_captions == 1 else _sets(images, range(captions), true_captions)
+    )
+    table = np.array(list(each), dtype=np.int64)
     table.setflags(write=False)
     return table
 
 
-def match_groups(scores: Real[np.ndarray, "groups images captions"]) -> Matching:
+def _sets(images: int, captions: Sequence[int], each: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give so many captions to each image, one after the other."""
+    if images == 0:
+        yield ()
+        return
+    for given in combinations(captions, each):
+        for rest in _sets(images - 1, [one for one in captions if one not in given], each):
+            yield given + rest
+
+
+def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1) -> Matching:
     """Gives the images of every group the captions with the largest total score, and the margin of that choice.
 
     The margin is the best total minus the second-best total over all injective matchings (Algorithm 1, line 5 of
@@ -100,9 +80,11 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"]) -> Matching
 
     Args:
         scores: logits [groups, images, captions], finite, images <= captions, at least 2 captions.
+        true_captions: how many captions are true for each image, and given to it.
 
     Returns:
-        Matching with captions [groups, images], margin [groups] in logits, tie [groups].
+        Matching with captions [groups, images] (with several true captions [groups, images, true], in rising order),
+        margin [groups] in logits, tie [groups].
 
     Raises:
         ValueError: wrong shape, or a score that is not finite (the group is named).
@@ -113,23 +95,27 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"]) -> Matching
     """
     exact = check_scores(scores).astype(np.float64)
     groups, images, captions = exact.shape
-    table = injections(images, captions)
+    table = injections(images, captions, true_captions)
     best = np.empty(groups, dtype=np.int64)
     margin = np.empty(groups)
     step = max(1, _CHUNK // len(table))
     for start in range(0, groups, step):
         part = slice(start, start + step)
         best[part], margin[part] = _best_and_margin(exact[part], table)
-    return Matching(captions=table[best], margin=margin, tie=margin == 0)
+    given = table[best] if true_captions == 1 else table[best].reshape(groups, images, true_captions)
+    return Matching(captions=given, margin=margin, tie=margin == 0)
 
 
-def oracle_margin(scores: Real[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+def oracle_margin(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
     """Total of the true matching minus the best other total: positive exactly where the group match is right.
 
     It reads the labels (caption i is true for image i), so it serves diagnostics only.
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: how many captions are true for each image.
 
     Returns:
         float [groups], logits.
@@ -140,24 +126,29 @@ def oracle_margin(scores: Real[np.ndarray, "groups images captions"]) -> Float[n
     >>> oracle_margin(np.array([[[1., 4.], [2., 3.]]])).tolist()
     [-2.0]
     """
-    matching = match_groups(scores)
-    right = (matching.captions == np.arange(scores.shape[1])).all(axis=1)
-    totals = _totals(scores.astype(np.float64), injections(*scores.shape[1:]))
+    matching = match_groups(scores, true_captions)
+    own = np.arange(scores.shape[1] * true_captions)
+    right = (matching.captions.reshape(len(scores), -1) == own).all(axis=1)
+    totals = _totals(scores.astype(np.float64), injections(*scores.shape[1:], true_captions))
     wrong_by = totals.max(axis=1) - totals[:, 0]
     return np.where(matching.tie & (wrong_by == 0), 0.0, np.where(right, matching.margin, -wrong_by))
 
 
-def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
+def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int = 1) -> GlobalMatching:
     """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
+
+    Where several captions are true for each image, it is given as many, and stands in the assignment so many times.
 
     An image is marked as tied where another assignment with the same total gives it another caption. That is so
     exactly where its edge lies on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
 
     Args:
         scores: logits [images, captions], finite, images <= captions.
+        true_captions: how many captions each image is given.
 
     Returns:
-        GlobalMatching with captions, scores and tie, each [images].
+        GlobalMatching with captions, scores and tie, each [images]; with several true captions the first two are
+        [images, true], captions in rising order.
 
     Raises:
         ValueError: wrong shape, or a score that is not finite.
@@ -169,12 +160,14 @@ def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
     """
     from scipy.optimize import linear_sum_assignment  # loads half of scipy, which groups do without
 
-    scores = _floats(scores)
+    scores = as_floats(scores)
     if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
     if not np.isfinite(scores).all():
         row = int(np.argmin(np.isfinite(scores).all(axis=1)))
         raise ValueError(f"image {row} has a score that is not a finite number")
+    if true_captions > 1:
+        return _match_several(scores, true_captions)
     exact = scores.astype(np.float64)
     _, columns = linear_sum_assignment(exact, maximize=True)
     columns = np.asarray(columns, dtype=np.int64)
@@ -182,17 +175,30 @@ def match_global(scores: Real[np.ndarray, "images captions"]) -> GlobalMatching:
     return GlobalMatching(captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)])
 
 
+def _match_several(scores: Real[np.ndarray, "images captions"], each: int) -> GlobalMatching:
+    """`match_global` with several captions for every image: each stands in as many rows."""
+    if len(scores) * each > scores.shape[1]:
+        raise ValueError(f"{each} captions for each of {len(scores)} images are more than {scores.shape[1]}")
+    exact = np.repeat(scores.astype(np.float64), each, axis=0)
+    _, columns = linear_sum_assignment(exact, maximize=True)
+    columns = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)
+    tie = _ambiguous(exact, columns.reshape(-1), each).reshape(-1, each).any(axis=1)
+    own = np.take_along_axis(scores.astype(np.float64), columns, axis=1)
+    return GlobalMatching(captions=columns, scores=own, tie=tie)
+
+
 def _totals(
-    scores: Real[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
+    scores: Real[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> Real[np.ndarray, "groups injections"]:
+    per_image = table.shape[1] // scores.shape[1]
     total = scores[:, 0, table[:, 0]]
-    for image in range(1, table.shape[1]):
-        total = total + scores[:, image, table[:, image]]
+    for place in range(1, table.shape[1]):
+        total = total + scores[:, place // per_image, table[:, place]]
     return total
 
 
 def _best_and_margin(
-    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images"]
+    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
     """Index of the best matching and its margin; sums too close for float64 are compared exactly."""
     totals = _totals(scores, table)
@@ -211,7 +217,7 @@ def _best_and_margin(
 
 
 def _exact_best_and_margin(
-    scores: Float[np.ndarray, "images captions"], table: Int[np.ndarray, "injections images"]
+    scores: Float[np.ndarray, "images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> tuple[int, Fraction]:
     """The first of the matchings with the largest exact total, and what it has more than the best of the others.
 
@@ -250,9 +256,9 @@ def _positive_float(value: Fraction) -> float:
 
 
 def _ambiguous(
-    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
+    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"], rows_per_image: int = 1
 ) -> Bool[np.ndarray, " images"]:
-    """Which images could be given another caption at no cost to the total."""
+    """Which images could be given another caption at no cost to the total; an image may stand in several rows."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -276,6 +282,9 @@ def _ambiguous(
             break
         distance = shorter
     tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
-    np.fill_diagonal(tight, False)
+    # What rows of one image exchange changes nothing. Cycles through such an edge are found without it, too: the row
+    # before it has the same scores, so it takes the caption that follows at the same cost.
+    image = np.append(np.arange(images) // rows_per_image, -1)
+    tight[image[:, None] == image] = False
     _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
     return (np.bincount(component)[component] > 1)[:images]

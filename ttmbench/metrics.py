@@ -5,6 +5,9 @@ The one exception says so in its name: `text_score_ties_right` is a published ru
 All functions take logits [groups, images, captions] with images <= captions and return one value per group, except
 `global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
 comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
+
+``true_captions`` is how many captions t are true for each image (`ttmbench.types.GroupShape`): with t > 1, the own
+captions of image i are columns i t to (i + 1) t - 1, and each of them has to be better than every other caption.
 """
 
 from __future__ import annotations
@@ -13,15 +16,27 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench import chance
-from ttmbench.matching import check_scores, match_global, match_groups
+from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
+from ttmbench._arrays.several_true import (
+    brittleness,
+    brittleness_ties,
+    original_accuracy,
+    original_accuracy_ties,
+    text_only_score,
+    text_only_ties,
+)
+from ttmbench.matching import match_global, match_groups
 from ttmbench.types import MetricSpec
 
 
-def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Every image prefers its own caption: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1 there).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -32,17 +47,21 @@ def text_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.nd
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
-    own, other = _rows(scores)
+    own, other = rows_of(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
-def text_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
-    own, other = _rows(scores)
+    own, other = rows_of(scores, true_captions)
     return (own == other).any(axis=1)
 
 
-def text_score_ties_right(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def text_score_ties_right(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """As `text_score`, but an equality counts as right: s[i,i] >= max of s[i,j] over j != i, for all i.
 
     This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
@@ -50,6 +69,7 @@ def text_score_ties_right(scores: Real[np.ndarray, "groups images captions"]) ->
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -60,15 +80,18 @@ def text_score_ties_right(scores: Real[np.ndarray, "groups images captions"]) ->
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
     """
-    own, other = _rows(scores)
+    own, other = rows_of(scores, true_captions)
     return np.asarray((own >= other).all(axis=1))
 
 
-def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
 
     Args:
         scores: logits [groups, images, captions], at least two images: with one image there is nothing to prefer.
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -79,21 +102,26 @@ def image_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
     """
-    own, other = _columns(scores)
+    own, other = columns_of(scores, true_captions)
     return np.asarray((own > other).all(axis=1))
 
 
-def image_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def image_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
-    own, other = _columns(scores)
+    own, other = columns_of(scores, true_captions)
     return (own == other).any(axis=1)
 
 
-def group_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -106,21 +134,26 @@ def group_score(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> group_score(np.array([[[3., 1., 2.]]])).tolist()
     [True]
     """
-    rows = text_score(scores)
-    return rows & image_score(scores) if _is_square(scores) else rows
+    rows = text_score(scores, true_captions)
+    return rows & image_score(scores, true_captions) if is_square(scores, true_captions) else rows
 
 
-def group_score_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_score_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which one of the comparisons of `group_score` is an equality."""
-    rows = text_score_ties(scores)
-    return rows | image_score_ties(scores) if _is_square(scores) else rows
+    rows = text_score_ties(scores, true_captions)
+    return rows | image_score_ties(scores, true_captions) if is_square(scores, true_captions) else rows
 
 
-def group_match(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """The true matching beats every other one in total score, strictly (section 3.1; injective matchings: A.2).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         bool [groups].
@@ -131,20 +164,26 @@ def group_match(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.n
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
     [True, False, False]
     """
-    matching = match_groups(scores)
-    return (matching.captions == np.arange(scores.shape[1])).all(axis=1) & ~matching.tie
+    matching = match_groups(scores, true_captions)
+    own = np.arange(scores.shape[1] * true_captions)
+    return (matching.captions.reshape(len(scores), -1) == own).all(axis=1) & ~matching.tie
 
 
-def group_match_ties(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
+def group_match_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
     """Groups in which several matchings share the best total; see `group_match`."""
-    return match_groups(scores).tie
+    return match_groups(scores, true_captions).tie
 
 
-def individual_match(scores: Real[np.ndarray, "groups images captions"]) -> Float[np.ndarray, " groups"]:
+def individual_match(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
     """Share of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
 
     Args:
         scores: logits [groups, images, captions].
+        true_captions: that are true for each image.
 
     Returns:
         float [groups], fractions.
@@ -155,20 +194,23 @@ def individual_match(scores: Real[np.ndarray, "groups images captions"]) -> Floa
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    own, other = _rows(scores)
+    own, other = rows_of(scores, true_captions)
     return (own > other).mean(axis=1)
 
 
 def global_assignment_accuracy(
-    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
+    scores: Real[np.ndarray, "images captions"],
+    truth: Int[np.ndarray, "images ..."] | None = None,
+    true_captions: int = 1,
 ) -> Bool[np.ndarray, " images"]:
-    """Images that the best single assignment over all images and captions gives their own caption (Eq. 2).
+    """Images that the best single assignment over all images and captions gives their own captions (Eq. 2).
 
-    An image counts only if every assignment with the best total agrees on its caption.
+    An image counts only if every assignment with the best total agrees on its captions.
 
     Args:
         scores: logits [images, captions], images <= captions.
-        truth: index of each image's own caption; by default caption i for image i.
+        truth: index of each image's own caption, by default caption i for image i; or of its own captions.
+        true_captions: that are true for each image, and given to it.
 
     Returns:
         bool [images]; the metric is its mean.
@@ -181,45 +223,20 @@ def global_assignment_accuracy(
     >>> global_assignment_accuracy(np.ones((2, 2))).tolist()
     [False, False]
     """
-    own = np.arange(scores.shape[0]) if truth is None else truth
-    matching = match_global(scores)
-    return (matching.captions == own) & ~matching.tie
+    images = len(scores)
+    own = np.arange(images * true_captions) if truth is None else truth
+    matching = match_global(scores, true_captions)
+    right = matching.captions.reshape(images, -1) == np.sort(own.reshape(images, -1), axis=1)
+    return right.all(axis=1) & ~matching.tie
 
 
 def global_assignment_ties(
-    scores: Real[np.ndarray, "images captions"], truth: Int[np.ndarray, " images"] | None = None
+    scores: Real[np.ndarray, "images captions"],
+    truth: Int[np.ndarray, "images ..."] | None = None,
+    true_captions: int = 1,
 ) -> Bool[np.ndarray, " images"]:
     """Images to which equally good assignments give different captions; see `global_assignment_accuracy`."""
-    return match_global(scores).tie
-
-
-def _is_square(scores: np.ndarray) -> bool:
-    return scores.shape[1] == scores.shape[2]
-
-
-def _rows(
-    scores: Real[np.ndarray, "groups images captions"],
-) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
-    """For every image: the score of its own caption, and the best of the others."""
-    scores = check_scores(scores)
-    index = np.arange(scores.shape[1])
-    others = scores.copy()
-    others[:, index, index] = -np.inf
-    return scores[:, index, index], others.max(axis=2)
-
-
-def _columns(
-    scores: Real[np.ndarray, "groups images captions"],
-) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
-    """For every caption that is true for an image: the score of that image, and the best of the others."""
-    scores = check_scores(scores)
-    images = scores.shape[1]
-    if images < 2:
-        raise ValueError("the image score is undefined for groups with one image")
-    index = np.arange(images)
-    others = scores[:, :, :images].copy()
-    others[:, index, index] = -np.inf
-    return scores[:, index, index], others.max(axis=1)
+    return match_global(scores, true_captions).tie
 
 
 METRICS = (
@@ -229,6 +246,7 @@ METRICS = (
         "every image prefers its own caption",
         text_score_ties,
         chance.text_score,
+        several_true="defined",
     ),
     MetricSpec(
         "text_score_ties_right",
@@ -236,6 +254,7 @@ METRICS = (
         "as the text score, but ties count as right: the published rule of ARO's order tasks",
         text_score_ties,
         chance.text_score,
+        several_true="defined",
     ),
     MetricSpec(
         "image_score",
@@ -243,7 +262,8 @@ METRICS = (
         "every caption prefers its own image",
         image_score_ties,
         chance.image_score,
-        defined=lambda images, captions: images > 1,
+        defined=lambda images, captions, true_captions=1: images > 1,
+        several_true="defined",
     ),
     MetricSpec(
         "group_score",
@@ -251,6 +271,7 @@ METRICS = (
         "text and image score both hold (rectangular groups: text score)",
         group_score_ties,
         chance.group_score,
+        several_true="defined",
     ),
     MetricSpec(
         "group_match",
@@ -259,6 +280,7 @@ METRICS = (
         group_match_ties,
         chance.group_match,
         track="matching",
+        several_true="defined",
     ),
     MetricSpec(
         "individual_match",
@@ -266,6 +288,7 @@ METRICS = (
         "share of images whose own caption is their best",
         text_score_ties,
         chance.individual_match,
+        several_true="defined",
     ),
     MetricSpec(
         "global_assignment_accuracy",
@@ -275,6 +298,42 @@ METRICS = (
         chance.global_assignment_accuracy,
         scope="global",
         track="matching",
+        several_true="defined",
+    ),
+    MetricSpec(
+        "original_accuracy",
+        original_accuracy,
+        "the first of several true captions beats every wrong one",
+        original_accuracy_ties,
+        chance.original_accuracy,
+        several_true="only",
+    ),
+    MetricSpec(
+        "augmented_accuracy",
+        text_score,
+        "all of several true captions beat every wrong one: the text score by its name in hard positives",
+        text_score_ties,
+        chance.text_score,
+        several_true="only",
+    ),
+    MetricSpec(
+        "brittleness",
+        brittleness,
+        "share of images with a wrong caption between two true ones; lower is better",
+        brittleness_ties,
+        chance.brittleness,
+        higher_is_better=False,
+        several_true="only",
+    ),
+    MetricSpec(
+        "text_only_score",
+        text_only_score,
+        "true captions are more alike than any is to a wrong one; no image is looked at (SugarCrepe++'s TOT)",
+        text_only_ties,
+        chance.text_only_score,
+        defined=lambda images, captions, true_captions=1: images == 1,
+        scope="captions",
+        several_true="only",
     ),
 )
 """What `ttmbench ls metrics` lists and task files may name, each with its ties and its chance level."""

@@ -6,6 +6,7 @@ in [0, 1]; what is undefined is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,21 +24,55 @@ Exif = Literal["apply", "ignore"]
 """What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""
 
 
+def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:
+    """How many ways there are to give each of m images t of k captions, and no caption twice: k! / (t!^m (k - m t)!).
+
+    >>> count_matchings(2, 2), count_matchings(1, 4), count_matchings(1, 3, true_captions=2)
+    (2, 4, 3)
+    """
+    return math.perm(captions, images * true_captions) // math.factorial(true_captions) ** images
+
+
 @dataclass(frozen=True)
 class GroupShape:
-    """Number of images (m) and captions (k) in each group of a task, m <= k."""
+    """Number of images (m) and captions (k) in each group of a task, and how many captions are true for an image (t).
+
+    The first ``m * t`` captions are true: the first t of the first image, the next t of the second, and so on. The
+    others are true for no image of the group.
+    """
 
     images: int
     captions: int
+    true_captions: int = 1
 
     def __post_init__(self) -> None:
         if not (1 <= self.images <= self.captions and self.captions >= 2):
             raise ValueError(
                 f"a group needs 1 <= images <= captions and at least 2 captions, got {self.images}x{self.captions}"
             )
+        true = self.images * self.true_captions
+        if self.true_captions < 1 or true > self.captions:
+            raise ValueError(
+                f"{self.true_captions} true captions for each of {self.images} images do not fit into {self.captions} "
+                "captions"
+            )
+        if self.images == 1 and true == self.captions:
+            raise ValueError(
+                f"all {self.captions} captions are true for the one image, so there is nothing to tell apart"
+            )
 
     def __str__(self) -> str:
-        return f"{self.images}x{self.captions}"
+        several = f" ({self.true_captions} true)" if self.true_captions > 1 else ""
+        return f"{self.images}x{self.captions}{several}"
+
+    def truth(self, groups: int) -> Int[np.ndarray, "all_images true"]:
+        """The captions that are true for each image, by their columns among the captions of all groups.
+
+        >>> GroupShape(1, 3, true_captions=2).truth(2).tolist()
+        [[0, 1], [3, 4]]
+        """
+        own = np.arange(self.images * self.true_captions).reshape(1, self.images, -1)
+        return (np.arange(groups)[:, None, None] * self.captions + own).reshape(-1, self.true_captions)
 
 
 @dataclass(frozen=True)
@@ -63,7 +98,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Group:
-    """Images and captions that are told apart together; caption i is true for image i."""
+    """Images and captions that are told apart together; which caption is true for which image: `GroupShape`."""
 
     group_id: str
     images: tuple[ImageRef, ...]
@@ -79,21 +114,22 @@ class Scores:
         groups: float32 [groups, images, captions].
         all_pairs: float32 [groups * images, groups * captions], every image against every caption in the order of
             the groups; only where a metric or the global variant asks for it.
+        caption_pairs: [groups, captions, captions], how alike captions are to the model; only where a metric asks.
     """
 
     groups: Float[np.ndarray, "groups images captions"]
     all_pairs: Float[np.ndarray, "all_images all_captions"] | None = None
+    caption_pairs: Float[np.ndarray, "groups captions captions"] | None = None
 
     @property
     def shape(self) -> GroupShape:
-        """Images and captions per group."""
+        """Images and captions per group, as the array has them: it does not say how many captions are true."""
         return GroupShape(*self.groups.shape[1:])
 
     @property
     def truth(self) -> Int[np.ndarray, " all_images"]:
-        """Column of ``all_pairs`` that is true for each of its rows."""
-        groups, images, captions = self.groups.shape
-        return (np.arange(groups)[:, None] * captions + np.arange(images)).reshape(-1)
+        """Column of ``all_pairs`` that is true for each of its rows, where one caption is true for an image."""
+        return self.shape.truth(len(self.groups))[:, 0]
 
 
 @dataclass(frozen=True)
@@ -101,12 +137,13 @@ class Matching:
     """The caption that each image of each group is given, and how clear the choice was.
 
     Attributes:
-        captions: index of the caption given to each image; where ``tie`` is set, one of several equal choices.
+        captions: index of the caption given to each image; where ``tie`` is set, one of several equal choices. Where
+            several captions are true for an image, it is given as many: one more axis.
         margin: best total minus second-best total, in logits, never negative.
         tie: whether several matchings share the best total.
     """
 
-    captions: Int[np.ndarray, "groups images"]
+    captions: Int[np.ndarray, "groups images ..."]
     margin: Float[np.ndarray, " groups"]
     tie: Bool[np.ndarray, " groups"]
 
@@ -116,13 +153,13 @@ class GlobalMatching:
     """The one assignment of captions to all images that has the largest total (Eq. 2).
 
     Attributes:
-        captions: index of the caption given to each image.
+        captions: index of the caption given to each image; one more axis where an image is given several.
         scores: the score of each assigned pair, in logits.
         tie: whether some equally good assignment gives the image another caption.
     """
 
-    captions: Int[np.ndarray, " images"]
-    scores: Float[np.ndarray, " images"]
+    captions: Int[np.ndarray, "images ..."]
+    scores: Float[np.ndarray, "images ..."]
     tie: Bool[np.ndarray, " images"]
 
 
@@ -312,6 +349,10 @@ class SourceSpec:
     needs: str = ""
 
 
+def _for_every_shape(images: int, captions: int, true_captions: int = 1) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class MetricSpec:
     """A metric of a score array.
@@ -319,15 +360,20 @@ class MetricSpec:
     Attributes:
         name: as task files and results spell it.
         compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images].
+            scores [all images, all captions] and true caption [all images] -> bool [all images]. With
+            ``scope="captions"``: likeness of captions [groups, captions, captions] -> bool or fraction [groups].
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
         chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
             ``scope="global"`` the arguments are the numbers of all images and all captions.
         defined: (images, captions) -> whether the metric means anything for this shape.
-        scope: ``group`` or ``global``.
+        scope: ``group``, ``global``, or ``captions`` for what never looks at an image.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
+        several_true: tasks in which several captions are true for an image: the metric is ``undefined`` for them,
+            ``defined`` for them too, or for them ``only``. If it is defined, ``compute``, ``ties``, ``chance`` and
+            ``defined`` take the keyword ``true_captions`` there; the truth that a global metric is given is then [all
+            images, true captions].
         plugin: that registered it, for messages; left to the registry.
     """
 
@@ -335,11 +381,12 @@ class MetricSpec:
     compute: Callable[..., np.ndarray]
     summary: str = ""
     ties: Callable[..., np.ndarray] | None = None
-    chance: Callable[[int, int], float | None] | None = None
-    defined: Callable[[int, int], bool] = lambda images, captions: True
-    scope: Literal["group", "global"] = "group"
+    chance: Callable[..., float | None] | None = None
+    defined: Callable[..., bool] = _for_every_shape
+    scope: Literal["group", "global", "captions"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
+    several_true: Literal["undefined", "defined", "only"] = "undefined"
     plugin: str = ""
 
 

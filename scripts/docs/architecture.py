@@ -36,6 +36,7 @@ ABOUT = {
     "chance": "expected values",
     "schedules": "thresholds of TTM",
     "stats": "intervals, gains",
+    "_arrays": "checks, and which pairs are true",
     "protocols": "what an adapter is",
     "types": "what flows through a run",
     "errors": "what can go wrong",

@@ -60,6 +60,7 @@ def place_of(error: BaseException) -> str | None:
 
 def place_of_function(function: Any) -> str | None:
     """File and line in which a plugin's function begins; None for what is no function of a plugin's file."""
+    function = getattr(function, "func", function)  # of a partial
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None or not _is_foreign(Path(code.co_filename)):
         return None

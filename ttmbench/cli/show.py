@@ -12,7 +12,9 @@ from ttmbench.cli.options import add_verbosity
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.shaped_metric import metric_for
+from ttmbench.types import GroupShape, MetricSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def show(options: argparse.Namespace) -> int:
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
         spec = find_task(registry, name).spec
         metrics = {
-            metric: _metric_row(registry, metric, spec.shape.images, spec.shape.captions) for metric in spec.metrics
+            name: _metric_row(metric_for(registry.metric(name), spec.shape), spec.shape) for name in spec.metrics
         }
         presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
         shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
@@ -46,8 +48,8 @@ def show(options: argparse.Namespace) -> int:
     raise UsageError(f"no task or model is named '{name}'; {hint}")
 
 
-def _metric_row(registry: Registry, name: str, images: int, captions: int) -> dict[str, Any]:
-    spec = registry.metric(name)
-    known = spec.chance is not None and spec.scope == "group" and spec.defined(images, captions)
+def _metric_row(spec: MetricSpec, shape: GroupShape) -> dict[str, Any]:
+    images, captions = shape.images, shape.captions
+    known = spec.chance is not None and spec.scope != "global" and spec.defined(images, captions)
     chance = spec.chance(images, captions) if known and spec.chance else None
     return {"summary": spec.summary, "chance": chance, "track": spec.track}

@@ -18,6 +18,7 @@ from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.types import Group, ImageRef
 
 SHOWN = 3
@@ -65,10 +66,10 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
     spec = task.spec
     chances = []
     for metric_name in spec.metrics:
-        metric = registry.metric(metric_name)
+        metric = metric_for(registry.metric(metric_name), spec.shape)
         if not metric.defined(spec.shape.images, spec.shape.captions):
             raise DataError(f"metric {metric_name} is undefined for {spec.shape} groups")
-        if metric.chance is not None and metric.scope == "group":
+        if metric.chance is not None and metric.scope != "global":
             chances.append(f"{metric_name} {100 * (metric.chance(spec.shape.images, spec.shape.captions) or 0):.2f}")
     data_locations(
         registry, task, data_folder(Path(options.data_dir) if options.data_dir else None)

@@ -62,12 +62,31 @@ class RowFile(BaseModel):
         return {"file": value} if isinstance(value, str) else value
 
 
+class JoinedFile(BaseModel):
+    """A file whose rows stand beside those of another, row by row. Its path alone may be written as a string.
+
+    Attributes:
+        file: path.
+        same: columns that have to agree in both files.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: str
+    same: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
 class FileOptions(BaseModel):
     """Options of files of rows beside images, the same wherever the files come from.
 
     Attributes:
         file: JSON, JSON lines or CSV of the rows.
         files: in its place, name -> one of several such files; ids of groups begin with the name.
+        join: name -> a file with as many rows as ``file``, whose cells are further ones: ``name.column``.
         images: folder that image names start from, or folders in which an image is looked for one after the other.
         strip: left off the beginning of image names.
         fields: names of the cells, where rows are JSON lists.
@@ -80,6 +99,7 @@ class FileOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     file: str | None = None
     files: dict[str, RowFile] = {}
+    join: dict[str, JoinedFile] = {}
     images: str | list[str] = "."
     strip: str = ""
     fields: tuple[str, ...] = ()
@@ -94,6 +114,8 @@ class FileOptions(BaseModel):
             raise ValueError("needs either 'file' or 'files'")
         if not self.folders:
             raise ValueError("'images' should name a folder, or several")
+        if self.join and self.file is None:
+            raise ValueError("'join' goes with 'file': the rows of one file beside those of another")
         return self
 
     @property
@@ -104,7 +126,7 @@ class FileOptions(BaseModel):
     @property
     def row_files(self) -> list[str]:
         """Paths of the files of rows."""
-        return [part.file for part in self.parts.values()]
+        return [part.file for part in (*self.parts.values(), *self.join.values())]
 
     @property
     def folders(self) -> list[str]:
@@ -114,11 +136,11 @@ class FileOptions(BaseModel):
     def moved(self, paths: Mapping[str, str]) -> Self:
         """The same files and folders under other paths: path -> its new one."""
         files = {name: one.model_copy(update={"file": paths[one.file]}) for name, one in self.files.items()}
+        join = {name: one.model_copy(update={"file": paths[one.file]}) for name, one in self.join.items()}
         file = None if self.file is None else paths[self.file]
         images = [paths[one] for one in self.folders]
-        return self.model_copy(
-            update={"file": file, "files": files, "images": images[0] if isinstance(self.images, str) else images}
-        )
+        folders = images[0] if isinstance(self.images, str) else images
+        return self.model_copy(update={"file": file, "files": files, "join": join, "images": folders})
 
 
 def data_folder(given: Path | None = None) -> Path:

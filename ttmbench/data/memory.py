@@ -58,6 +58,7 @@ class Task(TaskFile):
         tags: Tags = (),
         metrics: Sequence[str] | None = None,
         matching: Literal["group", "global"] = "group",
+        true_captions: int = 1,
         version: int = 0,
         license: str = "",
         description: str = "",
@@ -73,6 +74,7 @@ class Task(TaskFile):
             tags: to break numbers down by: tag -> a value for every group, or a mapping for every group.
             metrics: names; by default those of the built-in tasks that are defined for the shape.
             matching: how TTM matches: inside groups, or over all images and captions at once.
+            true_captions: t, how many captions are true for each image: the first t of the first image, and so on.
             version: raise it whenever numbers can change.
             license: of the data, for the results.
             description: one or two sentences.
@@ -108,7 +110,7 @@ class Task(TaskFile):
             )
             for label, row, texts, own_tags in zip(labels, images, captions, every_tag, strict=True)
         ]
-        return _task(cls, groups, name, metrics, matching, version, license, description)
+        return _task(cls, groups, name, metrics, matching, true_captions, version, license, description)
 
     @classmethod
     def from_dataset(
@@ -122,6 +124,7 @@ class Task(TaskFile):
         tags: Sequence[str] = (),
         metrics: Sequence[str] | None = None,
         matching: Literal["group", "global"] = "group",
+        true_captions: int = 1,
         version: int = 0,
         license: str = "",
         description: str = "",
@@ -137,6 +140,7 @@ class Task(TaskFile):
             tags: columns to break numbers down by.
             metrics: as for `from_groups`, like everything that follows.
             matching: inside groups, or over all images and captions at once.
+            true_captions: how many captions are true for each image.
             version: raise it whenever numbers can change.
             license: of the data.
             description: one or two sentences.
@@ -173,7 +177,7 @@ class Task(TaskFile):
             texts = dataset
         rows = (Row(str(index), texts[index], index) for index in range(len(dataset)))
         groups = list(groups_from_rows(rows, request, where, image))
-        return _task(cls, groups, name, metrics, matching, version, license, description)
+        return _task(cls, groups, name, metrics, matching, true_captions, version, license, description)
 
     @property
     def name(self) -> str:
@@ -204,6 +208,7 @@ def _task(
     name: str,
     metrics: Sequence[str] | None,
     matching: str,
+    true_captions: int,
     version: int,
     license: str,
     description: str,
@@ -225,7 +230,12 @@ def _task(
             license=license,
             description=description,
             source={"kind": KIND},
-            group={"shape": shape, "n_groups": len(groups), "tags": list(groups[0].tags)},
+            group={
+                "shape": shape,
+                "true_captions": true_captions,
+                "n_groups": len(groups),
+                "tags": list(groups[0].tags),
+            },
             matching=matching,
             metrics=list(_usual(shape, matching) if metrics is None else metrics),
         )

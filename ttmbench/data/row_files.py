@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,43 @@ def rows_of_files(
             for column in literals:
                 own[column] = _listed(cell(row, column, str(file)), column, row, str(file))
             yield Row(row.key, own, row.index, name)
+
+
+def joined(
+    rows: Iterable[Row], others: Mapping[str, tuple[Path, Sequence[str]]], fields: Sequence[str]
+) -> Iterator[Row]:
+    """Rows with the cells of those that stand beside them in other files.
+
+    Args:
+        rows: of a file.
+        others: name -> a file with as many rows, and the columns that have to agree.
+        fields: names of the cells, where rows are JSON lists.
+
+    Yields:
+        The rows, each with a mapping of the other row's cells under the name of its file.
+
+    Raises:
+        DataError: a file cannot be read or has another number of rows, or a column does not agree; the row is named.
+    """
+    beside = {name: read_rows(file, fields) for name, (file, _) in others.items()}
+    for row in rows:
+        cells = dict(row.cells)
+        for name, other_rows in beside.items():
+            file, same = others[name]
+            other = next(other_rows, None)
+            if other is None:
+                raise DataError(f"{file}: has no row {row.index}, and '{name}' should have one beside every row")
+            for column in same:
+                if cell(row, column, str(file)) != cell(other, column, str(file)):
+                    raise DataError(
+                        f"{file}: '{column}' of row {row.index} is {cell(other, column, str(file))!r:.80}, and "
+                        f"{cell(row, column, str(file))!r:.80} in the row that it should stand beside"
+                    )
+            cells[name] = other.cells
+        yield replace(row, cells=cells)
+    for name, other_rows in beside.items():
+        if next(other_rows, None) is not None:
+            raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
 
 
 def _listed(value: Any, column: str, row: Row, where: str) -> Any:

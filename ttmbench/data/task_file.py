@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ttmbench.data.selection import Where
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
-from ttmbench.types import GroupShape
+from ttmbench.types import GroupShape, count_matchings
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -44,6 +43,7 @@ class GroupSpec(BaseModel):
 
     Attributes:
         shape: images and captions in a group.
+        true_captions: how many captions are true for each image.
         n_groups: number of groups.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
         id: column of the group's id.
@@ -61,6 +61,7 @@ class GroupSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shape: tuple[int, int]
+    true_captions: int = Field(1, ge=1)
     n_groups: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
     id: str | None = None
@@ -76,7 +77,7 @@ class GroupSpec(BaseModel):
 
     @model_validator(mode="after")
     def _shape_is_one(self) -> GroupSpec:
-        GroupShape(*self.shape)
+        GroupShape(*self.shape, self.true_captions)
         captions = self.shape[1]
         if captions > limit("captions"):
             raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
@@ -87,7 +88,7 @@ class GroupSpec(BaseModel):
     @property
     def group_shape(self) -> GroupShape:
         """The shape as a type."""
-        return GroupShape(*self.shape)
+        return GroupShape(*self.shape, self.true_captions)
 
 
 class TaskSpec(BaseModel):
@@ -107,6 +108,8 @@ class TaskSpec(BaseModel):
             ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
+        parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that state tags
+            are scored for each of them, too.
         tag: labels by which ``--tasks`` selects several tasks.
         source: ``kind`` of reader, and its options.
         group: shape, number and columns.
@@ -131,6 +134,7 @@ class TaskSpec(BaseModel):
     evidence: dict[Fact, Evidence] = {}
     gated: bool = False
     aggregate: str | None = None
+    parts: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
     source: dict[str, Any]
     group: GroupSpec
@@ -142,9 +146,13 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        if self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+        shape = self.shape
+        if (
+            self.matching == "group"
+            and count_matchings(shape.images, shape.captions, shape.true_captions) > MAX_INJECTIONS
+        ):
             raise ValueError(
-                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+                f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
             )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
@@ -160,7 +168,7 @@ class TaskSpec(BaseModel):
 
     @property
     def shape(self) -> GroupShape:
-        """Images and captions in each group."""
+        """Images, captions and true captions in each group."""
         return self.group.group_shape
 
     @property

@@ -18,6 +18,7 @@ from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
 from ttmbench.results import environment
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.alpha import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
@@ -70,6 +71,11 @@ def _analyses(
     _check(analysis, config, adapter)
     context = RunContext(registry, config, adapter, cache=cache_of(config))
     for task in tasks.values():
+        if analysis != ALPHA and task.spec.shape.true_captions > 1:
+            raise UsageError(
+                f"task '{task.spec.task}' has several true captions for each image, for which no adaptation is "
+                f"defined, so '{analysis}' says nothing of it"
+            )
         settings = task_settings(registry, config, task.spec)
         plan = plan_task(
             context,
@@ -84,7 +90,7 @@ def _analyses(
         detail: dict[str, Any]
         if analysis == ALPHA:
             assert scored.parts is not None, "parts were asked for"
-            tuned = registry.metric("group_score")
+            tuned = metric_for(registry.metric("group_score"), task.spec.shape)
             metrics = {one.name: one for one in (*plan.metrics, tuned)}
             detail = {
                 "metric": tuned.name,

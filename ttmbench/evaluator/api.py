@@ -168,15 +168,15 @@ def score(
                 raise UsageError(f"{path}: answers need the task that they are of; give task=")
             document = score_answers([path], task, include_path=include_path, **common)
         else:
-            document, read = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
-            arrays = {name: read.scores for name in document["results"]}
+            scored = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
+            document, arrays = scored.document, scored.scores
         return EvalResults(document if model_name is None else {**document, "model_name": model_name}, arrays)
     if task is None and limit is not None:
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
     registry = build_registry(include_path)
     array = _checked(np.asarray(scores))
     found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
-    spec = spec_of_scores(array, list(registry.metrics)) if found is None else found.spec
+    spec = spec_of_scores(array, registry) if found is None else found.spec
     pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
     if array.shape[1:] != spec.group.shape:
         raise DataError(

@@ -137,7 +137,7 @@ def task_groups(outcome: TaskOutcome) -> TaskGroups:
     for name, per_seed in outcome.scores.items():
         members: Sequence[int] = outcome.subsets.get(name, range(len(outcome.groups)))
         ids = [outcome.groups[member].group_id for member in members]
-        for metric in (metric for metric in outcome.metrics if metric.scope == "group"):
+        for metric in (metric for metric in outcome.metrics if metric.scope != "global"):
             found = [metric_values(metric, scores) for scores in per_seed]
             known = [one for one in found if one is not None]
             if known and len(known) == len(found):

@@ -14,6 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.types import MetricSpec
@@ -114,14 +115,20 @@ def plan_task(
         UsageError: an unknown metric, or training that this task has no pairs for.
     """
     adapter, config, spec = context.adapter, context.config, task.spec
-    metrics = [context.registry.metric(name) for name in dict.fromkeys([*spec.metrics, *extra_metrics])]
-    adapts = config.adapts and can_adapt(adapter)
+    names = dict.fromkeys([*spec.metrics, *extra_metrics])
+    metrics = [metric_for(context.registry.metric(name), spec.shape) for name in names]
+    adapts = config.adapts and can_adapt(adapter) and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and learns_from_pairs(adapter):
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
     way = way_of(adapter, adapts)
+    if way == "choices" and spec.shape.true_captions > 1:
+        raise UsageError(
+            f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
+            "are true for an image; leave the task out"
+        )
     return TaskPlan(
         task=task,
         metrics=metrics,

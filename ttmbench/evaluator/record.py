@@ -115,6 +115,7 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
             "model": config.model_name,
             "seeds": json.dumps(config.run_seeds),
             "group_ids": json.dumps([group.group_id for group in outcome.groups]),
+            **_true_captions(outcome.spec),
             "data_sha256": outcome.fingerprint,
             **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
             **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
@@ -125,6 +126,11 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         iterations = outcome.records["ttm"]["iterations"]
         lines = [{key: value for key, value in record.items() if key != "seconds"} for record in iterations]
         files.write_lines("ttm", task, lines)
+
+
+def _true_captions(spec: TaskSpec) -> dict[str, str]:
+    several = spec.group.true_captions
+    return {"true_captions": str(several)} if several > 1 else {}
 
 
 def _cluster_lists(clusters: Clusters) -> dict[str, str]:
@@ -140,9 +146,9 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
     of = outcome.cluster_names
     for name, per_seed in outcome.scores.items():
         for index, scores in enumerate(per_seed):
-            matching = match_groups(scores.groups)
+            matching = match_groups(scores.groups, outcome.spec.shape.true_captions)
             values = {
-                metric.name: metric_values(metric, scores) for metric in outcome.metrics if metric.scope == "group"
+                metric.name: metric_values(metric, scores) for metric in outcome.metrics if metric.scope != "global"
             }
             members = outcome.subsets.get(name, range(len(outcome.groups)))
             for position, member in enumerate(members):
@@ -357,6 +363,7 @@ def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
         "fingerprint": outcome.fingerprint,
         "n_groups": outcome.n_groups,
         "shape": list(spec.group.shape),
+        **({"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}),
         "license": spec.license,
         **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),
         **({"from_store": outcome.from_store} if outcome.from_store else {}),

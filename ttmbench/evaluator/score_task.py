@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import PreparedPairScorer, StoredFeatures
+from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
+from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import check_finite
@@ -124,6 +125,7 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     with phase("score"):
         raw, notes = resolve_missing_scores(context.adapter, found.scores, data.groups)
         _check_finite(raw, data.groups, plan.spec.shape)
+        raw = _with_caption_pairs(raw, plan, data, context)
     return ScoredTask(
         plan=plan,
         groups=data.groups,
@@ -218,6 +220,15 @@ def _look_up(data: _Data) -> None:
 
 def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> PreparedTask:
     return PreparedTask(context.adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
+
+
+def _with_caption_pairs(raw: Scores, plan: TaskPlan, data: _Data, context: RunContext) -> Scores:
+    """The scores, with how alike captions are where a metric asks for it and the model can tell."""
+    adapter = context.adapter
+    if not any(metric.scope == "captions" for metric in plan.metrics) or not isinstance(adapter, DualEncoder):
+        return raw
+    stored = None if data.features is None else data.features.captions
+    return replace(raw, caption_pairs=caption_pairs(adapter, data.groups, context.batch_sizer, stored))
 
 
 def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:

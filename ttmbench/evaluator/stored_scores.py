@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ttmbench.data.catalog import find_task
+from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
@@ -19,14 +20,29 @@ from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import summarise
+from ttmbench.results.tag_means import tag_means
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import GroupShape, MetricSpec
+from ttmbench.types import Group, GroupShape, MetricSpec, Scores
 
 
 def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict[str, Any]:
     """The results document of `scored_file`, with its arguments and errors."""
-    return scored_file(path, task, **settings)[0]
+    return scored_file(path, task, **settings).document
+
+
+@dataclass(frozen=True)
+class ScoredFile:
+    """What became of a file of scores.
+
+    Attributes:
+        document: the results.
+        scores: task -> filter -> score arrays, one per seed.
+    """
+
+    document: dict[str, Any]
+    scores: dict[str, dict[str, list[Scores]]]
 
 
 def scored_file(
@@ -40,7 +56,7 @@ def scored_file(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
-) -> tuple[dict[str, Any], StoredScores]:
+) -> ScoredFile:
     """Computes every metric that is defined from stored scores.
 
     Args:
@@ -56,7 +72,8 @@ def scored_file(
         command: the command line, for the record.
 
     Returns:
-        A results document, in which the metrics of the task come first; and the scores.
+        A results document, in which the metrics of the task come first; and the scores. Where the file states tags that
+        the task has parts by, each part is a further task of the document.
 
     Raises:
         UsageError: no such task, or a limit without one.
@@ -67,10 +84,11 @@ def scored_file(
         if limit is not None:
             raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
         stored = read_scores(path, None, logit_scale)
-        spec = spec_of_scores(stored.scores[RAW][0].groups, list(registry.metrics))
+        spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions)
     else:
         spec = (find_task(registry, task) if isinstance(task, str) else task).spec
-        stored = read_scores(path, spec.shape, logit_scale)
+        stored = _of_task(read_scores(path, spec.shape, logit_scale), spec, path)
+    parts = [] if limit is not None else _parts(registry, spec, stored, path)
     document = score_stored(
         registry,
         stored,
@@ -89,22 +107,24 @@ def scored_file(
             "interval": interval,
         },
         command=command,
+        parts=parts,
     )
-    return document, stored
+    every = {spec.task: stored, **{part.task: scores for part, scores in parts}}
+    return ScoredFile(document, {name: one.scores for name, one in every.items()})
 
 
-def spec_of_scores(array: np.ndarray, metrics: list[str]) -> TaskSpec:
+def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
     """The task of scores that are of none; DataError for a shape that no group has."""
     try:
-        shape = GroupShape(*array.shape[1:])
+        shape = GroupShape(*array.shape[1:], true_captions)
     except ValueError as error:
         raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
     return TaskSpec(
         task="scores",
         version=0,
         source={"kind": "stored_scores"},
-        group=GroupSpec(shape=(shape.images, shape.captions), n_groups=len(array)),
-        metrics=metrics,
+        group=GroupSpec(shape=(shape.images, shape.captions), true_captions=true_captions, n_groups=len(array)),
+        metrics=[metric.name for metric, _ in registry.metrics.values() if _is_for(metric, shape)],
     )
 
 
@@ -119,6 +139,7 @@ def score_stored(
     fingerprint: str,
     config: dict[str, Any],
     command: Sequence[str] = (),
+    parts: Sequence[tuple[TaskSpec, StoredScores]] = (),
 ) -> dict[str, Any]:
     """Computes every metric of scores that are read.
 
@@ -132,6 +153,7 @@ def score_stored(
         fingerprint: digest of them.
         config: ``limit``, ``seed``, ``bootstrap_iters``, ``interval``, and what else the record should hold.
         command: the command line, for the record.
+        parts: further tasks, each with those of the scores that are of it; of these their own metrics alone.
 
     Returns:
         A results document; the metrics of the task come first.
@@ -143,17 +165,33 @@ def score_stored(
     config = {**config, "limit": _real_limit(spec, config["limit"])}
     expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
     check_count(expected, len(stored.group_ids), where)
-    metrics = _metrics_for(spec, [item for item, _ in registry.metrics.values()])
-    summary = summarise(
-        stored.scores,
-        metrics,
-        config["bootstrap_iters"],
-        config["seed"],
-        config["interval"],
-        stored.clusters,
-        stored.subsets,
-    )
-    outcome = TaskOutcome(
+    record = RunRecord(name, config, command, started)
+    for one, scores in [(spec, stored), *parts]:
+        metrics = _metrics_for(one, registry, every=one is spec)
+        record.outcomes[one.task] = _outcome(one, scores, metrics, source, fingerprint, config)
+    return record.document("done", clock, None)
+
+
+def _outcome(
+    spec: TaskSpec,
+    stored: StoredScores,
+    metrics: list[MetricSpec],
+    source: dict[str, Any],
+    fingerprint: str,
+    config: Mapping[str, Any],
+) -> TaskOutcome:
+    """The numbers of one task."""
+    clock = time.perf_counter()
+    settings = config["bootstrap_iters"], config["seed"], config["interval"]
+    summary = summarise(stored.scores, metrics, *settings, stored.clusters, stored.subsets)
+    means = {}
+    if stored.tags is not None:
+        tagged = [Group(name, (), (), tags) for name, tags in zip(stored.group_ids, stored.tags, strict=True)]
+        means = tag_means(tagged, stored.scores, metrics, {}, spec.means, stored.clusters)
+    notes = _notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)
+    if spec.means and stored.tags is None:
+        notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
+    return TaskOutcome(
         spec=spec,
         metrics=metrics,
         groups=[],
@@ -162,19 +200,62 @@ def score_stored(
         scores=stored.scores,
         summary=summary,
         records={},
-        notes=_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format),
+        notes=notes,
         seconds={"score": time.perf_counter() - clock},
+        tag_means=means,
         clusters=stored.clusters,
     )
-    record = RunRecord(name, config, command, started)
-    record.outcomes[spec.task] = outcome
-    return record.document("done", clock, None)
 
 
-def _metrics_for(spec: TaskSpec, registered: Sequence[MetricSpec]) -> list[MetricSpec]:
-    by_name = {metric.name: metric for metric in registered}
-    rest = [name for name in by_name if name not in spec.metrics]
-    return [by_name[name] for name in (*spec.metrics, *rest)]
+def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
+    """Those of the scores that are of a task, where the file says what they are of."""
+    wanted = spec.group.constant_tags
+    if stored.tags is None or not wanted:
+        return stored
+    places = [place for place, tags in enumerate(stored.tags) if _fits(tags, wanted)]
+    if not places:
+        of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
+        raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
+    return stored.some(places)
+
+
+def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path) -> list[tuple[TaskSpec, StoredScores]]:
+    """The tasks that a task consists of, each with its scores; none where the file does not say which are whose.
+
+    Raises:
+        DataError: scores that are of no part, or a part with another number of groups than its task.
+    """
+    if spec.parts is None or stored.tags is None:
+        return []
+    parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
+    for place, tags in enumerate(stored.tags):
+        of = [part for part in parts if _fits(tags, part.group.constant_tags)]
+        if len(of) != 1:
+            stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
+            raise DataError(f"{path}: {stored.group_ids[place]} is of no part of task '{spec.task}' (tags: {stated})")
+        tags |= of[0].group.constant_tags
+    found = [(part, _of_task(stored, part, path)) for part in parts]
+    for part, scores in found:
+        check_count(part, len(scores.group_ids), f"{path}: {part.task}")
+    return found
+
+
+def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether tags say some of what is wanted, and nothing else of it."""
+    known = [tag for tag in wanted if tag in tags]
+    return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
+
+
+def _metrics_for(spec: TaskSpec, registry: Registry, every: bool) -> list[MetricSpec]:
+    """The metrics of a task, and on request all others after them."""
+    by_name = {name: metric for name, (metric, _) in registry.metrics.items()}
+    rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
+    return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
+
+
+def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
+    """Whether scores of a shape are shown with a metric that their task does not name."""
+    return metric.several_true != "only" or shape.true_captions > 1
 
 
 def _real_limit(spec: TaskSpec, limit: int | None) -> int | None:

@@ -99,6 +99,11 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
                 _notify_scored(context, scored, one.scores)
         except Exception as error:
             failure = error
+    elif config.adapts and spec.shape.true_captions > 1:
+        notes.append(
+            f"{spec.shape.true_captions} captions are true for each image, and no way is defined to adapt a model to "
+            "several, so there are raw and SimpleMatch numbers only"
+        )
     elif config.adapts:
         notes.append(
             f"model {config.model} cannot be adapted (it has no matching_loss or pair_loss), so there are raw and "

@@ -126,12 +126,17 @@ def _result(line: Mapping[str, Any], metrics: Iterable[str]) -> list[Any]:
         ]
     return [
         scores,
-        [int(caption) for caption in line["matching"]] if "matching" in line else None,
+        [_given(one) for one in line["matching"]] if "matching" in line else None,
         1 if line.get("tie") else 0,
         _short(line.get("margin")),
         [_short(line["metrics"].get(metric)) for metric in metrics],
         *([answers] if answers is not None else []),
     ]
+
+
+def _given(captions: Any) -> int | list[int]:
+    """What a matching gives an image: a caption, or as many as are true for it."""
+    return [int(one) for one in captions] if isinstance(captions, list) else int(captions)
 
 
 def _short(value: Any) -> float | int | None:

@@ -15,6 +15,7 @@ from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW
 from ttmbench.results.numbers import training_of
 from ttmbench.results.scores_file import read_scores
+from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
 
@@ -46,9 +47,11 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
 
     registry = build_registry(options.include_path)
     about = run.of_task("datasets", task) or {}
-    stored = read_scores(path, GroupShape(*about["shape"]))
+    shape = GroupShape(*about["shape"], about.get("true_captions", 1))
+    stored = read_scores(path, shape)
     names = {one.metric for one in run.numbers if one.task == task}
-    metrics = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope == "group"]
+    known = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope != "global"]
+    metrics = [metric_for(spec, shape) for spec in known]
     try:
         _, groups = load_again(run, task, options.data_dir, options.include_path)
     except DataError:
@@ -58,7 +61,7 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
             continue  # of a part of the groups
         seeds = training_of(run.document, task, name).get("seeds")
         for index, scores in enumerate(per_seed):
-            matching = match_groups(scores.groups)
+            matching = match_groups(scores.groups, shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
             for at, group_id in enumerate(stored.group_ids):
                 group = groups.get(group_id)

@@ -31,7 +31,7 @@ def breakdowns(
     Args:
         groups: with their tags, in the order of the scores.
         scores: filter -> score arrays, one per seed.
-        metrics: those of ``scope="group"`` are used.
+        metrics: those that have a value for every group are used.
         subsets: filter -> positions of its groups, where these are not all.
         means: named means over values of tags.
 
@@ -46,7 +46,7 @@ def breakdowns(
     }
     if not found:
         return found
-    for metric in (metric for metric in metrics if metric.scope == "group"):
+    for metric in (metric for metric in metrics if metric.scope != "global"):
         for name, per_seed in scores.items():
             values = [metric_values(metric, one) for one in per_seed]
             if any(value is None for value in values):

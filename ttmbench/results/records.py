@@ -257,6 +257,9 @@ class Dataset(Part):
     fingerprint: str
     n_groups: AtLeastOne
     shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    true_captions: Annotated[int, Field(ge=2)] | Absent = Field(
+        None, description="How many captions are true for each image, the first ones; left out where one is."
+    )
     license: str
     groups_sha256: Digest | Absent = Field(None, description="Of ids and tags of the groups, in order.")
     from_store: StoreEntry | Absent = Field(

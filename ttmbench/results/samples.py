@@ -9,6 +9,7 @@ from ttmbench.results.labels import base_metric
 
 FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
+    *("original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
 )
 LARGEST = 1e300
 

@@ -1,6 +1,7 @@
-"""Stored scores: four formats, told apart by content, read into the arrays that metrics take.
+"""Stored scores: five formats, told apart by content, read into the arrays that metrics take.
 
 - Winoground's own JSONL: ``{"label": "<id>_c<caption>_i<image>", "score": x}``;
+- captions and foils, ``{"label": "<id>_c", "score": x}`` and ``<id>_f``, with tags (VALSE);
 - npz, npy or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
 - ttmbench's samples JSONL (``group_id``, ``scores``);
 - npz or safetensors with embeddings ``img`` [groups * images, d] and ``cap`` [groups * captions, d] of unit norm.
@@ -10,27 +11,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
+from ttmbench._util.arrays import LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
+from ttmbench.results.labelled_scores import (
+    CELL,
+    SIDE,
+    captions_and_foils,
+    cells_of_labels,
+    number_of,
+    shape_of_labels,
+)
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
-_SAVED_NAME = re.compile(r"^(?:scores|all_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
 _FILTER = re.compile(r"^\w{1,64}$")
-_LABEL = re.compile(r"^(?P<group>.+)_c(?P<caption>[0-9]{1,6})_i(?P<image>[0-9]{1,6})\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class StoredScores:
         format: what the file was taken for.
         clusters: which groups share images; None where the file does not say.
         subsets: filter -> positions of the groups that its scores are of, where these are not all.
+        true_captions: how many captions are true for each image, as far as the file or the task says.
+        tags: of each group, where the file states some: which instrument it is of, say.
     """
 
     scores: dict[str, list[Scores]]
@@ -50,6 +60,21 @@ class StoredScores:
     format: str
     clusters: Clusters | None = None
     subsets: dict[str, list[int]] = field(default_factory=dict)
+    true_captions: int = 1
+    tags: list[dict[str, str]] | None = None
+
+    def some(self, places: Sequence[int]) -> StoredScores:
+        """Those of some of the groups; without scores across groups, which are of all, and of held-out groups."""
+        kept = list(places)
+        whole = {name: arrays for name, arrays in self.scores.items() if name not in self.subsets}
+        return replace(
+            self,
+            scores={name: [Scores(one.groups[kept]) for one in arrays] for name, arrays in whole.items()},
+            group_ids=[self.group_ids[place] for place in kept],
+            clusters=None if self.clusters is None else self.clusters.of(kept),
+            subsets={},
+            tags=None if self.tags is None else [self.tags[place] for place in kept],
+        )
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
@@ -98,15 +123,17 @@ def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mappin
             arrays[f"scores.{name}.{index}"] = np.ascontiguousarray(one.groups)
             if one.all_pairs is not None:
                 arrays[f"all_pairs.{name}.{index}"] = np.ascontiguousarray(one.all_pairs)
+            if one.caption_pairs is not None:
+                arrays[f"caption_pairs.{name}.{index}"] = np.ascontiguousarray(one.caption_pairs)
     # One key only: safetensors writes several in an order that differs from file to file.
     about = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
 
 
-def _shape_of(path: Path, images: int, captions: int) -> GroupShape:
+def _shape_of(path: Path, images: int, captions: int, true_captions: int = 1) -> GroupShape:
     """The shape that a file states; DataError if no group can have it."""
     try:
-        return GroupShape(images, captions)
+        return GroupShape(images, captions, true_captions)
     except ValueError as error:
         raise DataError(f"{path}: has scores of {images} images and {captions} captions: {error}") from None
 
@@ -140,7 +167,7 @@ def _from_saved(
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
         raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
-    shape = shape or _shape_of(path, *first.shape[1:])
+    shape = shape or _shape_of(path, *first.shape[1:], _stated_true_captions(path, metadata))
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
@@ -156,9 +183,12 @@ def _from_saved(
         pairs = arrays.get(f"all_pairs.{label}.{index}")
         if pairs is not None:
             _check_pairs(path, pairs, len(mine), shape)
-        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, mine), pairs))
+        texts = arrays.get(f"caption_pairs.{label}.{index}")
+        if texts is not None and texts.shape != (len(mine), shape.captions, shape.captions):
+            raise DataError(f"{path}: pairs of captions have shape {list(texts.shape)}, not that of the groups")
+        scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, mine), pairs, texts))
     clusters = _saved_clusters(path, metadata, len(group_ids), shape)
-    return StoredScores(scores, group_ids, "ttmbench scores", clusters, subsets)
+    return StoredScores(scores, group_ids, "ttmbench scores", clusters, subsets, shape.true_captions)
 
 
 def _saved_subsets(path: Path, metadata: Mapping[str, Any], groups: int) -> dict[str, list[int]]:
@@ -178,6 +208,14 @@ def _saved_subsets(path: Path, metadata: Mapping[str, Any], groups: int) -> dict
         ):
             raise DataError(f"{path}: its 'subsets' of {name} are no increasing positions of its {groups} groups")
     return found
+
+
+def _stated_true_captions(path: Path, metadata: Mapping[str, Any]) -> int:
+    """As ``--save_scores`` wrote it; one where it says nothing."""
+    stated = str(metadata.get("true_captions", "1"))
+    if not stated.isdecimal() or len(stated) > 6:
+        raise DataError(f"{path}: its 'true_captions' is {stated!r:.80}, not a whole number")
+    return int(stated)
 
 
 def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
@@ -230,7 +268,12 @@ def _from_embeddings(
     if len(images) <= MAX_GLOBAL_IMAGES:
         pairs = np.float32(logit_scale) * (left.reshape(len(images), -1) @ right.reshape(len(captions), -1).T)
     group_ids = [str(index) for index in range(groups)]
-    return StoredScores({"none": [Scores(inside, pairs)]}, group_ids, "embeddings")
+    texts = None
+    if shape.true_captions > 1:  # only there a metric compares captions
+        exact = right.astype(np.float64)
+        exact /= np.linalg.norm(exact, axis=2, keepdims=True)
+        texts = np.matmul(exact, exact.transpose(0, 2, 1))
+    return StoredScores({"none": [Scores(inside, pairs, texts)]}, group_ids, "embeddings", None, shape.true_captions)
 
 
 def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:
@@ -239,44 +282,27 @@ def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:
         raise DataError(f"{path}: is empty")
     first = lines[0][1]
     if "label" in first and "score" in first:
-        return _from_labels(path, lines, shape or _shape_of_labels(path, lines))
+        return _from_labels(path, lines, shape)
     if "group_id" in first and "scores" in first:
         block = _table(path, first.get("scores"), f"group {first.get('group_id')} (line 1)")
         return _from_samples(path, lines, shape or _shape_of(path, *block.shape))
     raise DataError(
-        f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground) or "
-        "'group_id' and 'scores' (ttmbench samples)"
+        f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground, "
+        "VALSE) or 'group_id' and 'scores' (ttmbench samples)"
     )
 
 
-def _shape_of_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]]) -> GroupShape:
-    """The largest image and caption that a label names; a label that is none is named when all are read."""
-    found = [cell for _, line in lines if (cell := _LABEL.match(str(line.get("label"))))]
-    images, captions = (max((int(cell[name]) for cell in found), default=0) + 1 for name in ("image", "caption"))
-    return _shape_of(path, images, captions)
-
-
-def _from_labels(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
-    cells: dict[str, dict[tuple[int, int], float]] = {}
-    for number, line in lines:
-        found = _LABEL.match(str(line.get("label")))
-        if found is None:
-            raise DataError(f"{path}: line {number} has label {line.get('label')!r}, expected <id>_c<caption>_i<image>")
-        group, image, caption = found["group"], int(found["image"]), int(found["caption"])
-        if image >= shape.images or caption >= shape.captions:
-            raise DataError(f"{path}: group {group} has a cell c{caption}_i{image}, outside a {shape} group")
-        group_cells = cells.setdefault(group, {})
-        if (image, caption) in group_cells:
-            raise DataError(f"{path}: group {group} has cell c{caption}_i{image} twice (line {number})")
-        group_cells[image, caption] = _number(path, line.get("score"), f"group {group}, cell c{caption}_i{image}")
-    wanted = [(image, caption) for image in range(shape.images) for caption in range(shape.captions)]
-    for group, group_cells in cells.items():
-        for image, caption in wanted:
-            if (image, caption) not in group_cells:
-                raise DataError(f"{path}: group {group} has no cell c{caption}_i{image}")
-    table = np.array([[group_cells[cell] for cell in wanted] for group_cells in cells.values()])
-    scores = table.reshape(len(cells), shape.images, shape.captions)
-    return StoredScores({"none": [Scores(_checked(path, scores, shape, list(cells)))]}, list(cells), "winoground")
+def _from_labels(path: Path, lines: list[tuple[int, dict[str, Any]]], shape: GroupShape | None) -> StoredScores:
+    """One pair a line: as Winoground stores them, or captions and foils."""
+    label = str(lines[0][1].get("label"))
+    if SIDE.match(label) and not CELL.match(label):
+        found, form = captions_and_foils(path, lines), "captions and foils"
+        shape = shape or GroupShape(1, 2)
+    else:
+        shape, form = shape or _shape_of(path, *shape_of_labels(lines)), "winoground"
+        found = cells_of_labels(path, lines, shape)
+    scores = {"none": [Scores(_checked(path, found.groups, shape, found.group_ids))]}
+    return StoredScores(scores, found.group_ids, form, tags=found.tags)
 
 
 def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
@@ -356,7 +382,7 @@ def _table(path: Path, value: Any, where: str) -> np.ndarray:
         raise DataError(f"{path}: {where} has scores that are no table of numbers")
     if len({len(row) for row in value}) > 1:
         raise DataError(f"{path}: {where} has scores that are no table of numbers: its rows differ in length")
-    return np.array([[_number(path, one, where) for one in row] for row in value], dtype=np.float64)
+    return np.array([[number_of(path, one, where) for one in row] for row in value], dtype=np.float64)
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:
@@ -365,14 +391,6 @@ def _smallest(array: np.ndarray) -> np.ndarray:
         return array
     small = array.astype(np.float32)
     return small if np.array_equal(small, array) else array
-
-
-def _number(path: Path, value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")
-    if isinstance(value, int) and abs(value) > EXACT:
-        raise DataError(f"{path}: {where} has a whole number beyond 2^53, which no float tells apart from the next")
-    return float(value)
 
 
 def _filter_and_index(name: str) -> tuple[bool, str, int]:

@@ -42,7 +42,7 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
         return None
     with foreign_errors(_whose(metric)):
         values = np.asarray(metric.compute(*arguments)).astype(np.float64)
-    each = "group" if metric.scope == "group" else "image"
+    each = "image" if metric.scope == "global" else "group"
     if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
         raise TtmbenchError(
             f"{_whose(metric)} gave an array of shape {list(values.shape)} for {len(arguments[0])} {each}s; one finite "
@@ -146,7 +146,7 @@ def _units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] 
     if clusters is None:
         return None
     mine = clusters.of(subset)
-    return mine.groups if metric.scope == "group" else mine.images.reshape(-1)
+    return mine.images.reshape(-1) if metric.scope == "global" else mine.groups
 
 
 def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:
@@ -156,6 +156,8 @@ def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | N
         return None
     if metric.scope == "group":
         return (scores.groups,)
+    if metric.scope == "captions":
+        return None if scores.caption_pairs is None else (scores.caption_pairs,)
     return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
 
 

@@ -97,7 +97,7 @@ def tag_means(
     Args:
         groups: with their tags, in the order of the scores.
         scores: filter -> score arrays, one per seed.
-        metrics: those of ``scope="group"`` are used.
+        metrics: those that have a value for every group are used.
         subsets: filter -> positions of its groups, where these are not all.
         means: name -> how it is made.
         clusters: of the groups, where it is known which share images.
@@ -110,7 +110,7 @@ def tag_means(
     for name, how in means.items():
         members = how.members(groups)
         numbers: dict[str, float | None] = {}
-        for metric in (metric for metric in metrics if metric.scope == "group"):
+        for metric in (metric for metric in metrics if metric.scope != "global"):
             for filter_, per_seed in scores.items():
                 values = [metric_values(metric, one) for one in per_seed]
                 if any(value is None for value in values):

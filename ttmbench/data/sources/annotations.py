@@ -17,7 +17,7 @@ from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
 from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
 from ttmbench.data.origin import Origin
-from ttmbench.data.row_files import rows_of_files
+from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
@@ -164,8 +164,8 @@ def read_files(
         return stored_image(name, present[name], options.exif, options.npy)
 
     groups = list(_groups(base, options, request, image))
-    digests = {part.file: file_digest(below(base, part.file, "source.file")) for part in options.parts.values()}
-    if options.file is None:
+    digests = {file: file_digest(below(base, file, "source.file")) for file in options.row_files}
+    if options.file is None or options.join:
         return Loaded(groups, {"files": digests, "exif": options.exif})
     return Loaded(groups, {"file": options.file, "sha256": digests[options.file], "exif": options.exif})
 
@@ -192,6 +192,9 @@ def _groups(
     files = {name: (below(base, one.file, "source.file"), one.cells) for name, one in options.parts.items()}
     where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
     rows = rows_of_files(files, options.fields, options.literals)
+    if options.join:
+        others = {name: (below(base, one.file, "source.join"), one.same) for name, one in options.join.items()}
+        rows = joined(rows, others, options.fields)
     return groups_from_rows(rows, request, where, image, options.rows_per_group)
 
 

@@ -179,17 +179,20 @@ unfold();
     const scores = rows[0][0].map((line, i) => line.map((_, j) => rows.reduce((sum, row) => sum + row[0][i][j], 0) / rows.length));
     const matching = majority(rows), flat = scores.flat(), low = Math.min(...flat), span = Math.max(...flat) - low;
     const tied = rows.some(row => row[2]);
+    // Where several captions are true of an image, it is given as many: a list for each image.
+    const several = Array.isArray(matching?.[0]) ? matching[0].length : 1, isTrue = (i, j) => Math.floor(j / several) === i;
+    const given = (i, j) => several > 1 ? matching[i].includes(j) : matching[i] === j;
     const table = make("table", { class: "heat" }, make("caption", {}, matching === null ? `${name}: seeds disagree` : tied ? `${name}: tied` : name));
     table.append(make("thead", {}, make("tr", {}, make("th", { scope: "col" }, make("span", { class: "unseen" }, "image")), ...scores[0].map((_, j) => make("th", { scope: "col" }, `caption ${j + 1}`)))));
     const body = make("tbody");
     scores.forEach((line, i) => {
       const row = make("tr", {}, make("th", { scope: "row" }, `image ${i + 1}`));
       line.forEach((score, j) => {
-        const chosen = matching !== null && matching[i] === j && !tied, cell = make("td", { class: `${chosen ? "chosen" : ""} ${i === j ? "true" : ""}` });
+        const chosen = matching !== null && given(i, j) && !tied, cell = make("td", { class: `${chosen ? "chosen" : ""} ${isTrue(i, j) ? "true" : ""}` });
         cell.style.setProperty("--share", span > 0 ? ((score - low) / span).toFixed(3) : "0");
-        if (chosen) cell.append(make("span", { class: "mark", "aria-hidden": "true" }, i === j ? YES : NO));
+        if (chosen) cell.append(make("span", { class: "mark", "aria-hidden": "true" }, isTrue(i, j) ? YES : NO));
         cell.append(score.toFixed(2));
-        if (chosen) cell.append(make("span", { class: "unseen" }, i === j ? " matched, right" : " matched, wrong"));
+        if (chosen) cell.append(make("span", { class: "unseen" }, isTrue(i, j) ? " matched, right" : " matched, wrong"));
         row.append(cell);
       });
       body.append(row);
