@@ -42,6 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     ttm.add_argument("--ttm_holdout", metavar="X", type=float, help="also score this share, adapted to the others")
     ttm.add_argument(
+        "--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks"
+    )
+    ttm.add_argument(
         "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
     )
     how = parser.add_argument_group("how to run")
@@ -112,8 +115,9 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     for key in _PAIRS:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])
-    if isinstance(settings.get("tasks"), str):
-        settings["tasks"] = split_names(settings["tasks"])
+    for key in ("tasks", "ttm_also"):
+        if isinstance(settings.get(key), str):
+            settings[key] = split_names(settings[key])
     for name in RunConfig.model_fields:
         value = getattr(options, name, None)
         if value is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -34,8 +34,11 @@ from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
+if TYPE_CHECKING:
+    from ttmbench.evaluator.also import AlsoOutcome
+
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training")
+_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training", "ttm_also")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class TaskOutcome:
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
         truncated: of the captions, how many the model cuts; None for a model that does not say.
+        also: other task -> what the model adapted to this one is on it.
     """
 
     spec: TaskSpec
@@ -83,6 +87,7 @@ class TaskOutcome:
     undecided: dict[str, int] | None = None
     clusters: Clusters | None = None
     truncated: dict[str, int] | None = None
+    also: Mapping[str, AlsoOutcome] = field(default_factory=dict)
 
     @property
     def shares_images(self) -> bool:
@@ -107,22 +112,31 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
     if config.log_samples:
         files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
     if config.save_scores and outcome.scores:
-        metadata = {
-            "task": task,
-            "task_version": str(outcome.spec.version),
-            "model": config.model_name,
-            "seeds": json.dumps(config.run_seeds),
-            "group_ids": json.dumps([group.group_id for group in outcome.groups]),
-            "data_sha256": outcome.fingerprint,
-            **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
-            **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
-        }
-        files.write_scores(task, outcome.scores, metadata)
+        files.write_scores(task, outcome.scores, _about_scores(config, outcome))
+    for other, one in outcome.also.items():
+        if config.log_samples and one.outcome.scores:
+            files.write_lines("also_samples", task, _sample_lines(one.outcome, config.run_seeds), other)
+        if config.save_scores and one.outcome.scores:
+            about = {**_about_scores(config, one.outcome), "adapted_on": task}
+            files.write_scores(task, one.outcome.scores, about, other)
     if "ttm" in outcome.records:
         # Times stay in the results document, so that the same run writes the same lines.
         iterations = outcome.records["ttm"]["iterations"]
         lines = [{key: value for key, value in record.items() if key != "seconds"} for record in iterations]
         files.write_lines("ttm", task, lines)
+
+
+def _about_scores(config: RunConfig, outcome: TaskOutcome) -> dict[str, str]:
+    return {
+        "task": outcome.spec.task,
+        "task_version": str(outcome.spec.version),
+        "model": config.model_name,
+        "seeds": json.dumps(config.run_seeds),
+        "group_ids": json.dumps([group.group_id for group in outcome.groups]),
+        "data_sha256": outcome.fingerprint,
+        **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
+        **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
+    }
 
 
 def _cluster_lists(clusters: Clusters) -> dict[str, str]:
@@ -302,6 +316,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
+        **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
         **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
         **({"seen_in_training": seen} if seen else {}),
         **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),

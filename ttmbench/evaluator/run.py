@@ -26,6 +26,7 @@ from ttmbench.evaluator.adapters import (
     remark_on_files,
     trained_on,
 )
+from ttmbench.evaluator.also import also_tasks, check_model
 from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
@@ -44,7 +45,7 @@ from ttmbench.evaluator.settings import (
     task_settings,
     tasks_of,
 )
-from ttmbench.evaluator.task import run_task
+from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
@@ -70,6 +71,7 @@ def simple_evaluate(
     oracle: bool = False,
     ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
     ttm_holdout: float | None = None,
+    ttm_also: str | Sequence[str] = (),
     audit_labels: bool = False,
     save_adapted: str | None = None,
     seeds: Sequence[int] | None = None,
@@ -116,6 +118,7 @@ def simple_evaluate(
         oracle: also run TTM with an oracle's selection, which reads labels.
         ttm_controls: also run TTM with other pseudo-labels.
         ttm_holdout: share of the groups to hold out in a further run of TTM.
+        ttm_also: other tasks to measure each adapted model on: names, tags or globs.
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
         seeds: of TTM and SimpleMatch.
@@ -169,6 +172,7 @@ def simple_evaluate(
     given["ttm"] = ttm not in (False, None)
     asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
     named = [one.name if isinstance(one, Task) else one for one in asked]
+    given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
@@ -209,12 +213,13 @@ def _run(
     chosen = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in chosen.items()}
     check_names(config.assertions, {name: task.spec.metrics for name, task in chosen.items()}, filters_of(config))
+    also = also_tasks(registry, config, chosen, in_memory)
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
     if baseline is not None:
         baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
-    key = run_key(config, chosen, settings)
+    key = run_key(config, chosen, settings, also)
     record = RunRecord(
         config.model_name,
         config.model_dump(mode="json"),
@@ -224,7 +229,7 @@ def _run(
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key)
+    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -244,6 +249,7 @@ class _Work:
     cache: ScoreCache | None
     baseline: Baseline | None
     key: str
+    also: Mapping[str, TaskFile]
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
@@ -265,11 +271,13 @@ class _Work:
                 record.describe_model(adapter, trained_on(self.registry, config.model, config.model_args, adapter))
                 metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
                 check_names(config.assertions, metrics, filters_of(config, adapter))
+            check_model(config, adapter)
             remark = remark_on_files(adapter)
             if remark is not None:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
             context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
+            context = with_others(context, self.also)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):

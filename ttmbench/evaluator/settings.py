@@ -15,6 +15,7 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, only_chooses
+from ttmbench.evaluator.also import also_tasks
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.plugins.registry import Registry, build_registry
@@ -64,6 +65,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     registry = build_registry(config.include_path, make_trackers(config))
     registry.adapter(config.model)
     tasks = tasks_of(registry, config)
+    also = also_tasks(registry, config, tasks)
     check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
     if config.baseline is not None:
         Baseline.read(Path(config.baseline)).check_tasks({name: task.spec.version for name, task in tasks.items()})
@@ -75,6 +77,8 @@ def plan(config: RunConfig) -> dict[str, Any]:
             steps["tasks"][name]["ttm"] = task_settings(registry, config, spec).model_dump(mode="json")
     if config.adapts:
         steps["seeds"] = config.run_seeds
+    if also:
+        steps["ttm_also"] = list(also)
     return steps
 
 
