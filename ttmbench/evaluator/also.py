@@ -23,7 +23,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
@@ -199,8 +199,8 @@ class Beside:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda target: save_sealed(target, _tensors(made.scores), about))
-        except OSError as error:
-            warn(f"{path} cannot be written ({error.strerror or error}); if the run is stopped it is measured again")
+        except (OSError, TtmbenchError) as error:
+            warn(f"{error}; if the run is stopped, task {name} is measured again")
             self._folder = None
 
     def _start_of(self, name: str) -> str:
