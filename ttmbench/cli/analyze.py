@@ -83,7 +83,13 @@ Table = tuple[Sequence[str], list[list[str]], str]  # heads, rows, text below
 
 def _table(document: Mapping[str, Any]) -> Table:
     """An analysis as a table; numbers stand from the second column on."""
-    kinds = {"thresholds": _thresholds, "supervision": _supervision, "alpha": _alphas, "lr": _rates, "transfer": _matrix}
+    kinds = {
+        "thresholds": _thresholds,
+        "supervision": _supervision,
+        "alpha": _alphas,
+        "lr": _rates,
+        "transfer": _matrix,
+    }
     return kinds.get(document["analysis"], _curves)(document)
 
 

@@ -41,9 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--ttm_controls", metavar="A,B", type=names, help="also train on placebo or shuffle(d) pseudo-labels"
     )
     ttm.add_argument("--ttm_holdout", metavar="X", type=float, help="also score this share, adapted to the others")
-    ttm.add_argument(
-        "--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks"
-    )
+    ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks")
     ttm.add_argument(
         "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
     )

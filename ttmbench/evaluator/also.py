@@ -1,7 +1,7 @@
 """What adaptation costs elsewhere: a model that TTM adapted to a task is scored on other tasks too (``--ttm_also``).
 
 Another task is measured as a run measures it, whatever its kind: what is asked for is its `TaskOutcome`. Every
-measurement is kept beside the seed's other files until the task is done, so that a run that was stopped does none twice.
+measurement is kept beside the seed's other files until the task is done: a run that was stopped does none twice.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class RunContext:
         key: of the run (`ttmbench.evaluator.resume.run_key`); what it keeps of the test-time stage is for it alone.
         also: the other tasks that adapted models are measured on; None without any.
         silent: plugins are not told of scores: those of a task that is measured beside another.
+        supervised: the model was finetuned on labelled groups.
     """
 
     registry: Registry
@@ -56,6 +57,7 @@ class RunContext:
     key: str = ""
     also: Elsewhere | None = None
     silent: bool = False
+    supervised: bool = False
 
     @property
     def batch_sizer(self) -> BatchSizer:

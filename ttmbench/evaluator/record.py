@@ -19,6 +19,7 @@ from ttmbench._util.validation import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
 from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
@@ -27,7 +28,7 @@ from ttmbench.results.breakdown import aggregates
 from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER, supervised_tracks
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.data_identity import groups_digest
@@ -207,14 +208,26 @@ class RunRecord:
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
+        self._finetuning: Mapping[str, Any] | None = None
         self.baseline: dict[str, Any] | None = None
         self._command = secrets.redact(command)
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
-    def describe_model(self, adapter: Any, trained_on: Sequence[str] = ()) -> None:
-        """Takes down what the adapter states about itself; what it has used is asked for with every document."""
+    def describe_model(
+        self, adapter: Any, trained_on: Sequence[str] = (), finetuning: Mapping[str, Any] | None = None
+    ) -> None:
+        """Takes down what the adapter states about itself; what it has used is asked for with every document.
+
+        Args:
+            adapter: the model.
+            trained_on: image collections that it was trained on.
+            finetuning: the record of the finetuning that made its weights; None if there was none.
+        """
         self.model_info = {**model_info(adapter), **({"trained_on": list(trained_on)} if trained_on else {})}
+        self._finetuning = finetuning
+        if finetuning is not None:
+            self.model_info["finetuned"] = finetuned.shown(finetuning)
         self._reporting = adapter if isinstance(adapter, Reporting) else None
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -279,7 +292,7 @@ class RunRecord:
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on", ())
-        now = {name: _entries(outcome, collections) for name, outcome in self.outcomes.items()}
+        now = {name: _entries(outcome, collections, self._finetuning) for name, outcome in self.outcomes.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
@@ -303,13 +316,14 @@ def _check(document: Mapping[str, Any]) -> None:
         raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
-def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
-    """What the results document says of one task, by key; ``trained_on`` are the model's image collections."""
+def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the results document says of one task, by key; the rest is what the model was trained and finetuned on."""
     summary, spec = outcome.summary, outcome.spec
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
+    notes += finetuned.fits_note(finetuning, spec.task)
     return {
-        "tracks": summary.tracks,
+        "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
         **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
         "ci": summary.ci,

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
@@ -268,7 +269,8 @@ class _Work:
             with phase("model"):
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
-                record.describe_model(adapter, trained_on(self.registry, config.model, config.model_args, adapter))
+                seen = trained_on(self.registry, config.model, config.model_args, adapter)
+                record.describe_model(adapter, seen, finetuned(adapter))
                 metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
                 check_names(config.assertions, metrics, filters_of(config, adapter))
             check_model(config, adapter)
@@ -277,7 +279,7 @@ class _Work:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
             context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
-            context = with_others(context, self.also)
+            context = with_others(replace(context, supervised=finetuned(adapter) is not None), self.also)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):

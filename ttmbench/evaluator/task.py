@@ -17,13 +17,14 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import ScoredTask, score_task
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.transfer import differences
 from ttmbench.scoring.forced_choice.arrays import CHOICE
@@ -257,6 +258,7 @@ def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
     adapter, config, spec = context.adapter, context.config, scored.plan.spec
     if not context.folders:
         return None
+    finetuning = finetuned(adapter)
     if not isinstance(adapter, Savable):
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
@@ -274,6 +276,8 @@ def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             adapter.save_pretrained(folder)
+            if finetuning is not None:
+                write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
         except OSError as error:
             raise TtmbenchError(f"the adapted model cannot be written to {folder}: {error.strerror or error}") from None
         text = json.dumps(scrub_values(card, secrets_of(config.model_args)), indent=2) + "\n"
@@ -293,8 +297,9 @@ def _notify_scored(context: RunContext, scored: ScoredTask, columns: dict[str, l
 def _notify(context: RunContext, task: str, name: str, summary: Summary) -> None:
     if context.silent:
         return
+    tracks = supervised_tracks(summary.tracks) if context.supervised else summary.tracks
     context.registry.plugins.notify(
-        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=summary.tracks
+        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks
     )
 
 

@@ -184,7 +184,9 @@ def _matrix(axes: Axes, document: Mapping[str, Any]) -> None:
     """What is gained or lost in each cell, its interval over groups below it; a colour on each side of nothing."""
     data = document["data"]
     nothing = float("nan")
-    values = np.array([[nothing if one["difference"] is None else one["difference"] for one in row] for row in data["cells"]])
+    values = np.array(
+        [[nothing if one["difference"] is None else one["difference"] for one in row] for row in data["cells"]]
+    )
     most = max(0.01, float(np.nanmax(np.abs(values)))) if np.isfinite(values).any() else 0.01
     axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for row, cells in enumerate(data["cells"]):
