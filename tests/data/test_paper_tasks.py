@@ -188,7 +188,8 @@ def test_what_every_published_task_states(specs):
         assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
         assert spec.license and spec.description, name
         # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs.
-        assert spec.version == (1 if name in ("winoground", "colorswap", "colorswap_train", "colorswap_random") else 2), name
+        first = ("winoground", "colorswap", "colorswap_train", "colorswap_random")
+        assert spec.version == (1 if name in first else 2), name
         assert spec.gated is (name.partition("_")[0] in ("winoground", "colorswap")), name
 
 

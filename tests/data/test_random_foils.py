@@ -60,7 +60,7 @@ def test_the_draw_depends_on_the_seed_and_not_on_the_limit(foils):
 
 
 def test_what_cannot_be_drawn_says_so(foils, folder_task, tmp_path):
-    with pytest.raises(UsageError, match="as many images as captions, and group.shape is 1x2"):
+    with pytest.raises(UsageError, match=r"as many images as captions, and group\.shape is 1x2"):
         foils(shape=(1, 2))
     folder = folder_task("one", n=1)
     source = yaml.safe_load((folder / "one.yaml").read_text())
