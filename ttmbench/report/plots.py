@@ -38,12 +38,17 @@ def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
         OSError: the file cannot be written.
     """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=_size(document), layout="constrained")
-        axes = figure.add_subplot()
-        _DRAW[document["analysis"]](axes, document)
-        what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
-        axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
-        figure.savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
+        draw(document).savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
+
+
+def draw(document: Mapping[str, Any]) -> Figure:
+    """The figure of an analysis, to be saved in the style of `STYLE`."""
+    figure = Figure(figsize=_size(document), layout="constrained")
+    axes = figure.add_subplot()
+    _DRAW[document["analysis"]](axes, document)
+    what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
+    axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
+    return figure
 
 
 def _thresholds(axes: Axes, document: Mapping[str, Any]) -> None:
