@@ -187,6 +187,7 @@ class RunConfig(BaseModel):
         ttm_controls: also run TTM with other pseudo-labels: ``placebo`` (drawn at random), ``shuffle`` (moved to other
             groups).
         ttm_holdout: also adapt to a part of the groups and score the others; this share is held out.
+        ttm_also: other tasks that each adapted model is measured on too, beside the model as it was.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
@@ -233,6 +234,7 @@ class RunConfig(BaseModel):
     oracle: bool = False
     ttm_controls: list[Literal["placebo", "shuffle"]] = []
     ttm_holdout: float | None = Field(None, gt=0, lt=1)
+    ttm_also: list[str] = []
     audit_labels: bool = False
     save_adapted: str | None = None
     seeds: list[int] | None = Field(None, min_length=1)
@@ -319,6 +321,7 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
     needs_ttm = {
         "ttm_controls": config.ttm_controls,
         "ttm_holdout": config.ttm_holdout,
+        "ttm_also": config.ttm_also,
         "audit_labels": config.audit_labels,
     }
     for name, value in needs_ttm.items():

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Track = Literal["zero_shot", "matching", "test_time", "oracle"]
+Track = Literal["zero_shot", "matching", "test_time", "supervised", "oracle"]
 
 Exif = Literal["apply", "ignore"]
 """What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""

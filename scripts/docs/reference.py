@@ -6,7 +6,8 @@
 results/README.md says how the runs are made. What is written:
 
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
-- docs/builtin.md: the result table of both models, and the study over data seeds;
+- docs/builtin.md: the result table of both models, the study over data seeds, and what adapting to each task does to the
+  others, with the chart docs/images/reference_transfer.svg;
 - ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
 Screenshots are made by ``scripts/docs/page_screenshots.py`` and checked here. A figure is checked by the data that it
@@ -31,6 +32,7 @@ import builtin_table
 import matplotlib as mpl
 import reference_figures as figures
 
+from ttmbench.report import plots
 from ttmbench.report.plots import STYLE
 from ttmbench.report.terminal import print_results
 from ttmbench.results.numbers import DocumentFile
@@ -40,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"
 FIRST = FOLDER / "first.json"
 MAIN = FOLDER / "builtin.json"
+TRANSFER = FOLDER / "study_transfer.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
 HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in figures.COLUMNS))
@@ -76,6 +79,25 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     return "\n".join(lines)
 
 
+def transfer_table() -> str:
+    """What adapting the model to each task does to every one of them, as Markdown, points of percent."""
+    data = _transfer()["data"]
+    tasks = data["measured_on"]
+    lines = ["| | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
+    lines.append("| raw | " + " | ".join(_percent(data["raw"][task]) for task in tasks) + " |")
+    for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
+        found = [
+            f"{100 * one['difference']:+.2f} ({100 * one['ci'][0]:+.1f} .. {100 * one['ci'][1]:+.1f})" for one in cells
+        ]
+        lines.append(f"| {task} | " + " | ".join(found) + " |")
+    return "\n".join(lines)
+
+
+def _transfer() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(TRANSFER.read_text(encoding="utf-8"))
+    return document
+
+
 def texts() -> dict[Path, str]:
     """Every text file that shows reference results -> what it has to say."""
     several = runs()
@@ -87,7 +109,7 @@ def texts() -> dict[Path, str]:
     published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
         readme: _between(text, "results", result_table([main])),
-        page: _between(about, "study", builtin_study.table()),
+        page: _between(_between(about, "study", builtin_study.table()), "transfer", transfer_table()),
         published / "builtin.yaml": spec,
         published / "builtin.csv": numbers,
     }
@@ -100,6 +122,7 @@ def charts() -> dict[str, tuple[str, Any]]:
     return {
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
         "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
+        "reference_transfer.svg": (digest(_transfer()["data"]), lambda: plots.draw(_transfer())),
     }
 
 

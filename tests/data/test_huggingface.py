@@ -134,6 +134,10 @@ def test_colorswap_and_its_splits(tmp_path):
     assert test.groups[1].captions == ("caption_1 11", "caption_2 11")
     assert test.groups[0].tags == {"image_source": "midjourney", "caption_source": "human"}
     assert [group.group_id for group in load("colorswap_train", None, 3, path=path).groups] == ["0", "1", "2"]
+    inner = {**find_task(build_registry(), "colorswap_random").spec.source["of"][0], "path": path}
+    foils = load("colorswap_random", None, 2, of=[inner]).groups
+    assert [group.group_id for group in foils] == ["9", "11"], "as many groups, each with a pair of the other"
+    assert {caption.split()[1] for caption in foils[0].captions} == {"9", "11"}
     with pytest.raises(DataError, match="has 2 groups, but task 'colorswap'"):
         load("colorswap", path=path)
 

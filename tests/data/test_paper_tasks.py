@@ -22,6 +22,7 @@ SIZES = {  # task -> images, captions, groups
     "mmvp_vlm_global": (2, 2, 135),
     "colorswap": (2, 2, 300),
     "colorswap_train": (2, 2, 700),
+    "colorswap_random": (2, 2, 300),
     "colorswap_global": (2, 2, 300),
     "sugarcrepe_add_att": (1, 2, 692),
     "sugarcrepe_add_obj": (1, 2, 2062),
@@ -187,7 +188,8 @@ def test_what_every_published_task_states(specs):
         assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
         assert spec.license and spec.description, name
         # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs.
-        assert spec.version == (1 if name in ("winoground", "colorswap", "colorswap_train") else 2), name
+        first = ("winoground", "colorswap", "colorswap_train", "colorswap_random")
+        assert spec.version == (1 if name in first else 2), name
         assert spec.gated is (name.partition("_")[0] in ("winoground", "colorswap")), name
 
 

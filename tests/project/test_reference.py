@@ -98,9 +98,20 @@ def test_the_study_and_the_reference_agree_where_they_meet(model, name):
         assert found == (row["raw"], row["simple_match"], row["ttm"], row["group_score_ttm"]), task
 
 
+def test_what_adaptation_does_elsewhere_agrees_with_the_reference_on_its_own_task():
+    document, found = read(FOLDER / "builtin.json"), read(FOLDER / "study_transfer.json")
+    assert found["tasks"] == BUILTIN and found["seeds"] == [0, 1, 2, 3]
+    for at, task in enumerate(BUILTIN):
+        metric, cell = found["data"]["metrics"][task], found["data"]["cells"][at][at]
+        numbers = document["results"][task]
+        assert found["data"]["raw"][task] == numbers[f"{metric},none"]
+        assert cell["value"] == numbers[f"{metric},ttm"] and cell["seed_std"] == numbers[f"{metric}_seed_std,ttm"]
+        assert cell["difference"] == pytest.approx(cell["value"] - found["data"]["raw"][task])
+
+
 def test_nothing_else_lies_in_the_folder():
     known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
-    studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_learning_rates.json"}
+    studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_learning_rates.json", "study_transfer.json"}
     assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 

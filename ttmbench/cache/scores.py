@@ -127,6 +127,16 @@ class ScoreCache:
         return False
 
 
+class ImagesAlone(ScoreCache):
+    """Prepared images of the cache and no scores: for a model whose weights are no longer those that it states."""
+
+    def __init__(self, cache: ScoreCache) -> None:
+        super().__init__(cache.folder, cache._exact)
+
+    def slot(self, adapter: Any, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> None:
+        """No place for scores."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """Where the scores of a model on a task are kept, whatever the data."""

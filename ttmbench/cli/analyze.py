@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ NOTHING = "-"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench analyze``."""
     parser.add_argument(
-        "analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, lr, alpha"
+        "analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, lr, alpha, transfer"
     )
     add_what(parser.add_argument_group("what to analyse"))
     ttm = parser.add_argument_group("test-time stage")
@@ -46,12 +46,14 @@ def analyze(options: argparse.Namespace) -> int:
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError("analyze writes a JSON file and figures of each task, so --output_path is a folder")
     from ttmbench.evaluator.analyze import analyze_tasks
+    from ttmbench.evaluator.analyze_transfer import TRANSFER, transfer_document
     from ttmbench.report.analysis_files import write_analysis
     from ttmbench.report.table import TableColumn, print_table
     from ttmbench.ttm.analysis import ALPHA, ANALYSES
 
-    if options.analysis not in (*ANALYSES, ALPHA):
-        raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join((*ANALYSES, ALPHA))}")
+    known = (*ANALYSES, ALPHA, TRANSFER)
+    if options.analysis not in known:
+        raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join(known)}")
     if options.taus is not None and options.analysis != "tau":
         raise UsageError(f"--taus belongs to the analysis 'tau', not to '{options.analysis}'")
     if options.lrs is not None and options.analysis != "lr":
@@ -60,8 +62,14 @@ def analyze(options: argparse.Namespace) -> int:
         raise UsageError(f"--lrs are learning rates above 0, got {', '.join(map(str, options.lrs))}")
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
-    for document in analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs):
-        echo(f"{document['model_name']} on {document['task']}: {document['analysis']}")
+    documents: Iterable[dict[str, Any]]
+    if options.analysis == TRANSFER:
+        documents = [transfer_document(config, started, command)]
+    else:
+        documents = analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs)
+    for document in documents:
+        what = document.get("task") or f"{len(document['tasks'])} tasks"
+        echo(f"{document['model_name']} on {what}: {document['analysis']}")
         heads, rows, below = _table(document)
         columns = [TableColumn(name, "number" if place else "key") for place, name in enumerate(heads)]
         print_table(columns, rows, caption=below)
@@ -75,7 +83,13 @@ Table = tuple[Sequence[str], list[list[str]], str]  # heads, rows, text below
 
 def _table(document: Mapping[str, Any]) -> Table:
     """An analysis as a table; numbers stand from the second column on."""
-    kinds = {"thresholds": _thresholds, "supervision": _supervision, "alpha": _alphas, "lr": _rates}
+    kinds = {
+        "thresholds": _thresholds,
+        "supervision": _supervision,
+        "alpha": _alphas,
+        "lr": _rates,
+        "transfer": _matrix,
+    }
     return kinds.get(document["analysis"], _curves)(document)
 
 
@@ -143,6 +157,23 @@ def _alphas(document: Mapping[str, Any]) -> Table:
         value = _percent(data["held_out"]["value"])
         said.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {one:g} and {other:g})")
     return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(said)
+
+
+def _matrix(document: Mapping[str, Any]) -> Table:
+    data = document["data"]
+    rows = [["no adaptation", *(_percent(data["raw"][task]) for task in data["measured_on"])]]
+    for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
+        rows.append([task, *(_difference(cell) for cell in cells)])
+    metrics = ", ".join(dict.fromkeys(name.replace("_", " ") for name in data["metrics"].values()))
+    said = f"{metrics}: what the adapted model gains or loses, with its 95 % interval over groups; it reads labels"
+    return ("adapted to, measured on", *data["measured_on"]), rows, said
+
+
+def _difference(cell: Mapping[str, Any]) -> str:
+    if cell["difference"] is None:
+        return NOTHING
+    ends = "" if cell["ci"] is None else f" ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
+    return f"{100 * cell['difference']:+.2f}{ends}"
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:

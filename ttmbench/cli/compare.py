@@ -92,7 +92,9 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
     return [
         row["task"],
         row["metric"],
-        ">".join(name_of(name, mine.get(key_of(row["metric"], name))) for name in row["filter"].split(">")),
+        ">".join(
+            name_of(name, mine.get(key_of(row["metric"], name)), row["metric"]) for name in row["filter"].split(">")
+        ),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         f"{100 * row['difference']:+.2f}",

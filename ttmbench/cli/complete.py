@@ -40,7 +40,14 @@ def parser_for(first: str) -> argparse.ArgumentParser:
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
-    names = {"tasks": task_names, "task": task_names, "names": task_names, "model": model_names, "models": model_names}
+    names = {
+        "tasks": task_names,
+        "ttm_also": task_names,
+        "task": task_names,
+        "names": task_names,
+        "model": model_names,
+        "models": model_names,
+    }
     if parser.prog.endswith(" show"):
         names["name"] = both
     for action in parser._actions:

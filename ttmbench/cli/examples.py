@@ -15,6 +15,11 @@ EXAMPLES = {
     "analyze": (
         "ttmbench analyze thresholds --model siglip-b16 --tasks winoground",
         "ttmbench analyze lr --model tiny-clip --tasks shapes_color --lrs 1e-4,1e-3",
+        "ttmbench analyze transfer --model tiny-clip --tasks shapes_color,shapes_place --seeds 0,1",
+    ),
+    "finetune": (
+        "ttmbench finetune --model clip-b32 --tasks colorswap_train --preset colorswap --output_path clip-colorswap",
+        "ttmbench finetune --model blip-itm --tasks colorswap_train --finetune_args epochs=5,lr=1e-5 -o blip-colorswap",
     ),
     "compare": (
         "ttmbench compare a.json b.json",

@@ -133,7 +133,7 @@ def _with_commas(words: list[str]) -> list[str]:
     """
     if words[:1] in (["analyze"], ["reproduce"]) and words[1:2] and words[1].startswith("-"):
         return words  # a word at the end may be the analysis or the table
-    if words[:1] not in (["run"], ["analyze"], ["reproduce"], ["doctor"]):
+    if words[:1] not in (["run"], ["finetune"], ["analyze"], ["reproduce"], ["doctor"]):
         return words
     found: list[str] = []
     for place, word in enumerate(words):

@@ -39,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--ttm_controls", metavar="A,B", type=names, help="also train on placebo or shuffle(d) pseudo-labels"
     )
     ttm.add_argument("--ttm_holdout", metavar="X", type=float, help="also score this share, adapted to the others")
+    ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks")
     ttm.add_argument(
         "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
     )
@@ -115,8 +116,9 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     for key in _PAIRS:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])
-    if isinstance(settings.get("tasks"), str):
-        settings["tasks"] = split_names(settings["tasks"])
+    for key in ("tasks", "ttm_also"):
+        if isinstance(settings.get(key), str):
+            settings[key] = split_names(settings[key])
     for name in RunConfig.model_fields:
         value = getattr(options, name, None)
         if value is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ttmbench._util.foreign import error_line, foreign_errors
 from ttmbench.errors import UsageError
+from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.plugins.models import arguments_of
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PairTrainable, PreparedPairScorer, Trainable
@@ -178,7 +179,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
         registry: where names are looked up.
         model: name of a registered model; of an adapter that was given as an object its class.
         model_args: the user's; where they name other weights, the card of the name says nothing of these.
-        adapter: the model; its own attribute ``trained_on`` wins.
+        adapter: the model; its own attribute ``trained_on`` wins, and over it the record of a finetuning.
 
     Returns:
         Names as cards have them; empty where nothing is known.
@@ -186,6 +187,9 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
     Raises:
         UsageError: the adapter's attribute is no list of names.
     """
+    record = finetuned(adapter)
+    if record is not None:
+        return list(record.get("trained_on", ()))
     own = getattr(adapter, "trained_on", None)
     if own is not None:
         if isinstance(own, str) or not all(isinstance(name, str) for name in own):

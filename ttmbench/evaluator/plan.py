@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
@@ -18,6 +18,9 @@ from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.types import MetricSpec
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.also import Elsewhere
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -40,6 +43,9 @@ class RunContext:
         sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
         folders: where adapted models go; empty if they are not kept.
         key: of the run (`ttmbench.evaluator.resume.run_key`); what it keeps of the test-time stage is for it alone.
+        also: the other tasks that adapted models are measured on; None without any.
+        silent: plugins are not told of scores: those of a task that is measured beside another.
+        supervised: the model was finetuned on labelled groups.
     """
 
     registry: Registry
@@ -50,6 +56,9 @@ class RunContext:
     sizer: BatchSizer | None = None
     folders: Folders = field(default_factory=dict)
     key: str = ""
+    also: Elsewhere | None = None
+    silent: bool = False
+    supervised: bool = False
 
     @property
     def batch_sizer(self) -> BatchSizer:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from ttmbench._util.validation import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
 from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
@@ -27,15 +28,18 @@ from ttmbench.results.breakdown import aggregates
 from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER, supervised_tracks
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
+if TYPE_CHECKING:
+    from ttmbench.evaluator.also import AlsoOutcome
+
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training", "tag_means")
+_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class TaskOutcome:
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
         truncated: of the captions, how many the model cuts; None for a model that does not say.
+        also: other task -> what the model adapted to this one is on it.
     """
 
     spec: TaskSpec
@@ -85,6 +90,7 @@ class TaskOutcome:
     undecided: dict[str, int] | None = None
     clusters: Clusters | None = None
     truncated: dict[str, int] | None = None
+    also: Mapping[str, AlsoOutcome] = field(default_factory=dict)
 
     @property
     def shares_images(self) -> bool:
@@ -109,18 +115,13 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
     if config.log_samples:
         files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
     if config.save_scores and outcome.scores:
-        metadata = {
-            "task": task,
-            "task_version": str(outcome.spec.version),
-            "model": config.model_name,
-            "seeds": json.dumps(config.run_seeds),
-            "group_ids": json.dumps([group.group_id for group in outcome.groups]),
-            **_true_captions(outcome.spec),
-            "data_sha256": outcome.fingerprint,
-            **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
-            **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
-        }
-        files.write_scores(task, outcome.scores, metadata)
+        files.write_scores(task, outcome.scores, _about_scores(config, outcome))
+    for other, one in outcome.also.items():
+        if config.log_samples and one.outcome.scores:
+            files.write_lines("also_samples", task, _sample_lines(one.outcome, config.run_seeds), other)
+        if config.save_scores and one.outcome.scores:
+            about = {**_about_scores(config, one.outcome), "adapted_on": task}
+            files.write_scores(task, one.outcome.scores, about, other)
     if "ttm" in outcome.records:
         # Times stay in the results document, so that the same run writes the same lines.
         iterations = outcome.records["ttm"]["iterations"]
@@ -131,6 +132,20 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
 def _true_captions(spec: TaskSpec) -> dict[str, str]:
     several = spec.group.true_captions
     return {"true_captions": str(several)} if several > 1 else {}
+
+
+def _about_scores(config: RunConfig, outcome: TaskOutcome) -> dict[str, str]:
+    return {
+        "task": outcome.spec.task,
+        "task_version": str(outcome.spec.version),
+        "model": config.model_name,
+        "seeds": json.dumps(config.run_seeds),
+        "group_ids": json.dumps([group.group_id for group in outcome.groups]),
+        **_true_captions(outcome.spec),
+        "data_sha256": outcome.fingerprint,
+        **({"subsets": json.dumps(outcome.subsets)} if outcome.subsets else {}),
+        **(_cluster_lists(outcome.clusters) if outcome.clusters and outcome.shares_images else {}),
+    }
 
 
 def _cluster_lists(clusters: Clusters) -> dict[str, str]:
@@ -201,14 +216,26 @@ class RunRecord:
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
+        self._finetuning: Mapping[str, Any] | None = None
         self.baseline: dict[str, Any] | None = None
         self._command = secrets.redact(command)
         self._started = started
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
-    def describe_model(self, adapter: Any, trained_on: Sequence[str] = ()) -> None:
-        """Takes down what the adapter states about itself; what it has used is asked for with every document."""
+    def describe_model(
+        self, adapter: Any, trained_on: Sequence[str] = (), finetuning: Mapping[str, Any] | None = None
+    ) -> None:
+        """Takes down what the adapter states about itself; what it has used is asked for with every document.
+
+        Args:
+            adapter: the model.
+            trained_on: image collections that it was trained on.
+            finetuning: the record of the finetuning that made its weights; None if there was none.
+        """
         self.model_info = {**model_info(adapter), **({"trained_on": list(trained_on)} if trained_on else {})}
+        self._finetuning = finetuning
+        if finetuning is not None:
+            self.model_info["finetuned"] = finetuned.shown(finetuning)
         self._reporting = adapter if isinstance(adapter, Reporting) else None
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -273,7 +300,7 @@ class RunRecord:
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on", ())
-        now = {name: _entries(outcome, collections) for name, outcome in self.outcomes.items()}
+        now = {name: _entries(outcome, collections, self._finetuning) for name, outcome in self.outcomes.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
@@ -297,13 +324,14 @@ def _check(document: Mapping[str, Any]) -> None:
         raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
-def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
-    """What the results document says of one task, by key; ``trained_on`` are the model's image collections."""
+def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the results document says of one task, by key; the rest is what the model was trained and finetuned on."""
     summary, spec = outcome.summary, outcome.spec
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
+    notes += finetuned.fits_note(finetuning, spec.task)
     return {
-        "tracks": summary.tracks,
+        "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
         **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
         **({"tag_means": outcome.tag_means} if outcome.tag_means else {}),
@@ -311,6 +339,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str]) -> dict[str, Any]:
         "chance": summary.chance,
         "ties": summary.ties,
         **outcome.records,
+        **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
         **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
         **({"seen_in_training": seen} if seen else {}),
         **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import filelock
@@ -44,18 +45,24 @@ LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 
-def run_key(config: RunConfig, tasks: Mapping[str, TaskFile], settings: Mapping[str, TTMConfig]) -> str:
+def run_key(
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    also: Mapping[str, TaskFile] = MappingProxyType({}),
+) -> str:
     """A digest of everything that makes two commands the same but for the model's weights and the data.
 
     Args:
         config: the run.
         tasks: its tasks.
         settings: of the test-time stage, by task.
+        also: other tasks that adapted models are measured on.
 
     Returns:
         sha256, hexadecimal.
     """
-    asked = config.model_dump(mode="json", exclude=set(INDIFFERENT))
+    asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
     asked["tasks"], asked["seeds"] = sorted(tasks), config.run_seeds
     if config.samples is not None:
         asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
@@ -64,6 +71,7 @@ def run_key(config: RunConfig, tasks: Mapping[str, TaskFile], settings: Mapping[
         "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
         "settings": {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
         "packages": environment.packages(),
+        **({"also": {name: one.spec.model_dump(mode="json") for name, one in also.items()}} if also else {}),
         **({"deterministic": conditions(config.batch_size)} if config.deterministic else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -26,10 +26,12 @@ from ttmbench.evaluator.adapters import (
     remark_on_files,
     trained_on,
 )
+from ttmbench.evaluator.also import check_model
 from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
@@ -43,7 +45,7 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
-from ttmbench.evaluator.task import run_task
+from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
@@ -68,6 +70,7 @@ def simple_evaluate(
     oracle: bool = False,
     ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
     ttm_holdout: float | None = None,
+    ttm_also: str | Sequence[str] = (),
     audit_labels: bool = False,
     save_adapted: str | None = None,
     seeds: Sequence[int] | None = None,
@@ -114,6 +117,7 @@ def simple_evaluate(
         oracle: also run TTM with an oracle's selection, which reads labels.
         ttm_controls: also run TTM with other pseudo-labels.
         ttm_holdout: share of the groups to hold out in a further run of TTM.
+        ttm_also: other tasks to measure each adapted model on: names, tags or globs.
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
         seeds: of TTM and SimpleMatch.
@@ -167,6 +171,7 @@ def simple_evaluate(
     given["ttm"] = ttm not in (False, None)
     asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
     named = [one.name if isinstance(one, Task) else one for one in asked]
+    given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
@@ -199,12 +204,13 @@ def run(
 
 def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen) -> EvalResults:
     registry, chosen, settings = looked_up.registry, looked_up.tasks, looked_up.settings
+    also = looked_up.also
     samples = read_samples(config.samples) if config.samples else None
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
     if baseline is not None:
         baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
-    key = run_key(config, chosen, settings)
+    key = run_key(config, chosen, settings, also)
     record = RunRecord(
         config.model_name,
         config.model_dump(mode="json"),
@@ -214,7 +220,7 @@ def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Cho
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key)
+    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also)
     if config.output_path is None:
         return work.do(adapter, None)
     with open_place(config, key, started) as place:
@@ -234,6 +240,7 @@ class _Work:
     cache: ScoreCache | None
     baseline: Baseline | None
     key: str
+    also: Mapping[str, TaskFile]
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
@@ -252,14 +259,17 @@ class _Work:
             with phase("model"):
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
-                record.describe_model(adapter, trained_on(self.registry, config.model, config.model_args, adapter))
+                seen = trained_on(self.registry, config.model, config.model_args, adapter)
+                record.describe_model(adapter, seen, finetuned(adapter))
                 metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
                 check_names(config.assertions, metrics, filters_of(config, adapter))
+            check_model(config, adapter)
             remark = remark_on_files(adapter)
             if remark is not None:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
             context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
+            context = with_others(replace(context, supervised=finetuned(adapter) is not None), self.also)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):

@@ -35,11 +35,13 @@ class Chosen:
         registry: where they were looked up.
         tasks: name -> task, in the order asked for.
         settings: name of a task -> TTM's settings for it.
+        also: other tasks on which each adapted model is measured.
     """
 
     registry: Registry
     tasks: Mapping[str, TaskFile]
     settings: Mapping[str, TTMConfig]
+    also: Mapping[str, TaskFile]
 
 
 def choose(
@@ -70,7 +72,33 @@ def choose(
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
-    return Chosen(registry, tasks, settings)
+    return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks, in_memory))
+
+
+def also_tasks(
+    registry: Registry, config: RunConfig, chosen: Mapping[str, TaskFile], in_memory: Sequence[Task] = ()
+) -> dict[str, TaskFile]:
+    """The tasks that ``--ttm_also`` names.
+
+    Args:
+        registry: where names are looked up.
+        config: the run.
+        chosen: its own tasks.
+        in_memory: tasks that are no files.
+
+    Returns:
+        By name, with the run's changes to their sources.
+
+    Raises:
+        UsageError: an unknown name, or none but that of the one task that is adapted to.
+    """
+    own, found = {one.name: one for one in in_memory}, dict[str, TaskFile]()
+    for word in config.ttm_also:
+        for name, task in ({word: own[word]} if word in own else select_tasks(registry, [word])).items():
+            found.setdefault(name, chosen[name] if name in chosen else task.with_source(config.task_args))
+    if found and set(found) == set(chosen) and len(found) == 1:
+        raise UsageError(f"--ttm_also names no task but {next(iter(found))}, which is adapted to; name another")
+    return found
 
 
 def check_config(config: RunConfig) -> None:
@@ -127,6 +155,8 @@ def plan(config: RunConfig) -> dict[str, Any]:
             steps["tasks"][name]["ttm"] = chosen.settings[name].model_dump(mode="json")
     if config.adapts:
         steps["seeds"] = config.run_seeds
+    if chosen.also:
+        steps["ttm_also"] = list(chosen.also)
     return steps
 
 

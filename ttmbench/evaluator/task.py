@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,26 @@ from typing import Any
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
-from ttmbench.config import TTMConfig
+from ttmbench.cache.scores import ImagesAlone
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
+from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import ScoredTask, score_task
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
+from ttmbench.results.transfer import differences
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.variants import Adaptation, VariantResult
+from ttmbench.ttm.variants import Adaptation, OnSeedDone, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
 
 
@@ -90,13 +94,17 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
     undecided = _undecided(adapter)
     done: list[_Done] = []
+    also: dict[str, AlsoOutcome] = {}
     failure: Exception | None = None
     if plan.adapts:
         try:
             kept = TaskCheckpoint(state, scored.fingerprint, context.key)
-            for one in _variants(scored, context, settings, kept):
+            beside = _beside(scored, context, state)
+            for one in _variants(scored, context, settings, kept, beside):
                 done.append(one)
                 _notify_scored(context, scored, one.scores)
+                if one.name == TTM and beside is not None:
+                    also = beside.outcomes(config.run_seeds)
         except Exception as error:
             failure = error
     elif config.adapts and spec.shape.true_captions > 1:
@@ -123,7 +131,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         fingerprint=scored.fingerprint,
         scores=scores,
         summary=summary,
-        records=_records(done),
+        records=_records(done) if not also else _with_differences(_records(done), scored, scores[TTM], config),
         notes=notes,
         seconds=scored.seconds | {one.name: one.seconds for one in done},
         subsets=subsets,
@@ -134,7 +142,23 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         clusters=clusters,
         truncated=truncated,
         undecided=undecided,
+        also=also,
     )
+
+
+def with_others(context: RunContext, others: Mapping[str, TaskFile]) -> RunContext:
+    """The run with other tasks that each adapted model is measured on; the same without any."""
+    if not others:
+        return context
+    images = None if context.cache is None else ImagesAlone(context.cache)
+    as_it_is = replace(
+        context, config=elsewhere_config(context.config), samples=None, folders={}, also=None, silent=True
+    )
+
+    def score(task: TaskFile, adapted: bool) -> TaskOutcome:
+        return run_task(replace(as_it_is, cache=images) if adapted else as_it_is, task, TTMConfig())
+
+    return replace(context, also=Elsewhere(others, score, context.config, context.key))
 
 
 def adaptation(
@@ -156,7 +180,7 @@ def adaptation(
 
 
 def _variants(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint
+    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, beside: Beside | None
 ) -> Iterator[_Done]:
     """Every variant of the test-time stage that the run asks for, in the order of the columns, as each is over."""
     config, save = context.config, _saver(scored, context)
@@ -166,7 +190,8 @@ def _variants(
         kept = None if config.ttm else save
         wanted.append((SIMPLE_MATCH, lambda: stage.simple_match(kept)))
     if config.ttm:
-        wanted.append((TTM, lambda: stage.ttm(audit=config.audit_labels, finished=save)))
+        ends, complete = _ends_of_seeds(save, beside), None if beside is None else beside.complete
+        wanted.append((TTM, lambda: stage.ttm(audit=config.audit_labels, finished=ends, complete=complete)))
         wanted += [(name, lambda name=name: stage.control(name)) for name in config.ttm_controls]  # type: ignore[misc]
         if config.ttm_holdout is not None:
             share = config.ttm_holdout
@@ -178,6 +203,35 @@ def _variants(
         with phase(name):
             ran = variant()
         yield _Done(name, ran, time.perf_counter() - clock)
+
+
+def _beside(scored: ScoredTask, context: RunContext, state: Path | None) -> Beside | None:
+    """The measurements on other tasks beside this one; None if there are none to make."""
+    if context.also is None:
+        return None
+    found = context.also.beside(scored.plan.spec.task, scored.fingerprint, scored.raw, state)
+    return found if found.others else None
+
+
+def _ends_of_seeds(save: OnSeedDone | None, beside: Beside | None) -> OnSeedDone:
+    """What is done with the adapted model of each seed: it is saved, and measured on other tasks."""
+
+    def finished(seed: int, about: dict[str, Any]) -> None:
+        if save is not None:
+            save(seed, about)
+        if beside is not None:
+            beside.measure(seed)
+
+    return finished
+
+
+def _with_differences(
+    records: dict[str, dict[str, Any]], scored: ScoredTask, adapted: Sequence[Scores], config: RunConfig
+) -> dict[str, dict[str, Any]]:
+    """Beside what adaptation does to other tasks stands what it does to this one, in the same form."""
+    iterations, metrics = config.bootstrap_iters, scored.plan.metrics
+    gains = differences(metrics, scored.raw, adapted, scored.clusters, iterations, config.seed)
+    return {**records, "ttm": {**records["ttm"], "differences": gains}}
 
 
 def _records(done: Sequence[_Done]) -> dict[str, dict[str, Any]]:
@@ -206,11 +260,12 @@ def _undecided(adapter: Any) -> dict[str, int] | None:
     return {"pairs": open_pairs, "of": of} if open_pairs else None
 
 
-def _saver(scored: ScoredTask, context: RunContext) -> Callable[[int, dict[str, Any]], None] | None:
+def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
     """What writes the adapted model of a seed; None if none is to be kept."""
     adapter, config, spec = context.adapter, context.config, scored.plan.spec
     if not context.folders:
         return None
+    finetuning = finetuned(adapter)
     if not isinstance(adapter, Savable):
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
@@ -228,6 +283,8 @@ def _saver(scored: ScoredTask, context: RunContext) -> Callable[[int, dict[str, 
         try:
             folder.mkdir(parents=True, exist_ok=True)
             adapter.save_pretrained(folder)
+            if finetuning is not None:
+                write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
         except OSError as error:
             raise TtmbenchError(f"the adapted model cannot be written to {folder}: {error.strerror or error}") from None
         text = json.dumps(scrub_values(card, secrets_of(config.model_args)), indent=2) + "\n"
@@ -237,7 +294,7 @@ def _saver(scored: ScoredTask, context: RunContext) -> Callable[[int, dict[str, 
 
 
 def _notify_scored(context: RunContext, scored: ScoredTask, columns: dict[str, list[Scores]]) -> None:
-    if not context.registry.plugins.listens("ttmbench_task_scored"):
+    if context.silent or not context.registry.plugins.listens("ttmbench_task_scored"):
         return
     for name, scores in columns.items():
         summary = summarise({name: scores}, scored.plan.metrics, 0, context.config.seed)
@@ -245,8 +302,11 @@ def _notify_scored(context: RunContext, scored: ScoredTask, columns: dict[str, l
 
 
 def _notify(context: RunContext, task: str, name: str, summary: Summary) -> None:
+    if context.silent:
+        return
+    tracks = supervised_tracks(summary.tracks) if context.supervised else summary.tracks
     context.registry.plugins.notify(
-        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=summary.tracks
+        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks
     )
 
 

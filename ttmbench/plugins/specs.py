@@ -78,7 +78,8 @@ def _metric(spec: MetricSpec) -> Iterator[str]:
     for what in ("ties", "chance"):
         if getattr(spec, what) is not None:
             yield from _callable(what, getattr(spec, what))
-    for what, allowed in (("scope", ("group", "global", "captions")), ("track", get_args(Track))):
+    tracks = tuple(one for one in get_args(Track) if one != "supervised")  # which is the model's, not a metric's
+    for what, allowed in (("scope", ("group", "global", "captions")), ("track", tracks)):
         if getattr(spec, what) not in allowed:
             yield f"{what} should be one of {', '.join(allowed)}, got {getattr(spec, what)!r}"
     if not isinstance(spec.higher_is_better, bool):

@@ -26,7 +26,8 @@ def write_analysis(output: Path, document: dict[str, Any], started: datetime) ->
         UsageError: the folder cannot be written to.
     """
     folder = output / safe_name(document["model_name"])
-    stem = f"{document['analysis']}_{document['task']}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
+    what = document.get("task") or f"{len(document['tasks'])}_tasks"
+    stem = f"{document['analysis']}_{what}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -60,8 +60,8 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
         published: numbers from papers; those of tasks that no run has are passed over.
 
     Returns:
-        Task by task in the order of the runs: models by name, parts of the task below, then what was published; a
-        published model of the same name stands below ours.
+        Task by task in the order of the runs: models by name, finetuned ones after the others and marked so, parts of
+        the task below, then what was published; a published model of the same name stands below ours.
     """
     is_global = {
         str(task): isinstance(about, Mapping) and about.get("matching") == "global"
@@ -86,12 +86,14 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
     rows = []
     for limited in (False, True):
         kept = newest(one for one in numbers if one.limited is limited)
-        for model in sorted({one.model for one in kept}):
+        supervised = {one.model for one in kept if one.track == "supervised"}
+        for model in sorted({one.model for one in kept}, key=lambda name: (name in supervised, name)):
             found = {(one.metric, one.filter): one for one in kept if one.model == model}
             raw_metric, match_metric = headline({metric for metric, name in found if name in (RAW, CHOICE)}, is_global)
             raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
+            called = f"{model} (supervised)" if model in supervised else model
             row = AnswerRow(
-                task, model, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
+                task, called, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
             )
             rows += [row] if row.numbers else []
     return rows

@@ -20,6 +20,7 @@ from ttmbench.results.labels import TRACK_ORDER
 from ttmbench.results.models import StatedModel, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
+from ttmbench.results.transfer import Transfer, transfers_of
 
 OWN_FILE = "leaderboard.json"
 CELL = 200  # characters of a name in a table
@@ -38,12 +39,14 @@ class Leaderboard:
         skipped: file, or published task -> why it is not there.
         superseded: older runs of a row that is there: what, which file, which one took its place.
         conflicts: rows of one model and task that are of other data or another version than most.
+        transfers: adapted models on other tasks, the newest of each; they rank nowhere.
     """
 
     rows: list[Number]
     skipped: dict[str, str] = field(default_factory=dict)
     superseded: list[dict[str, str]] = field(default_factory=list)
     conflicts: list[dict[str, Any]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
 
 
 def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
@@ -64,6 +67,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     skipped: dict[str, str] = {}
     stated: list[StatedModel] = []
     found_rows: list[list[Number]] = []
+    found_transfers: list[list[Transfer]] = []
     for found in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = found.path.relative_to(folder).as_posix()
         if found.document is None:
@@ -79,15 +83,30 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
             skipped[name] = f"has no finished task (status {document.get('status')})"
         stated.append(stated_model(document))
         found_rows.append(rows)
+        found_transfers.append(transfers_of(document, name))
     if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    newest, superseded = _newest(zip(tell_apart(stated), found_rows, strict=True))
+    names = tell_apart(stated)
+    newest, superseded = _newest(zip(names, found_rows, strict=True))
     tasks = {row.task for row in newest}
     rows = [*newest, *(row for row in published if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
     rows.sort(key=_order)
-    return Leaderboard(rows, skipped, superseded, _conflicts(rows))
+    transfers = _newest_transfers(zip(names, found_transfers, strict=True))
+    return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers)
+
+
+def _newest_transfers(found: Iterable[tuple[str, Sequence[Transfer]]]) -> list[Transfer]:
+    """One row a model, task adapted to, task measured on and metric; the whole task goes before a part of it."""
+    newest: dict[tuple[str, ...], Transfer] = {}
+    for model, rows in found:
+        for row in (replace(row, model=one_line(model, CELL)) for row in rows):
+            key = (row.model, row.adapted_on, row.measured_on, row.metric)
+            before = newest.get(key)
+            if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
+                newest[key] = row
+    return sorted(newest.values(), key=lambda row: (row.model, row.adapted_on))
 
 
 def _newest(found: Iterable[tuple[str, Sequence[Number]]]) -> tuple[list[Number], list[dict[str, str]]]:
@@ -117,6 +136,7 @@ def as_document(board: Leaderboard) -> dict[str, Any]:
         "skipped": board.skipped,
         "superseded": board.superseded,
         "conflicts": board.conflicts,
+        **({"transfers": [one.row() for one in board.transfers]} if board.transfers else {}),
     }
 
 

@@ -12,9 +12,13 @@ from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
+from ttmbench.results.transfer import TITLE, Transfer
 
 _IN_LATEX = (r" $\pm$ ", r"$^\dagger$")
 HEAD = ("model", "method", "groups")
+TRANSFER_HEAD = (
+    *("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups"),
+)
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -40,6 +44,10 @@ def to_markdown(board: Leaderboard) -> str:
         parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
     if _legend(board):
         parts.append(f"{_legend(board)}\n")
+    if board.transfers:
+        text = [_markdown_row(TRANSFER_HEAD), _markdown_row(["---"] * 4 + ["---:"] * 5, rule=True)]
+        text += [_markdown_row(row) for row in transfer_cells(board.transfers)]
+        parts.append(f"## {TITLE}\n\n" + "\n".join(text) + "\n")
     return "\n".join(parts)
 
 
@@ -59,6 +67,10 @@ def to_latex(board: Leaderboard) -> str:
         )
     if _legend(board):
         parts.append(f"% {_legend(board)}\n")
+    if board.transfers:
+        rows = [" & ".join(map(latex, cells)) + r" \\" for cells in (TRANSFER_HEAD, *transfer_cells(board.transfers))]
+        body = "\n".join([rows[0], r"\midrule", *rows[1:]])
+        parts.append(f"% {TITLE}\n\\begin{{tabular}}{{llllrrrrr}}\n\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n")
     return "\n".join(parts)
 
 
@@ -87,8 +99,39 @@ def to_html(board: Leaderboard, made: str) -> str:
         metrics=sorted({row.metric for row in board.rows}),
         board=board,
         legend=_legend(board),
+        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(board.transfers)},
         made=made,
     )
+
+
+def transfer_cells(transfers: Sequence[Transfer]) -> list[list[str]]:
+    """Adapted models on other tasks, a row of cells a metric, in percent.
+
+    Args:
+        transfers: of a leaderboard or a report.
+
+    Returns:
+        The metrics that tables show, in the order of `TRANSFER_HEAD`.
+    """
+    return [
+        [
+            one.model,
+            one.adapted_on,
+            "itself" if one.measured_on == one.adapted_on else one.measured_on,
+            one.metric.replace("_", " "),
+            NOTHING if one.raw is None else f"{100 * one.raw:.2f}",
+            NOTHING if one.value is None else f"{100 * one.value:.2f}" + _plus_minus(one.seed_std),
+            NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
+            NOTHING if one.interval is None else f"{100 * one.interval[0]:+.1f} .. {100 * one.interval[1]:+.1f}",
+            f"{one.groups} of {one.groups_of_task}" if one.limited else str(one.groups),
+        ]
+        for one in transfers
+        if one.shown
+    ]
+
+
+def _plus_minus(spread: float | None) -> str:
+    return "" if spread is None else f" ± {100 * spread:.2f}"
 
 
 def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from ttmbench.report.curves import Panel
 from ttmbench.report.gather import Gathered, ReportedRun
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
+from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
 from ttmbench.report.svg import answer_chart, interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
@@ -20,6 +21,7 @@ from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 from ttmbench.results.records import Iteration
+from ttmbench.results.transfer import TITLE, transfers_of
 
 STATUS = {
     "done": "finished",
@@ -86,6 +88,7 @@ def to_html(content: Content) -> str:
         ],
         runs=[_run(run) for run in runs],
         tracks=_tracks(runs),
+        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": _transfers(runs)},
         models=sorted({run.model for run in runs}),
         tasks=sorted({one.task for run in runs for one in run.numbers}),
         metrics=list(dict.fromkeys(one.metric for run in runs for one in run.numbers)),
@@ -232,6 +235,10 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
         for track, rows in found.items()
         if rows
     ]
+
+
+def _transfers(runs: Sequence[ReportedRun]) -> list[list[str]]:
+    return transfer_cells([replace(one, model=run.model) for run in runs for one in transfers_of(run.document)])
 
 
 def _row(run: ReportedRun, one: Number) -> dict[str, Any]:

@@ -38,11 +38,17 @@ def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
         OSError: the file cannot be written.
     """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-        axes = figure.add_subplot()
-        _DRAW[document["analysis"]](axes, document)
-        axes.set_title(f"{document['model_name']} on {document['task']}", fontsize=11, parse_math=False)
-        figure.savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
+        draw(document).savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
+
+
+def draw(document: Mapping[str, Any]) -> Figure:
+    """The figure of an analysis, to be saved in the style of `STYLE`."""
+    figure = Figure(figsize=_size(document), layout="constrained")
+    axes = figure.add_subplot()
+    _DRAW[document["analysis"]](axes, document)
+    what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
+    axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
+    return figure
 
 
 def _thresholds(axes: Axes, document: Mapping[str, Any]) -> None:
@@ -179,6 +185,41 @@ def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
     _legend_below(axes, columns=2)
 
 
+def _matrix(axes: Axes, document: Mapping[str, Any]) -> None:
+    """What is gained or lost in each cell, its interval over groups below it; a colour on each side of nothing."""
+    data = document["data"]
+    nothing = float("nan")
+    values = np.array(
+        [[nothing if one["difference"] is None else one["difference"] for one in row] for row in data["cells"]]
+    )
+    most = max(0.01, float(np.nanmax(np.abs(values)))) if np.isfinite(values).any() else 0.01
+    axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    for row, cells in enumerate(data["cells"]):
+        for column, cell in enumerate(cells):
+            if cell["difference"] is None:
+                axes.text(column, row, "-", ha="center", va="center")
+                continue
+            ink = "white" if abs(cell["difference"]) > 0.65 * most else "black"
+            ends = "" if cell["ci"] is None else f"\n{100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f}"
+            text = f"{100 * cell['difference']:+.1f}{ends}"
+            axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)
+    columns = [f"{task}\n{data['metrics'][task].replace('_', ' ')}" for task in data["measured_on"]]
+    axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_yticks(range(len(data["adapted_on"])), data["adapted_on"], fontsize=8)
+    axes.set_xlabel("measured on")
+    axes.set_ylabel("adapted to")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+
+
+def _size(document: Mapping[str, Any]) -> tuple[float, float]:
+    """Inches; a matrix grows with its tasks."""
+    if "tasks" not in document:
+        return WIDTH, HEIGHT
+    count = len(document["tasks"])
+    return max(WIDTH, 2.2 + 1.15 * count), max(HEIGHT, 1.8 + 0.6 * count)
+
+
 _DRAW: Mapping[str, Callable[[Axes, Mapping[str, Any]], None]] = {
     "thresholds": _thresholds,
     "schedules": _curves,
@@ -187,4 +228,5 @@ _DRAW: Mapping[str, Callable[[Axes, Mapping[str, Any]], None]] = {
     "tau": _curves,
     "lr": _rates,
     "alpha": _alpha,
+    "transfer": _matrix,
 }

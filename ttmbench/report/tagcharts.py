@@ -82,7 +82,7 @@ def tag_tables_of(document: Mapping[str, Any]) -> Iterator[TagTable]:
         for tag, values in tags.items():
             keys = list(dict.fromkeys(pair for row in values.values() for pair in numbers_in(row)))
             keys.sort(key=lambda pair: pair[0] != HEADLINE)
-            names = tuple(name_of(name, tracks.get(key_of(metric, name))) for metric, name in keys)
+            names = tuple(name_of(name, tracks.get(key_of(metric, name)), metric) for metric, name in keys)
             rows = {
                 str(value): (int(row["groups"]), tuple(finite(row.get(key_of(*pair))) for pair in keys))
                 for value, row in values.items()

@@ -27,6 +27,7 @@ from ttmbench.results.labels import (
     key_of,
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of, tag_means_of
+from ttmbench.results.transfer import transfers_of
 from ttmbench.results.undecided import undecided_tasks
 
 NOTHING = "-"
@@ -52,6 +53,9 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         console.print()
     _print_metrics(document, width)
     console.print()
+    if document.get("ttm_also"):
+        _print_transfers(document, width)
+        console.print()
     means = means_of(document)
     for name in dict.fromkeys(one.task for one in means):
         mine = [one for one in means if one.task == name]
@@ -177,6 +181,35 @@ def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     print_table(columns, table, title=title, caption=caption, width=width)
 
 
+def _print_transfers(document: Mapping[str, Any], width: int | None) -> None:
+    """A block of its own: what adapting to each task does to the others."""
+    columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
+    columns += [TableColumn(name, "number") for name in ("raw", "adapted", "difference", "95% interval", "over seeds")]
+    shown, table = None, []
+    for one in (row for row in transfers_of(document) if row.shown):
+        ends = None if one.seed_ci_low is None or one.seed_ci_high is None else (one.seed_ci_low, one.seed_ci_high)
+        table.append(
+            [
+                "" if one.adapted_on == shown else one.adapted_on,
+                "itself" if one.measured_on == one.adapted_on else one.measured_on,
+                one.metric,
+                _percent(one.raw),
+                _percent(one.value, one.seed_std),
+                NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
+                _signed_interval(one.interval),
+                _signed_interval(ends),
+            ]
+        )
+        shown = one.adapted_on
+    caption = "Intervals are of the difference: over groups, paired; and over seeds. Nothing here is ranked."
+    title = f"{document['model_name']}: adapted to one task, measured on another, percent"
+    print_table(columns, table, title=title, caption=caption, width=width)
+
+
+def _signed_interval(ends: tuple[float, float] | None) -> str:
+    return NOTHING if ends is None else f"{100 * ends[0]:+.1f} .. {100 * ends[1]:+.1f}"
+
+
 def p_value(value: float) -> str:
     """A p-value as tables have it."""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
@@ -189,7 +222,7 @@ def _difference(row: Mapping[str, Any] | None) -> tuple[str, str, str]:
     difference = f"{100 * row['difference']:+.2f}"
     if not row["paired"]:
         return difference, "unpaired", NOTHING
-    interval = NOTHING if row["ci"] is None else f"{100 * row['ci'][0]:+.1f} .. {100 * row['ci'][1]:+.1f}"
+    interval = _signed_interval(None if row["ci"] is None else (row["ci"][0], row["ci"][1]))
     return difference, interval, p_value(row["p"])
 
 

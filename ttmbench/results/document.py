@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from ttmbench.results.records import (
     Absent,
+    AlsoRecord,
     Artifact,
     BaselineRecord,
     Breakdown,
@@ -88,6 +89,10 @@ class ResultsDocument(Part):
     simple_match: ByTask[SimpleMatchRecord]
     oracle: ByTask[OracleRecord] | Absent = Field(
         None, description="TTM that keeps exactly the right matchings: a skyline that reads labels, never a result."
+    )
+    ttm_also: ByTask[dict[str, AlsoRecord]] | Absent = Field(
+        None,
+        description="Task that TTM adapted to -> other task -> what the adapted model is on it. It ranks nowhere.",
     )
     choice: ByTask[ChoiceRecord] | Absent = Field(
         None,

@@ -18,7 +18,7 @@ from ttmbench.results.scores_file import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
-_KINDS, _ENDINGS = ("samples", "scores", "ttm"), ("jsonl", "safetensors")
+_KINDS, _ENDINGS = ("samples", "scores", "ttm", "also_samples", "also_scores"), ("jsonl", "safetensors")
 
 
 @dataclass
@@ -73,19 +73,22 @@ class RunFiles:
         write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))
         self.finished = document.get("status") == "done"
 
-    def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Writes JSON lines (``samples``, ``ttm``) of a task."""
+    def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]], other: str | None = None) -> None:
+        """Writes JSON lines (``samples``, ``ttm``) of a task; those of another task that its model was measured on."""
         import jsonlines
 
         def write(path: Path) -> None:
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 jsonlines.Writer(file, dumps=partial(json.dumps, ensure_ascii=False, allow_nan=False)).write_all(lines)
 
-        self._write(kind, task, "jsonl", write)
+        self._write(kind, task, "jsonl", write, other)
 
-    def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
-        """Writes the score arrays of a task."""
-        self._write("scores", task, "safetensors", lambda path: save_scores(path, scores, metadata))
+    def write_scores(
+        self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str], other: str | None = None
+    ) -> None:
+        """Writes the score arrays of a task, or those of another task that its model was measured on."""
+        kind = "scores" if other is None else "also_scores"
+        self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata), other)
 
     def remove_strays(self) -> None:
         """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""
@@ -95,11 +98,14 @@ class RunFiles:
             for stray in self.folder.glob(f".{name}.*.tmp"):
                 stray.unlink(missing_ok=True)
 
-    def _write(self, kind: str, task: str, ending: str, write: Callable[[Path], object]) -> None:
-        path = self.folder / f"{self.beside.format(kind=kind, task=task)}.{ending}"
+    def _write(
+        self, kind: str, task: str, ending: str, write: Callable[[Path], object], other: str | None = None
+    ) -> None:
+        both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
+        path = self.folder / f"{self.beside.format(kind=kind, task=both)}.{ending}"
         write_atomically(path, write)
-        size = path.stat().st_size
-        self.artifacts[path.name] = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": size}
+        about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
+        self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
 
 
 def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:

@@ -7,9 +7,10 @@ them apart: a metric that matches stands in the track ``matching``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ttmbench.metrics import METRICS
 from ttmbench.types import Track
 
 RAW = "none"
@@ -78,6 +79,7 @@ TRACK_TITLES: dict[Track, str] = {
     "zero_shot": "Zero-shot: every pair scored on its own",
     "matching": "Matching: knows which captions compete, trains nothing",
     "test_time": "Test-time: trained on the images and captions of the test, without labels",
+    "supervised": "Supervised: the model was finetuned on labelled groups, whatever is done with it afterwards",
     "oracle": "Oracle: reads labels, a skyline and no result",
 }
 TRACK_ORDER: tuple[Track, ...] = tuple(TRACK_TITLES)
@@ -86,19 +88,33 @@ SEEN_LEGEND = "† trained on images of the collection that the task's images ar
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 
 
-def name_of(filter_: str, track: str | None = None) -> str:
+def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
+    """The tracks of a finetuned model's numbers: one for all but the oracle's, so that none ranks with others'.
+
+    >>> supervised_tracks({"group_score,none": "zero_shot", "group_match,oracle": "oracle"})
+    {'group_score,none': 'supervised', 'group_match,oracle': 'oracle'}
+    """
+    return {key: track if track == "oracle" else "supervised" for key, track in tracks.items()}
+
+
+def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
     """The name of a column.
 
     Args:
         filter_: of the number.
         track: of the number.
+        metric: of the number; it tells what matches where the track does not, as that of finetuned models.
 
     Returns:
         The name; of a filter that the table does not have (a plugin's), the filter itself.
 
     >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
     ('SimpleMatch', 'raw', 'raw', 'overfitted')
+    >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
+    ('SimpleMatch', 'raw')
     """
+    if track == "supervised":
+        track = next((one.track for one in METRICS if one.name == metric), None)
     mine = [column for column in COLUMNS if column.filter == filter_]
     return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
 

@@ -104,6 +104,44 @@ class LabelAudit(Part):
     iterations: AtLeastOne
 
 
+class Samples(Part):
+    """How many groups a task has, and how many were scored."""
+
+    original: int
+    effective: int
+    clusters: AtLeastOne | Absent = Field(
+        None,
+        description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
+        "one observation in standard errors, intervals and tests. Left out where the images are not known.",
+    )
+
+
+class Gain(Part):
+    """A number of the adapted model minus that of the model as it was."""
+
+    value: Real = Field(description="The mean over seeds.")
+    ci: Interval | None = Field(description="95 % interval over groups, paired; null where there are no groups.")
+    by_seed: Annotated[list[Real], Field(min_length=1)]
+    seed_ci: Interval | None = Field(description="Student's 95 % interval over seeds; null for one seed.")
+
+
+class AlsoRecord(Part):
+    """Another task, measured with the model that was adapted to this one."""
+
+    seeds: Seeds
+    results: dict[Key, Real | None] = Field(description="As in results: none is the model as it was, ttm the adapted.")
+    ci: dict[Key, Interval | None]
+    chance: dict[str, Real | None]
+    ties: dict[Key, Real | None]
+    differences: dict[str, Gain] = Field(description="Metric -> ttm minus none.")
+    version: int
+    matching: Literal["group", "global"]
+    n_samples: Samples = Field(alias="n-samples")
+    fingerprint: str
+    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    seconds: Real
+
+
 class TtmRecord(Part):
     """How TTM went on a task."""
 
@@ -126,6 +164,9 @@ class TtmRecord(Part):
     audit_labels: LabelAudit | Absent = Field(
         None,
         description="Every seed was run again with the captions of each group permuted; every selection was the same.",
+    )
+    differences: dict[str, Gain] | Absent = Field(
+        None, description="Metric -> ttm minus none, where the adapted model was measured on other tasks too."
     )
 
 
@@ -219,18 +260,6 @@ class Truncated(Part):
     captions: Count = Field(description="Distinct captions that were cut.")
     of: AtLeastOne = Field(description="Distinct captions of the task.")
     groups: Count = Field(description="Groups that have one of them.")
-
-
-class Samples(Part):
-    """How many groups a task has, and how many were scored."""
-
-    original: int
-    effective: int
-    clusters: AtLeastOne | Absent = Field(
-        None,
-        description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
-        "one observation in standard errors, intervals and tests. Left out where the images are not known.",
-    )
 
 
 class Undecided(Part):

@@ -117,7 +117,7 @@ def summarise(
     summary = Summary()
     for metric in metrics:
         for name, per_seed in scores.items():
-            among = _units(metric, clusters, subsets.get(name))
+            among = metric_units(metric, clusters, subsets.get(name))
             key = key_of(metric.name, name)
             values = [metric_values(metric, one) for one in per_seed]
             known = [value for value in values if value is not None]
@@ -141,7 +141,7 @@ def summarise(
     return summary
 
 
-def _units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
+def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
     """Clusters of what the metric has a value for: groups, or images, of which the same one may stand in several."""
     if clusters is None:
         return None

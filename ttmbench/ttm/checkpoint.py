@@ -80,7 +80,8 @@ class SeedCheckpoint:
         arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
         self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
-        self._write(_TRAINING, _state_tensors(state), {"iteration": state.iteration})
+        tensors = training_tensors(state.model, state.optimizer, state.random)
+        self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
     def finish(self, final: Scores, steps: int) -> None:
         """The seed is over: keeps its scores and lets go of the training state."""
@@ -190,15 +191,21 @@ def _scores_of(tensors: Tensors) -> Scores:
     return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
 
 
-def _state_tensors(state: TrainingState) -> Tensors:
-    tensors = {f"model.{name}": tensor for name, tensor in state.model.items()}
-    tensors |= {f"random.{device}": random for device, random in state.random.items()}
-    for number, values in (state.optimizer or {}).items():
+def training_tensors(
+    model: Mapping[str, torch.Tensor],
+    optimizer: Mapping[int, Mapping[str, Any]] | None,
+    random: Mapping[str, torch.Tensor],
+) -> Tensors:
+    """Model, optimiser and random generators as tensors of one file; `training_parts` takes them apart again."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.items()}
+    tensors |= {f"random.{device}": state for device, state in random.items()}
+    for number, values in (optimizer or {}).items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
     return tensors
 
 
-def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState:
+def training_parts(tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, dict[int, Tensors], Tensors]:
+    """Model, optimiser (by number of the parameter) and random generators (by device) of `training_tensors`."""
     model: Tensors = {}
     random: Tensors = {}
     optimizer: dict[int, Tensors] = {}
@@ -209,4 +216,9 @@ def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState
             optimizer.setdefault(int(number), {})[name] = tensor
         else:
             {"model": model, "random": random}[kind][name] = tensor
+    return model, optimizer, random
+
+
+def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState:
+    model, optimizer, random = training_parts(tensors)
     return TrainingState(iteration, scores, model, optimizer or None, random)

@@ -71,6 +71,8 @@ def finetune(
     crop_rng: np.random.Generator | None = None,
     epoch_done: Callable[[float], object] = lambda loss: None,
     part_size: int | BatchSizer = DEFAULT,
+    factor: Callable[[int, int], float] | None = None,
+    option: str = "--ttm_args",
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs.
 
@@ -90,6 +92,8 @@ def finetune(
         crop_rng: places the crops of enlarged images, where the task was prepared for augmentation.
         epoch_done: called with the loss of each epoch.
         part_size: what is in memory at a time; changes gradients by rounding at most.
+        factor: (step, steps) -> factor on the learning rate; by default TTM's cosine.
+        option: that sets the learning rate, for messages.
 
     Returns:
         Loss of every epoch: the mean over its batches, each weighted with its units, so that a smaller last batch
@@ -109,9 +113,10 @@ def finetune(
         total = torch.zeros(())
         for step in range(steps_per_epoch):
             chosen = order[step * batch : (step + 1) * batch]
-            factor = cosine_within_iteration(epoch * steps_per_epoch + step, steps, config.lr_floor)
+            done = epoch * steps_per_epoch + step
+            now = cosine_within_iteration(done, steps, config.lr_floor) if factor is None else factor(done, steps)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * factor
+                group["lr"] = learning_rate * now
             inputs = _batch(adapter, prepared, pairs, chosen, crop_rng)
             loss = _gradient(adapter, inputs, optimizer, memory)
             optimizer.step()
@@ -120,7 +125,7 @@ def finetune(
         if not math.isfinite(losses[-1]):
             raise DivergedError(
                 f"the loss became {losses[-1]} in epoch {epoch + 1}; a lower learning rate may help "
-                f"(--ttm_args lr={learning_rate / 10:.1e})"
+                f"({option} lr={learning_rate / 10:.1e})"
             )
         epoch_done(losses[-1])
     return tuple(losses)

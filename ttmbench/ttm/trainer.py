@@ -57,7 +57,7 @@ class Trainer:
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
         optimizer = self._optimizer.state_dict()["state"] if self._config.keep_optimizer_state else None
-        return TrainingState(iteration, scores, self._stage.adapter.state_dict(), optimizer, _random_state())
+        return TrainingState(iteration, scores, self._stage.adapter.state_dict(), optimizer, random_state())
 
     def resume(self, state: TrainingState) -> None:
         """Goes on from there."""
@@ -65,10 +65,7 @@ class Trainer:
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
-        torch.set_rng_state(state.random["cpu"])
-        for device, random in state.random.items():
-            if device != "cpu":
-                torch.cuda.set_rng_state(random, device)
+        set_random_state(state.random)
 
     def train(self, iteration: int, pairs: TrainingPairs, shown: Any) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
@@ -97,12 +94,21 @@ class Trainer:
         )
 
 
-def _random_state() -> dict[str, torch.Tensor]:
+def random_state() -> dict[str, torch.Tensor]:
+    """States of torch's generators, by device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         device = torch.cuda.current_device()
         states[f"cuda:{device}"] = torch.cuda.get_rng_state(device)
     return states
+
+
+def set_random_state(states: Mapping[str, torch.Tensor]) -> None:
+    """Puts torch's generators back where `random_state` found them."""
+    torch.set_rng_state(states["cpu"])
+    for device, state in states.items():
+        if device != "cpu":
+            torch.cuda.set_rng_state(state, device)
 
 
 def batch_units(total: int, default: int) -> int:

@@ -21,7 +21,7 @@ from ttmbench.results.summary import metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
-from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
 from ttmbench.ttm.finetune import restore, restored, snapshot
 from ttmbench.ttm.supervision import CONTROLS, oracle
 from ttmbench.ttm.trainer import TrainingState
@@ -100,12 +100,20 @@ class Adaptation:
             return self.raw.truth[:, None]
         return np.broadcast_to(np.arange(self.raw.groups.shape[1]), self.raw.groups.shape[:2])
 
-    def ttm(self, *, audit: bool = False, finished: OnSeedDone | None = None) -> VariantResult:
+    def ttm(
+        self,
+        *,
+        audit: bool = False,
+        finished: OnSeedDone | None = None,
+        complete: Callable[[int], bool] | None = None,
+    ) -> VariantResult:
         """TTM for every seed; the last iteration is the result.
 
         Args:
             audit: run each seed again with the captions of every group permuted, and compare every selection.
             finished: called after each seed with the model still adapted.
+            complete: whether what ``finished`` left of a seed that an earlier run ended is there; else the seed starts
+                again.
 
         Returns:
             Scores of the last iteration of each seed, and the record.
@@ -114,7 +122,8 @@ class Adaptation:
             AssertionNotMet: the audit found a selection that depends on the order of captions.
             TtmbenchError: the loss became no finite number.
         """
-        runs = self._every_seed("ttm", self._supervised(algorithm1_selection), notify=True, finished=finished)
+        supervised = self._supervised(algorithm1_selection)
+        runs = self._every_seed("ttm", supervised, notify=True, finished=finished, complete=complete)
         record = {
             "hyperparameters": self._hyperparameters(),
             "learning_rate": self._rate_record(),
@@ -220,6 +229,7 @@ class Adaptation:
         notify: bool = False,
         finished: OnSeedDone | None = None,
         evaluate: Callable[[], Scores] | None = None,
+        complete: Callable[[int], bool] | None = None,
     ) -> list[_SeedRun]:
         """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
 
@@ -229,6 +239,7 @@ class Adaptation:
             notify: tell plugins of every iteration that is new.
             finished: called after a seed's last iteration with the model still adapted.
             evaluate: what the adapted model scores in the end; by default the scores of the last iteration.
+            complete: as in `ttm`.
 
         Returns:
             One run a seed.
@@ -239,6 +250,8 @@ class Adaptation:
         for seed in self.seeds:
             kept = self.checkpoint.seed(name, seed, self.raw)
             standing = kept.read()
+            if standing.final is not None and complete is not None and not complete(seed):
+                standing = SeedProgress()
             steps = list(standing.steps)
             final = standing.final
             if final is None:

@@ -11,6 +11,7 @@ _KINDS = {
     "huggingface": "a dataset of the Hugging Face hub",
     "hub_files": "loose files of a repository of the hub",
     "first_of": "the first of several sources that is at hand",
+    "random_foils": "pairs of another source, beside pairs drawn at random",
     "whatsup": "WhatsUp's photographs, alone or in pairs",
 }
 

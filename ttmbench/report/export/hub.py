@@ -168,6 +168,9 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
     left_out: dict[str, str] = {}
     found = []
     for one in newest(number for run in runs for number in run.numbers()):
+        if one.track == "supervised":
+            left_out[one.task] = "the model was finetuned on labelled groups (track supervised)"
+            continue
         if one.track not in RANKED or one.value is None:
             continue
         if one.limited or one.groups != one.groups_of_task:

@@ -75,7 +75,8 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
         ``tabular`` environments with a comment above each.
     """
     numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda one: one.limited)
-    parts = [_summary(numbers, runs)] if any(one.filter == RAW for one in numbers) else []
+    ranked = [one for one in numbers if one.track != "supervised"]  # which has tables of its own, below
+    parts = [_summary(ranked, runs)] if any(one.filter == RAW for one in ranked) else []
     for track, about in TRACK_TITLES.items():
         shown = [one for one in numbers if one.track == track]
         for name in dict.fromkeys(one.filter for one in shown):

@@ -1,0 +1,274 @@
+"""``--ttm_also``: adapted models on other tasks, in blocks of their own, resumed after a stop; ``analyze transfer``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
+from ttmbench.errors import UsageError
+from ttmbench.evaluator import task as one_task
+from ttmbench.evaluator.also import Elsewhere
+from ttmbench.results.files import schema
+from ttmbench.results.scores_file import read_scores
+from ttmbench.results.summary import Summary
+from ttmbench.results.transfer import difference_of, seed_interval, transfers_of
+from ttmbench.types import Scores
+
+SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
+WORDS = (
+    "--model tiny-clip --limit 12 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
+)
+OTHERS = "shapes_color,shapes_place,shapes_spatial"
+
+
+def evaluate(path=None, **changes):
+    settings = {"ttm": SHORT, "seeds": [0, 1], "ttm_also": OTHERS, **QUICK, **changes}
+    return ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=path and str(path), **settings)
+
+
+def without_times(value):
+    times = {"date", "timing", "total_evaluation_time_seconds", "seconds", "command"}
+    if isinstance(value, dict):
+        return {key: without_times(one) for key, one in value.items() if key not in times}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("also")
+    words = [*WORDS, "--tasks", "shapes_color", "--ttm", "--seeds", "0,1", "--ttm_also", OTHERS, "--log_samples"]
+    words += ["--save_scores", "--save_adapted", str(folder / "adapted"), "-o", str(folder / "x.json")]
+    assert main(words) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def document(whole):
+    return json.loads((whole / "x.json").read_text())
+
+
+def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, document):
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    assert list(document["ttm_also"]) == ["shapes_color"]
+    assert list(document["ttm_also"]["shapes_color"]) == ["shapes_place", "shapes_spatial"], "its own task is no other"
+    for other, record in document["ttm_also"]["shapes_color"].items():
+        raw = ttmbench.simple_evaluate("tiny-clip", other, **QUICK).results[other]
+        by_seed = [
+            ttmbench.simple_evaluate(
+                "hf", other, model_args={"pretrained": str(whole / "adapted/shapes_color" / f"seed_{seed}")}, **QUICK
+            ).results[other]
+            for seed in (0, 1)
+        ]
+        for metric in ("group_match", "text_score"):
+            key = f"{metric},none"
+            each = [one[key] for one in by_seed]
+            assert record["results"][key] == raw[key]
+            assert record["results"][f"{metric},ttm"] == pytest.approx(np.mean(each))
+            assert record["results"][f"{metric}_seed_std,ttm"] == pytest.approx(np.std(each, ddof=1))
+            difference = record["differences"][metric]
+            assert difference["by_seed"] == pytest.approx([one - raw[key] for one in each])
+            assert difference["ci"][0] <= difference["value"] <= difference["ci"][1]
+            assert difference["seed_ci"] == pytest.approx(seed_interval([one - raw[key] for one in each]))
+        assert record["n-samples"]["effective"] == 12 and record["n-samples"]["original"] == 200
+
+
+def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
+    plain = evaluate(ttm_also="").document
+    assert "ttm_also" not in plain and "differences" not in plain["ttm"]["shapes_color"]
+    for key in ("results", "tracks", "ci", "chance", "ties"):
+        assert document[key] == plain[key], "one task's entry, and nothing of the others"
+    gain = document["ttm"]["shapes_color"]["differences"]["group_match"]["value"]
+    numbers = plain["results"]["shapes_color"]
+    assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
+    assert {one.task for one in ttmbench.evaluator.eval_results.numbers_of(document)} == {"shapes_color"}
+
+
+def test_files_of_other_tasks_are_named_apart(whole, document):
+    for other in ("shapes_place", "shapes_spatial"):
+        name = f"x_also_samples_shapes_color@{other}.jsonl"
+        lines = [json.loads(line) for line in (whole / name).read_text().splitlines()]
+        assert len(lines) == 12 * 3 and {line["filter"] for line in lines} == {"none", "ttm"}
+        assert document["artifacts"][name]["task"] == "shapes_color"
+        assert document["artifacts"][name]["measured_on"] == other
+        stored = read_scores(whole / f"x_also_scores_shapes_color@{other}.safetensors", None)
+        assert {key: len(arrays) for key, arrays in stored.scores.items()} == {"none": 1, "ttm": 2}
+    (run,) = ttmbench.read_results(whole / "x.json")
+    assert set(run.group_values) == {"shapes_color"} and set(run.group_values["shapes_color"]) == {"none", "ttm"}
+
+
+def test_tables_and_pages_show_them_in_a_block_of_their_own(whole, document, capsys):
+    from ttmbench.report.terminal import print_results
+
+    print_results(document)
+    above, title, block = capsys.readouterr().out.partition("tiny-clip: adapted to one task, measured on another")
+    assert title and "shapes_place" in block and "itself" in block and "shapes_place" not in above
+    assert main(["leaderboard", str(whole), "-o", str(whole / "board")]) == 0
+    board = json.loads((whole / "board" / "leaderboard.json").read_text())
+    jsonschema.Draft202012Validator(schema("leaderboard")).validate(board)
+    assert {row["task"] for row in board["rows"]} == {"shapes_color"}
+    assert {row["measured_on"] for row in board["transfers"]} == set(OTHERS.split(","))
+    for name in ("leaderboard.md", "leaderboard.tex", "leaderboard.html"):
+        text = (whole / "board" / name).read_text()
+        ranked, found, apart = text.partition("Adapted to one task, measured on another")
+        assert found and "place" in apart, name
+        assert "shapes_place" not in ranked and r"shapes\_place" not in ranked, name
+    assert main(["report", str(whole / "x.json"), "-o", str(whole / "page.html"), "--images", "none"]) == 0
+    assert 'id="transfers"' in (whole / "page.html").read_text()
+
+
+def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
+    """Names of other tasks as they are scored by an adapted model; the given one is a Ctrl-C."""
+    found: list[str] = []
+    real = one_task.run_task
+
+    def run_task(context, task, settings, state=None):
+        if context.cache is None or type(context.cache).__name__ == "ImagesAlone":
+            found.append(task.spec.task)
+            if stop_at == len(found):
+                raise KeyboardInterrupt
+        return real(context, task, settings, state)
+
+    monkeypatch.setattr(one_task, "run_task", run_task)
+    return found
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
+def test_after_a_stop_nothing_finished_is_done_twice(stop_at, tmp_path, monkeypatch):
+    expected = evaluate(tmp_path / "a.json", use_cache=str(tmp_path / "cache")).document
+    settings = {"use_cache": str(tmp_path / "cache2")}
+    with monkeypatch.context() as patched:
+        first = counted(patched, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(tmp_path / "b.json", **settings)
+    with monkeypatch.context() as patched:
+        second = counted(patched)
+        again = evaluate(tmp_path / "b.json", **settings).document
+    assert [*first[:-1], *second] == ["shapes_place", "shapes_spatial"] * 2, "every task once a seed"
+    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
+    assert without_times(again["results"]) == without_times(expected["results"])
+    with monkeypatch.context() as patched:
+        assert counted(patched) == [] and evaluate(tmp_path / "b.json", **settings).document["status"] == "done"
+
+
+@pytest.mark.parametrize("stop_at", [4, 5])
+def test_a_damaged_measurement_is_made_again(stop_at, tmp_path, monkeypatch, capsys):
+    """Stopped in seed 0, whose training is there, or in seed 1, when seed 0 is over and has to start again."""
+    with monkeypatch.context() as patched:
+        counted(patched, stop_at)  # without a cache the first two are the model as it came
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(tmp_path / "b.json")
+    (kept,) = tmp_path.rglob("ttm_also/seed_0/shapes_place.safetensors")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    again = evaluate(tmp_path / "b.json").document
+    assert "shapes_place is measured again" in capsys.readouterr().err
+    assert without_times(again["ttm_also"]) == without_times(evaluate().document["ttm_also"])
+
+
+def test_other_tasks_are_part_of_what_makes_commands_the_same(tmp_path):
+    first = evaluate(tmp_path / "x.json", ttm_also="shapes_place", seeds=[0]).document
+    second = evaluate(tmp_path / "y.json", ttm_also="shapes_spatial", seeds=[0]).document
+    plain = evaluate(tmp_path / "z.json", ttm_also="", seeds=[0]).document
+    assert len({one["run_key"] for one in (first, second, plain)}) == 3
+
+
+def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
+    assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
+    assert "ttm_also says something about TTM, so it needs ttm" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="names no task but shapes_color"):
+        evaluate(ttm_also="shapes_color")
+    with pytest.raises(UsageError, match=r"unknown task 'shapes_colour'.*did you mean"):
+        evaluate(ttm_also="shapes_colour")
+    features = tmp_path / "e.npz"
+    rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    np.savez(features, img=rows, cap=rows)
+    with pytest.raises(UsageError, match="stored features of one task"):
+        ttmbench.simple_evaluate(
+            "embeddings", "shapes_color", model_args={"path": str(features)}, ttm=SHORT, ttm_also="shapes_place"
+        )
+
+
+def test_a_dry_run_names_them(capsys):
+    assert main([*WORDS, "--tasks", "shapes_color", "--ttm", "--ttm_also", "shapes_*", "--dry_run"]) == 0
+    assert json.loads(capsys.readouterr().out)["ttm_also"][:2] == ["shapes_color", "shapes_color_global"]
+
+
+def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path):
+    """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
+    base = evaluate(ttm=False, seeds=None, ttm_also="")
+    config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
+    from ttmbench.evaluator.record import TaskOutcome
+    from ttmbench.plugins.registry import build_registry
+
+    spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
+    values = iter([0.5, 0.25, 0.75])
+
+    def score(task, adapted):
+        value = next(values)
+        numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
+        return TaskOutcome(spec, [], [], {}, "f" * 64, {}, numbers, {}, [], {"score": 1.0})
+
+    elsewhere = Elsewhere({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
+    raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))
+    beside = elsewhere.beside("a", "d", raw, tmp_path)
+    beside.measure(0)
+    beside.measure(1)
+    again = Elsewhere(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")}).beside("a", "d", raw, tmp_path)
+    assert again.complete(0) and again.complete(1), "kept on the disk"
+    (one,) = again.outcomes([0, 1]).values()
+    numbers = one.outcome.summary
+    assert numbers.results["recall_at_1,none"] == 0.5 and numbers.results["recall_at_1,ttm"] == 0.5
+    assert numbers.results["recall_at_1_seed_std,ttm"] == pytest.approx(np.std([0.25, 0.75], ddof=1))
+    assert numbers.ci["recall_at_1,ttm"] is None and numbers.ties["recall_at_1,ttm"] == 2
+    assert one.differences["recall_at_1"]["by_seed"] == [-0.25, 0.25]
+    assert base.results, "the run itself is as ever"
+    other_start = Elsewhere(elsewhere.tasks, score, config, "other", {"b": elsewhere.raw("b")})
+    assert not other_start.beside("a", "d", raw, tmp_path).complete(0), "of another run"
+
+
+def test_intervals_over_seeds_are_students():
+    assert difference_of(0.5, [0.5, None]) is None
+    low, high = seed_interval([0.1, 0.2, 0.3])
+    half = 4.302652729911275 * 0.1 / np.sqrt(3)
+    assert (low, high) == pytest.approx((0.2 - half, 0.2 + half))
+
+
+def test_a_leaderboard_takes_the_newest_whole_measurement(document):
+    from ttmbench.report.leaderboard import _newest_transfers
+
+    row = transfers_of(document)[0]
+    older, part = replace(row, date=row.date - 1, groups=200), replace(row, date=row.date + 1)
+    assert _newest_transfers([("m", [older]), ("m", [part])]) == [replace(older, model="m")]
+
+
+def test_transfer_draws_the_matrix(tmp_path, capsys):
+    words = ["analyze", "transfer", *WORDS, "--tasks", "shapes_color,shapes_place", "--seeds", "0,1"]
+    assert main([*words, "-o", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "adapted to, measured on" in shown and "no adaptation" in shown
+    (file,) = tmp_path.rglob("transfer_2_tasks_*.json")
+    for ending in (".png", ".svg"):
+        assert Path(file).with_suffix(ending).stat().st_size > 5000
+    found = json.loads(file.read_text())
+    data = found["data"]
+    assert data["adapted_on"] == data["measured_on"] == ["shapes_color", "shapes_place"]
+    run = evaluate(ttm_also="shapes_place").document
+    own = run["ttm"]["shapes_color"]["differences"]["group_match"]
+    other = run["ttm_also"]["shapes_color"]["shapes_place"]["differences"]["group_match"]
+    assert (data["cells"][0][0]["difference"], data["cells"][0][0]["ci"]) == (own["value"], own["ci"])
+    assert (data["cells"][0][1]["difference"], data["cells"][0][1]["seed_ci"]) == (other["value"], other["seed_ci"])
+    assert data["raw"]["shapes_place"] == run["ttm_also"]["shapes_color"]["shapes_place"]["results"]["group_match,none"]
+    assert data["metrics"] == {"shapes_color": "group_match", "shapes_place": "group_match"}
+
+
+def test_transfer_needs_two_tasks_and_a_model_that_adapts(capsys, tmp_path):
+    assert main(["analyze", "transfer", *WORDS, "--tasks", "shapes_color", "-o", str(tmp_path)]) == 2
+    assert "needs at least two tasks" in capsys.readouterr().err

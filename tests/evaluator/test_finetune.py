@@ -1,0 +1,240 @@
+"""``ttmbench finetune``: weights that every command takes, their record, the track of their results, resuming."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator import finetune as work
+from ttmbench.evaluator.finetuned import RECORD
+from ttmbench.results.files import schema
+from ttmbench.results.numbers import numbers_of
+from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm import supervised
+
+WORDS = "finetune --model tiny-clip --limit 24 --device cpu --tasks shapes_color".split()
+SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=16"]
+QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 50}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "weights"
+    assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
+    return folder
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(made):
+    record = json.loads((made / RECORD).read_text())
+    assert (record["kind"], record["status"], record["track"]) == ("finetuning", "done", "supervised")
+    (task,) = record["tasks"]
+    assert (task["task"], task["groups"], record["pairs"], record["loss"]) == ("shapes_color", 24, 48, "contrastive")
+    rates = [one["learning_rate"] for one in record["epochs"]]
+    assert rates == pytest.approx([2e-3, 1.5e-3, 1e-3, 5e-4]), "down to 0 along a line, over all epochs"
+    assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
+    assert record["trained_on"] == ["rendered-scenes"], "what the base was trained on counts on"
+    before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK).results["shapes_color"]
+    after = ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(made)}, **QUICK)
+    assert after.results["shapes_color"]["group_match,none"] > before["group_match,none"]
+    assert not list(made.glob(".finetune")), "nothing to go on from is left"
+
+
+def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
+    words = ["--model", "hf", "--model_args", f"pretrained={made}", "--tasks", "shapes_color,shapes_place"]
+    words += ["--limit", "24", "--device", "cpu", "--ttm", "--oracle", "--ttm_args", "iterations=1,epochs=1"]
+    words += ["--save_adapted", str(tmp_path / "adapted"), "-o", str(tmp_path / "x.json")]
+    assert main(words) == 0
+    document = json.loads((tmp_path / "x.json").read_text())
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    for tracks in document["tracks"].values():
+        assert {track for key, track in tracks.items() if not key.endswith(",oracle")} == {"supervised"}
+        assert {track for key, track in tracks.items() if key.endswith(",oracle")} == {"oracle"}
+    assert document["model_info"]["finetuned"]["tasks"][0]["task"] == "shapes_color"
+    assert any("finetuned on groups of shapes_color" in note for note in document["notes"]["shapes_color"])
+    assert not any("finetuned" in note for note in document["notes"].get("shapes_place", []))
+    names = {(one.metric, one.filter): one.method for one in numbers_of(document)}
+    assert names["group_score", "none"] == "raw" and names["group_match", "none"] == "SimpleMatch"
+    ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(tmp_path / "y.json"), **QUICK)
+    assert main(["leaderboard", str(tmp_path), "-o", str(tmp_path / "board")]) == 0
+    board = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
+    jsonschema.Draft202012Validator(schema("leaderboard")).validate(board)
+    by_track = {track: {row["model"] for row in board["rows"] if row["track"] == track} for track in board["tracks"]}
+    assert by_track == {
+        "zero_shot": {"tiny-clip"},
+        "matching": {"tiny-clip"},
+        "supervised": {"weights"},
+        "oracle": {"weights"},
+    }
+    adapted = ttmbench.simple_evaluate(
+        "hf", "shapes_place", model_args={"pretrained": str(tmp_path / "adapted/shapes_place/seed_0")}, **QUICK
+    )
+    assert set(adapted["tracks"]["shapes_place"].values()) == {"supervised"}, "adapting does not unlearn the labels"
+    assert main(["export", str(tmp_path / "x.json"), "--to", "model-index"]) == 2
+    assert main(["export", str(tmp_path / "x.json"), "--to", "latex"]) == 0
+
+
+def stopped_after(monkeypatch, epochs: int):
+    """A Ctrl-C once so many epochs are over."""
+    real = supervised.finetune
+    count = [0]
+
+    def finetune(*args, **kwargs):
+        if count[0] == epochs:
+            raise KeyboardInterrupt
+        count[0] += 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(supervised, "finetune", finetune)
+    return count
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "weights"
+    monkeypatch.setattr(work, "SHARE_OF_SAVING", float("inf"))  # every epoch is written down
+    with monkeypatch.context() as patched:
+        stopped_after(patched, stop)
+        assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
+        assert "the same command goes on" in capsys.readouterr().err
+    assert json.loads((folder / RECORD).read_text())["status"] == "running"
+    with monkeypatch.context() as patched:
+        count = stopped_after(patched, 100)
+        assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
+        assert count[0] == 4 - stop, "no epoch is done twice"
+    assert all(torch.equal(one, weights(made)[name]) for name, one in weights(folder).items())
+    with monkeypatch.context() as patched:
+        count = stopped_after(patched, 0)
+        assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0 and count[0] == 0
+    assert "is done already" in capsys.readouterr().out
+
+
+def test_a_damaged_state_starts_again(made, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "weights"
+    with monkeypatch.context() as patched:
+        stopped_after(patched, 2)
+        assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
+    state = folder / ".finetune" / "training.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
+    assert "cannot be gone on from" in capsys.readouterr().err
+    assert all(torch.equal(one, weights(made)[name]) for name, one in weights(folder).items())
+
+
+def test_seeds_differ_and_deterministic_repeats(made, tmp_path):
+    for name, more in (("a", ["--deterministic"]), ("b", ["--deterministic"]), ("c", ["--seed", "1"])):
+        assert main([*WORDS, *SHORT, *more, "-o", str(tmp_path / name)]) == 0
+    first, second, other = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(one, second[name]) for name, one in first.items())
+    assert not all(torch.equal(one, other[name]) for name, one in weights(made).items())
+
+
+def test_a_folder_of_something_else_is_left_alone(made, tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("x")
+    assert main([*WORDS, *SHORT, "-o", str(tmp_path)]) == 2
+    assert "is not empty and holds no finetuning; name a new folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt"]
+    assert main([*WORDS, "--finetune_args", "epochs=1", "-o", str(made)]) == 2
+    assert "holds another finetuning (shapes_color, status done)" in capsys.readouterr().err
+    assert main([*WORDS, *SHORT]) == 2
+    assert "needs --output_path DIR" in capsys.readouterr().err
+
+
+def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):
+    def refused(*words: str) -> str:
+        assert main(["finetune", *words, "--limit", "4", "-o", str(tmp_path / "x")]) == 2
+        assert not (tmp_path / "x").exists(), "nothing was made"
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        return line
+
+    model = ("--model", "tiny-clip", "--tasks")
+    assert "is matched globally" in refused(*model, "shapes_color_global")
+    assert "are 2x2 and of 'shapes_spatial' 1x4" in refused(*model, "shapes_color,shapes_spatial")
+    assert "unknown preset 'colours' (--preset); known: colorswap" in refused(
+        *model, "shapes_color", "--preset", "colours"
+    )
+    assert "lrr" in refused(*model, "shapes_color", "--finetune_args", "lrr=1")
+    blind = str(tiny_vlm("language_model", kind="gpt2"))
+    words = ("--model", "blind", "--model_args", f"pretrained={blind}", "--tasks", "shapes_color")
+    assert "cannot be finetuned" in refused(*words)
+
+
+def test_a_damaged_record_is_no_reason_to_rank_the_model_with_others(made, tmp_path):
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    (folder / RECORD).write_text("{")
+    with pytest.raises(DataError, match=f"{RECORD}.*says what the weights beside it were finetuned on"):
+        ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
+    (folder / RECORD).write_text("{}")
+    with pytest.raises(DataError, match="is no record of a finetuning"):
+        ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
+
+
+def test_finetuning_again_keeps_what_came_before(made, tmp_path):
+    words = ["finetune", "--model", "hf", "--model_args", f"pretrained={made}", "--tasks", "shapes_place"]
+    words += ["--limit", "8", "--device", "cpu", "--finetune_args", "epochs=1", "-o", str(tmp_path / "twice")]
+    assert main(words) == 0
+    record = json.loads((tmp_path / "twice" / RECORD).read_text())
+    assert [one["task"] for one in record["tasks"]] == ["shapes_color", "shapes_place"]
+    assert record["trained_on"] == ["rendered-scenes"]
+
+
+def test_a_matching_head_is_taught_both_what_matches_and_what_does_not(tiny_vlm, tmp_path, capsys):
+    folder = str(tiny_vlm("blip", captioner=False))
+    words = ["finetune", "--model", "blip-itm", "--model_args", f"pretrained={folder}", "--tasks", "shapes_color"]
+    words += ["--limit", "8", "--device", "cpu", "--preset", "colorswap", "--finetune_args", "epochs=6,lr=1e-3"]
+    assert main([*words, "-o", str(tmp_path / "blip")]) == 0
+    out = capsys.readouterr().out
+    assert "32 pairs, 6 epochs" in out and "note: arXiv:2402.04492, Appendix D" in out
+    assert f"--model blip-itm --model_args pretrained={tmp_path / 'blip'}" in out
+    record = json.loads((tmp_path / "blip" / RECORD).read_text())
+    assert record["loss"] == "matching" and record["hyperparameters"]["batch"] == 32
+    assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
+    run = ttmbench.simple_evaluate(
+        "blip-itm", "shapes_color", model_args={"pretrained": str(tmp_path / "blip")}, limit=8, device="cpu"
+    )
+    assert set(run["tracks"]["shapes_color"].values()) == {"supervised"}
+
+
+def test_presets_are_the_papers():
+    dual, head = (supervised.settings_of("colorswap", loss, {}) for loss in ("contrastive", "matching"))
+    assert (dual.epochs, dual.lr, dual.schedule, dual.weight_decay, dual.batch) == (100, 2e-5, "linear", 0.1, 64)
+    assert (head.epochs, head.lr, head.schedule, head.weight_decay, head.batch) == (100, 1e-5, "linear", 0.05, 32)
+    assert supervised.settings_of("colorswap", "matching", {"epochs": 3}).epochs == 3
+    with pytest.raises(UsageError, match="--finetune_args"):
+        supervised.settings_of(None, "matching", {"schedule": "step"})
+
+
+def test_pairs_are_the_true_ones_and_for_a_head_all_of_the_group():
+    rows = Rows(np.array([[0, 1], [2, 0]]), np.array([[0, 1], [1, 2]]))
+    prepared = Prepared(torch.zeros(3, 1), torch.zeros(3, 1), rows)
+    pairs = supervised.true_pairs(prepared, "contrastive")
+    assert pairs.images.ravel().tolist() == [0, 1, 2, 0] and pairs.captions.ravel().tolist() == [0, 1, 1, 2]
+    assert pairs.matched is None
+    pairs = supervised.true_pairs(prepared, "matching")
+    assert pairs.images.ravel().tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
+    assert pairs.captions.ravel().tolist() == [0, 1, 0, 1, 1, 2, 1, 2]
+    assert pairs.matched.ravel().tolist() == [True, False, False, True] * 2
+
+
+def test_courses_of_the_learning_rate():
+    def factors(schedule: str) -> list[float]:
+        settings = supervised.FinetuneConfig(epochs=2, schedule=schedule)
+        return [supervised._course(settings, epoch)(step, 2) for epoch in (0, 1) for step in (0, 1)]
+
+    assert factors("linear") == [1.0, 0.75, 0.5, 0.25] and factors("constant") == [1.0] * 4
+    assert factors("cosine") == pytest.approx([1.0, (1 + np.cos(np.pi / 4)) / 2, 0.5, (1 - np.cos(np.pi / 4)) / 2])

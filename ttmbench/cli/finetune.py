@@ -1,0 +1,79 @@
+"""``ttmbench finetune``: ordinary finetuning on labelled groups of tasks, into a folder that other commands take."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import datetime
+from typing import Any
+
+from ttmbench._util.console import echo, warn
+from ttmbench.cli.options import add_machine, add_verbosity, add_what
+from ttmbench.cli.run import settings_of
+from ttmbench.config import RunConfig, make_run_config, parse_pairs
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench finetune``."""
+    what = parser.add_argument_group("what to finetune, and on what")
+    add_what(what)
+    what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
+    training = parser.add_argument_group("training")
+    training.add_argument("--preset", metavar="NAME", help="hyperparameters of a paper: colorswap")
+    training.add_argument(
+        "--finetune_args", metavar="K=V,...", help="epochs, lr, schedule, weight_decay, batch; they win over --preset"
+    )
+    add_machine(parser.add_argument_group("how to run"))
+    out = parser.add_argument_group("output")
+    out.add_argument("--output_path", "-o", metavar="DIR", help="new folder for the weights and their record")
+    add_verbosity(out)
+
+
+def finetune(options: argparse.Namespace) -> int:
+    """Finetunes, says where the weights are and how to evaluate them; 130 if interrupted."""
+    settings = settings_of(options)
+    preset = options.preset or settings.get("preset")
+    given = settings.pop("finetune_args", {})
+    changes = {**(parse_pairs(given) if isinstance(given, str) else given), **parse_pairs(options.finetune_args or "")}
+    settings.pop("preset", None)
+    config = make_run_config(settings, "options")
+    from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+    from ttmbench.evaluator.finetune import finetune_model
+
+    command = ["ttmbench", *sys.argv[1:]]
+    try:
+        with terminated_like_interrupted():
+            found = finetune_model(config, datetime.now().astimezone(), command, preset=preset, changes=changes)
+    except KeyboardInterrupt:
+        warn("interrupted; finished epochs are saved, and the same command goes on")
+        return INTERRUPTED
+    record = found.record
+    if found.was_done:
+        echo(f"{found.folder} is done already; name another --output_path to finetune again")
+    epochs = record["epochs"]
+    losses = f"loss {epochs[0]['loss']:.4g} after the first, {epochs[-1]['loss']:.4g} after the last"
+    names = ", ".join(one["task"] for one in record["tasks"])
+    echo(
+        f"{record['base']['model_name']} finetuned on {names}: {record['pairs']} pairs, {len(epochs)} epochs, {losses}"
+    )
+    for note in record["notes"]:
+        echo(f"note: {note}")
+    echo(f"weights: {found.folder}")
+    echo(f"evaluate them: {shlex.join(_command(config))} --tasks TASKS    # their results have the track supervised")
+    return 0
+
+
+def _command(config: RunConfig) -> list[str]:
+    """How a run takes the weights."""
+    where: dict[str, Any] = {
+        "open_clip": {"model": f"local-dir:{config.output_path}"},
+        "tiny_clip": {"pretrained": config.output_path},
+    }
+    from ttmbench.plugins.registry import build_registry
+
+    spec = build_registry(config.include_path).adapter(config.model)
+    kind = spec.target.partition(":")[0].rpartition(".")[2]
+    name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, config.model)
+    arguments = where.get(kind, {"pretrained": config.output_path})
+    return ["ttmbench", "--model", name, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]

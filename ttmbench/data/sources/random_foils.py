@@ -1,0 +1,92 @@
+"""Groups whose foils are drawn at random: one pair of each group of another source beside pairs of other groups.
+
+It tells whether a model fails a task because its wrong choices are hard, or because the images are strange to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from ttmbench.data.availability import DataLocation
+from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.errors import DataError, UsageError
+from ttmbench.types import Group, Loaded
+
+TRIES = 1000  # draws for one foil until its caption and image are others
+
+
+class RandomFoilsOptions(BaseModel):
+    """Options of ``kind: random_foils``.
+
+    Attributes:
+        of: the source of the pairs, alone in a list; its groups have as many images as captions.
+        seed: of the draw.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    of: list[dict[str, Any]] = Field(min_length=1, max_length=1)
+    seed: int = Field(0, ge=0)
+
+
+def read_random_foils(request: LoadRequest) -> Loaded:
+    """As many groups as the other source has, each with one of its own pairs and pairs of other groups.
+
+    Args:
+        request: ``of`` is the other source, ``seed`` that of the draw. Which pair of a group stays and which come from
+            others depends on the seed and on all groups in their order, not on the limit.
+
+    Returns:
+        The groups. A tag ``foils`` names the groups and pairs that were drawn.
+
+    Raises:
+        UsageError: the groups are not square.
+        DataError: the other source's; or it has too few different pairs.
+    """
+    options = read_options(RandomFoilsOptions, request)
+    if request.shape.images != request.shape.captions:
+        raise UsageError(
+            f"source random_foils makes groups of as many images as captions, and group.shape is {request.shape}"
+        )
+    loaded = request.read(options.of[0], replace(request, limit=None))
+    groups = [_group(loaded.groups, index, options.seed) for index in range(len(loaded.groups))[: request.limit]]
+    return Loaded(groups, {**loaded.source, "random_foils": {"seed": options.seed, "pairs_of": len(loaded.groups)}})
+
+
+def locations(request: LoadRequest) -> list[DataLocation]:
+    """The places of the other source."""
+    return request.places(read_options(RandomFoilsOptions, request).of[0], request)
+
+
+def _group(groups: Sequence[Group], index: int, seed: int) -> Group:
+    """The group at a position: one of its pairs, and pairs drawn from other groups."""
+    own, size = groups[index], len(groups[index].images)
+    rng = np.random.default_rng([seed, index])
+    pair = int(rng.integers(size))
+    images, captions, drawn = [own.images[pair]], [own.captions[pair]], []
+    for _ in range(size - 1):
+        other, place = _foil(groups, index, images, captions, rng)
+        images.append(groups[other].images[place])
+        captions.append(groups[other].captions[place])
+        drawn.append(f"{groups[other].group_id}/{place}")
+    tags = {**own.tags, "pair": str(pair), "foils": ", ".join(drawn)}
+    return Group(own.group_id, tuple(images), tuple(captions), tags)
+
+
+def _foil(
+    groups: Sequence[Group], index: int, images: Sequence[Any], captions: Sequence[str], rng: np.random.Generator
+) -> tuple[int, int]:
+    """Another group and one of its pairs, whose image and caption are not there yet."""
+    for _ in range(TRIES if len(groups) > 1 else 0):
+        other = int(rng.integers(len(groups) - 1))
+        other += other >= index  # any but the group's own, whose pairs are the foils that were made for it
+        place = int(rng.integers(len(groups[other].images)))
+        if groups[other].captions[place] not in captions and groups[other].images[place] not in images:
+            return other, place
+    raise DataError(
+        f"source random_foils: {len(groups)} groups have no pair that is a foil of group {groups[index].group_id}"
+    )

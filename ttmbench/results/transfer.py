@@ -1,0 +1,223 @@
+"""What adapting to one task does to another: differences to the model as it was, and how documents state them.
+
+They are no results of the other task: they have no track, and no table ranks them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ttmbench import stats
+from ttmbench.results.clusters import Clusters
+from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key
+from ttmbench.results.models import stated_model
+from ttmbench.results.summary import metric_units, metric_values
+from ttmbench.types import MetricSpec, Scores
+
+TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
+MATCHES = ("group_match", "global_assignment_accuracy")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions.
+
+    Attributes:
+        adapted_on: the task that the model was adapted to.
+        measured_on: the task that the metric is of; the same one for what adaptation does to its own task.
+        metric: its name.
+        raw: of the model as it was.
+        value: of the adapted model, the mean over seeds.
+        seed_std: over seeds.
+        seeds: how many.
+        difference: ``value - raw``.
+        ci_low: lower end of the difference's 95 % interval over groups.
+        ci_high: its upper end.
+        seed_ci_low: lower end of its 95 % interval over seeds.
+        seed_ci_high: its upper end.
+        chance: of random scores.
+        groups: that were scored.
+        groups_of_task: that the task has.
+        shown: whether tables that have room for one metric of the task show this one.
+        model: as the run calls it.
+        fingerprint: by which the model is known.
+        date: of the run, seconds since 1970.
+        file: the results document.
+    """
+
+    adapted_on: str
+    measured_on: str
+    metric: str
+    raw: float | None
+    value: float | None
+    seed_std: float | None
+    seeds: int
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    seed_ci_low: float | None
+    seed_ci_high: float | None
+    chance: float | None
+    groups: int
+    groups_of_task: int
+    shown: bool
+    model: str = ""
+    fingerprint: str | None = None
+    date: float = 0.0
+    file: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the difference's interval over groups."""
+        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
+
+    @property
+    def limited(self) -> bool:
+        """Whether it is of a part of the task."""
+        return self.groups < self.groups_of_task
+
+    def row(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def differences(
+    metrics: Sequence[MetricSpec],
+    raw: Scores,
+    adapted: Sequence[Scores],
+    clusters: Clusters | None,
+    bootstrap_iters: int,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """Every metric after adaptation minus what it was, group by group.
+
+    Args:
+        metrics: to compare.
+        raw: scores of the model as it was.
+        adapted: of the adapted model, one a seed, of the same groups.
+        clusters: of the groups, where it is known which share images.
+        bootstrap_iters: resamples of the interval over groups; 0 for none.
+        seed: of the resampling.
+
+    Returns:
+        Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out.
+    """
+    found = {}
+    for metric in metrics:
+        before, after = metric_values(metric, raw), [metric_values(metric, one) for one in adapted]
+        known = [one for one in after if one is not None]
+        if before is None or len(known) < len(after):
+            continue
+        units = metric_units(metric, clusters, None)
+        _, ends = stats.paired_difference(before, np.mean(known, axis=0), bootstrap_iters, seed, clusters=units)
+        means = [stats.mean(one) for one in known]
+        found[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def difference_of(
+    raw: float | None, by_seed: Sequence[float | None], ci: list[float] | None = None
+) -> dict[str, Any] | None:
+    """The difference of one number, as documents have it; None where a number is undefined.
+
+    >>> difference_of(0.5, [0.5, 0.75])["value"], difference_of(None, [0.5])
+    (0.125, None)
+    """
+    if raw is None or any(one is None for one in by_seed):
+        return None
+    each = [float(one) - raw for one in by_seed if one is not None]
+    return {"value": float(np.mean(each)), "ci": ci, "by_seed": each, "seed_ci": seed_interval(each)}
+
+
+def seed_interval(values: Sequence[float]) -> list[float] | None:
+    """Student's 95 % interval of a mean over seeds; None for one seed, which knows no spread.
+
+    >>> [round(end, 4) for end in seed_interval([0.1, 0.3])], seed_interval([0.1])
+    ([-1.0706, 1.4706], None)
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean = float(np.mean(values))
+    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return [mean - half, mean + half]
+
+
+def transfers_of(document: Mapping[str, Any], file: str = "") -> list[Transfer]:
+    """What a results document says of adapted models on other tasks, and beside it of their own.
+
+    Args:
+        document: of a run with ``--ttm_also``; of another run there is nothing.
+        file: its name.
+
+    Returns:
+        By the task adapted to, its own first, then the other tasks in the document's order.
+    """
+    return [one for task in document.get("ttm_also") or {} for one in _of_task(document, task, file)]
+
+
+def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
+    """The metrics of a task that a table shows where there is no room for all: the match, else all there are.
+
+    >>> shown_metrics(["group_score", "group_match"], "group"), shown_metrics(["recall_at_1", "recall_at_5"], "group")
+    (['group_match'], ['recall_at_1', 'recall_at_5'])
+    """
+    match = MATCHES[matching == "global"]
+    return [match] if match in metrics else list(metrics)
+
+
+def _of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Transfer]:
+    own = (document["ttm"].get(task) or {}).get("differences")
+    if own is not None and task in document["results"]:
+        record = {
+            "seeds": document["ttm"][task]["seeds"],
+            "differences": own,
+            "matching": document["configs"][task]["matching"],
+            "n-samples": document["n-samples"][task],
+            **{key: document[key][task] for key in ("results", "chance")},
+        }
+        yield from _rows(document, task, task, record, file)
+    for other, record in document["ttm_also"][task].items():
+        yield from _rows(document, task, other, record, file)
+
+
+def _rows(
+    document: Mapping[str, Any], task: str, other: str, record: Mapping[str, Any], file: str
+) -> Iterator[Transfer]:
+    results = record["results"]
+    names = [metric for metric, name in numbers_in(results) if name == RAW]
+    shown = shown_metrics(names, record["matching"])
+    for metric in names:
+        if key_of(metric, TTM) not in results:
+            continue
+        difference = record["differences"].get(metric) or {}
+        low, high = difference.get("ci") or (None, None)
+        seed_low, seed_high = difference.get("seed_ci") or (None, None)
+        yield Transfer(
+            adapted_on=task,
+            measured_on=other,
+            metric=metric,
+            raw=results[key_of(metric, RAW)],
+            value=results[key_of(metric, TTM)],
+            seed_std=results.get(seed_std_key(metric, TTM)),
+            seeds=len(record["seeds"]),
+            difference=difference.get("value"),
+            ci_low=low,
+            ci_high=high,
+            seed_ci_low=seed_low,
+            seed_ci_high=seed_high,
+            chance=record["chance"].get(metric),
+            groups=record["n-samples"]["effective"],
+            groups_of_task=record["n-samples"]["original"],
+            shown=metric in shown,
+            model=str(document.get("model_name") or ""),
+            fingerprint=stated_model(document).fingerprint,
+            date=float(document.get("date") or 0.0),
+            file=file,
+        )

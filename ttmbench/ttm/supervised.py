@@ -1,0 +1,221 @@
+"""Ordinary finetuning on labelled groups: a model's own loss on true pairs, epoch by epoch, resumable between two.
+
+A dual encoder learns by its contrastive loss which image of a batch goes with which caption; a matching head is asked,
+of every image and caption of a group, whether they match.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ttmbench._util.validation import describe
+from ttmbench.config import TTMConfig
+from ttmbench.errors import UsageError
+from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
+from ttmbench.scoring.batch_size import DEFAULT, BatchSizer
+from ttmbench.scoring.inputs import Prepared
+from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer, restore
+from ttmbench.ttm.trainer import random_state, set_random_state
+
+Loss = Literal["contrastive", "matching"]
+
+
+class FinetuneConfig(BaseModel):
+    """Hyperparameters of `ttmbench finetune`.
+
+    Attributes:
+        epochs: passes over all pairs.
+        lr: learning rate at the first step.
+        schedule: its course over all steps: down to 0 along a line or half a cosine, or constant.
+        weight_decay: of AdamW.
+        betas: of AdamW.
+        batch: pairs in a batch: true ones for a dual encoder, all of a group's for a matching head.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(10, ge=1)
+    lr: float = Field(1e-5, gt=0, allow_inf_nan=False)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)
+    betas: tuple[float, float] = (0.9, 0.999)
+    batch: int = Field(64, ge=1)
+
+    def with_changes(self, changes: Mapping[str, Any], origin: str) -> FinetuneConfig:
+        """A copy with some settings replaced; UsageError, which ``origin`` begins, for a wrong one."""
+        try:
+            return FinetuneConfig(**{**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise UsageError(f"{origin}: {describe(error, FinetuneConfig)}") from None
+
+
+_COLORSWAP = {"epochs": 100, "schedule": "linear"}
+PRESETS: Mapping[str, Mapping[Loss, Mapping[str, Any]]] = {
+    "colorswap": {
+        "contrastive": {**_COLORSWAP, "lr": 2e-5, "weight_decay": 0.1, "batch": 64},
+        "matching": {**_COLORSWAP, "lr": 1e-5, "weight_decay": 0.05, "batch": 32},
+    }
+}
+"""Name -> kind of loss -> settings as a paper states them."""
+
+PRESET_NOTES: Mapping[str, str] = {
+    "colorswap": "arXiv:2402.04492, Appendix D: it states these values for CLIP ViT-B/32 and for BLIP's matching head, "
+    "without code. Not stated: whether Adam's weight decay is decoupled (here it is, as in AdamW), which pairs the "
+    "matching head is told do not match (here the swapped ones of the same group), and what its batch counts (here "
+    "pairs, matched or not)"
+}
+
+
+def loss_of(adapter: Any) -> Loss:
+    """The loss that a model is finetuned by; it is one that can be trained."""
+    return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
+
+
+def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, Any]) -> FinetuneConfig:
+    """The package's defaults, those of a preset, and what the user says.
+
+    Args:
+        preset: name, or None.
+        loss: the model's.
+        changes: of ``--finetune_args``.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UsageError: no such preset, an unknown setting, or a value out of range.
+    """
+    settings = FinetuneConfig()
+    if preset is not None:
+        if preset not in PRESETS:
+            raise UsageError(f"unknown preset '{preset}' (--preset); known: {', '.join(PRESETS)}")
+        settings = settings.with_changes(PRESETS[preset][loss], f"preset {preset}")
+    return settings.with_changes(changes, "--finetune_args")
+
+
+def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
+    """What is trained on: one pair a unit, so that batches are drawn over all groups.
+
+    Args:
+        prepared: groups whose caption i is true for image i.
+        loss: for ``contrastive`` every image with its caption; for ``matching`` every image with every caption of its
+            group, and whether it is its own.
+
+    Returns:
+        The pairs.
+    """
+    images, captions = prepared.rows.images, prepared.rows.captions
+    m, k = images.shape[1], captions.shape[1]
+    if loss == "contrastive":
+        return TrainingPairs(images.reshape(-1, 1), captions[:, :m].reshape(-1, 1))
+    shape = (len(images), m, k)
+    matched = np.broadcast_to(np.eye(m, k, dtype=bool), shape)
+    return TrainingPairs(
+        np.broadcast_to(images[:, :, None], shape).reshape(-1, 1),
+        np.broadcast_to(captions[:, None, :], shape).reshape(-1, 1),
+        matched.reshape(-1, 1),
+    )
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """An epoch that is over.
+
+    Attributes:
+        epoch: from 1.
+        loss: mean over its batches, weighted with their pairs.
+        learning_rate: at its first step.
+        seconds: wall time.
+    """
+
+    epoch: int
+    loss: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FinetuneState:
+    """Where finetuning stands between two epochs: enough to go on as if it had never stopped."""
+
+    epochs: tuple[EpochRecord, ...]
+    model: Mapping[str, torch.Tensor]
+    optimizer: Mapping[int, Mapping[str, torch.Tensor]]
+    random: Mapping[str, torch.Tensor]
+
+
+def train(
+    adapter: Trainable | PairTrainable,
+    prepared: Prepared,
+    settings: FinetuneConfig,
+    seed: int,
+    *,
+    resume: FinetuneState | None = None,
+    part_size: int | BatchSizer = DEFAULT,
+) -> Iterator[FinetuneState]:
+    """Finetunes a model in place and yields where it stands after every epoch.
+
+    Args:
+        adapter: the model.
+        prepared: its inputs, of groups whose caption i is true for image i.
+        settings: hyperparameters.
+        seed: orders the pairs anew in every epoch, and seeds torch's own draws.
+        resume: where an earlier run with the same arguments stopped; its epochs are not yielded again.
+        part_size: what is in memory at a time.
+
+    Yields:
+        The state; its tensors are the model's own and change with the next epoch.
+
+    Raises:
+        DivergedError: the loss is not a finite number.
+        TtmbenchError: memory is too small.
+    """
+    pairs = true_pairs(prepared, loss_of(adapter))
+    one_epoch = TTMConfig(epochs=1, weight_decay=settings.weight_decay, betas=settings.betas)
+    optimizer = make_optimizer(adapter, one_epoch)
+    torch.manual_seed(seed)
+    done: tuple[EpochRecord, ...] = ()
+    if resume is not None:
+        done = resume.epochs
+        restore(adapter, resume.model)
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": dict(resume.optimizer), "param_groups": groups})
+        set_random_state(resume.random)
+    for epoch in range(len(done), settings.epochs):
+        started = time.perf_counter()
+        factor = _course(settings, epoch)
+        (loss,) = finetune(
+            adapter,
+            prepared,
+            pairs,
+            optimizer,
+            config=one_epoch,
+            learning_rate=settings.lr,
+            batch=settings.batch,
+            rng=np.random.default_rng([seed, epoch]),
+            part_size=part_size,
+            factor=factor,
+            option="--finetune_args",
+        )
+        done = (*done, EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started))
+        yield FinetuneState(done, adapter.state_dict(), optimizer.state_dict()["state"], random_state())
+
+
+def _course(settings: FinetuneConfig, epoch: int) -> Callable[[int, int], float]:
+    """(step, steps) of one epoch -> factor on the learning rate: 1 at the first step of all, 0 after the last."""
+
+    def factor(step: int, steps: int) -> float:
+        share = (epoch + step / steps) / settings.epochs
+        if settings.schedule == "constant":
+            return 1.0
+        return 1 - share if settings.schedule == "linear" else (1 + math.cos(math.pi * share)) / 2
+
+    return factor
