@@ -179,6 +179,8 @@ def _match_several(scores: Real[np.ndarray, "images captions"], each: int) -> Gl
     """`match_global` with several captions for every image: each stands in as many rows."""
     if len(scores) * each > scores.shape[1]:
         raise ValueError(f"{each} captions for each of {len(scores)} images are more than {scores.shape[1]}")
+    from scipy.optimize import linear_sum_assignment
+
     exact = np.repeat(scores.astype(np.float64), each, axis=0)
     _, columns = linear_sum_assignment(exact, maximize=True)
     columns = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)

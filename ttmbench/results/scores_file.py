@@ -273,7 +273,8 @@ def _from_embeddings(
         exact = right.astype(np.float64)
         exact /= np.linalg.norm(exact, axis=2, keepdims=True)
         texts = np.matmul(exact, exact.transpose(0, 2, 1))
-    return StoredScores({"none": [Scores(inside, pairs, texts)]}, group_ids, "embeddings", None, shape.true_captions)
+    scores = {RAW: [Scores(inside, pairs, texts)]}
+    return StoredScores(scores, group_ids, "embeddings", true_captions=shape.true_captions)
 
 
 def _from_lines(path: Path, shape: GroupShape | None) -> StoredScores:
