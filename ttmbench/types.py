@@ -298,7 +298,8 @@ class SourceRequest:
 
     Attributes:
         options: the ``source:`` mapping of the task file without ``kind``.
-        columns: the ``group:`` mapping's column names (``id``, ``images``, ``captions``, ``tags``).
+        columns: what the ``group:`` mapping says of columns and rows (``id``, ``images``, ``captions``, ``tags``,
+            ``crop``, ``where``, ``first_rows``).
         shape: images and captions per group.
         n_groups: how many groups the task file promises, if it does.
         folder: folder of the task file, for relative paths; None for tasks inside a package archive.

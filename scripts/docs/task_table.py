@@ -17,8 +17,8 @@ from ttmbench.data.catalog import all_tasks
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tasks.md"
 HEAD = [
-    *("task", "groups", "shape", "chance: group score", "chance: group match", "source", "licence", "gated"),
-    *("in the data folder", "known label errors"),
+    *("task", "groups", "shape", "chance: group score", "chance: group match", "images needed", "source", "licence"),
+    *("gated", "known how", "fetched by", "in the data folder", "known label errors"),
 ]
 
 
@@ -37,12 +37,15 @@ def table() -> str:
             chances.append("-" if value is None else f"{100 * value:.2f}")
         cells = [
             f"`{name}`",
-            str(spec.group.n_groups),
+            "-" if spec.group.n_groups is None else str(spec.group.n_groups),
             f"{spec.shape}, global" if spec.is_global else str(spec.shape),
             *chances,
+            spec.images_needed or "-",
             ", else ".join(_places(spec.source)),
             spec.license,
             "yes" if spec.gated else "no",
+            ", ".join(f"{fact}: {how}" for fact, how in spec.evidence.items()) or "-",
+            "-" if spec.source["kind"] == "rendered" else f"`ttmbench download {name}`",
             ", ".join(f"`{path}`" for path in _files(spec.source, spec.group.tag_files)) or "-",
             spec.label_errors or "-",
         ]
@@ -70,7 +73,7 @@ def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]
     files: list[str] = []
     for one in source.get("of", [source]):
         if one["kind"] == "annotations":
-            files += one.get("get", [one["file"], one["images"]])
+            files += one["get"] if "get" in one else [one["file"], one["images"]]
     return files + [one.file for one in tag_files.values()]
 
 

@@ -219,6 +219,67 @@ def test_a_column_of_several_images(tmp_path):
         load_task_data(registry, TaskFile(wrong, None))
 
 
+def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:
+    """What `save_to_disk` writes: of several splits, or of a dataset without any."""
+    import datasets
+
+    columns = {"image_0": images(4), "image_1": images(4)[::-1], "text_0": list("abcd"), "text_1": list("efgh")}
+    text = datasets.Value("string")
+    features = {"image_0": datasets.Image(), "image_1": datasets.Image(), "text_0": text, "text_1": text}
+    table = datasets.Dataset.from_dict(
+        {**columns, "category": list("xxyy"), "id": list("1234")},
+        features=datasets.Features({**features, "category": text, "id": text}),
+    )
+    if split is None:
+        table.save_to_disk(str(folder), num_shards=shards)
+    else:
+        both = datasets.DatasetDict({split: table, "train": table.select([0])})
+        both.save_to_disk(str(folder), num_shards={split: shards, "train": 1})
+    return folder
+
+
+def load_saved(path: Path, **group: object):
+    spec = find_task(build_registry(), "vismin").spec
+    changed = spec.group.model_copy(update={"n_groups": None, **group})
+    source = {**spec.source, "path": str(path), "revision": None}
+    task = TaskFile(spec.model_copy(update={"group": changed, "source": source, "means": {}}), None)
+    return load_task_data(build_registry(), task)
+
+
+@pytest.mark.parametrize(("inner", "split"), [("data", "test"), (".", "test"), ("data", None)])
+def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, split):
+    saved(tmp_path / "copy" / inner, split)
+    groups = load_saved(tmp_path / "copy").groups
+    assert [group.group_id for group in groups] == list("1234") and groups[2].captions == ("c", "g")
+    assert [
+        group.group_id for group in load_saved(tmp_path / "copy", where={"category": {"any_of": ["y"]}}).groups
+    ] == [
+        "3",
+        "4",
+    ]
+    assert groups[1].images[0].open().size == (20, 11)
+
+
+def test_what_is_missing_of_a_saved_dataset_is_told(tmp_path):
+    folder = saved(tmp_path / "copy" / "data")
+    lost = sorted((folder / "test").glob("*.arrow"))[1]
+    lost.rename(tmp_path / "elsewhere")
+    with pytest.raises(OutOfReachError, match=f"is incomplete: {lost.name} is missing"):
+        load_saved(tmp_path / "copy")
+    state = folder / "test" / "state.json"
+    content = json.loads(state.read_text(encoding="utf-8"))
+    content["_data_files"][1]["filename"] = "../../../elsewhere"
+    state.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DataError, match="leaves the folder"):
+        load_saved(tmp_path / "copy")
+    (folder / "test").rename(folder / "other")
+    with pytest.raises(DataError, match="has no split 'test' as save_to_disk writes it; it has data/other, data/train"):
+        load_saved(tmp_path / "copy")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(OutOfReachError, match=r"test/state\.json is missing"):
+        load_saved(tmp_path / "nothing")
+
+
 def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_path):
     import datasets
     import pyarrow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from pydantic import ValidationError
 
 from ttmbench.cache.pixels import reading_digest
 from ttmbench.cli import main
@@ -15,6 +16,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.cells import Row, cell, fill, tags_of
 from ttmbench.data.crops import box_of, cropped
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import rows_of_files
 from ttmbench.data.selection import kept_rows
 from ttmbench.errors import DataError, UsageError
@@ -51,6 +53,8 @@ def test_templates_and_tags_reach_inner_cells():
     assert tags_of(row, ["attributes", "n"], "") == {"attributes": "white, brown", "n": ""}
     columns = {"pair": "{attributes.0}_{attributes.1}", "subset": {"column": "image0", "part": 0}}
     assert tags_of(row, columns, "") == {"pair": "white_brown", "subset": "kubric"}
+    renamed = {"column": "image0", "part": 1, "names": {"12": "a dozen", "13": "more"}}
+    assert tags_of(row, {"t": renamed}, "") == {"t": "a dozen"}
     with pytest.raises(DataError, match="has no part 3"):
         tags_of(row, {"t": {"column": "image0", "part": 3}}, "")
 
@@ -165,7 +169,7 @@ def test_a_box_is_of_the_image_as_it_is_turned():
 
 def task_of(folder, source, group, **more):
     spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    (folder / "mine.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     return find_task(build_registry(), str(folder / "mine.yaml"))
 
 
@@ -238,7 +242,10 @@ def test_wrong_options_are_told(tmp_path, data, source, message):
         load(task_of(tmp_path, source, PAIR), data)
 
 
-CROPS = "image_id,x,y,width,height,caption,hard_negs\n1,2,1,3,2,a cat,\"['a dog', \"\"a 'mug'\"\"]\"\n1,-1,-1,4,4,b,\"['c','d']\"\n"
+CROPS = """image_id,x,y,width,height,caption,hard_negs
+1,2,1,3,2,a cat,"['a dog', ""a 'mug'""]"
+1,-1,-1,4,4,b,"['c','d']"
+"""
 
 
 def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path, data, capsys):
@@ -260,7 +267,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
 def test_a_text_that_is_no_list_is_told(tmp_path, text):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([{"hard": text}]), encoding="utf-8")
-    with pytest.raises(DataError, match="'hard' of row 0 is .*, which is no list"):
+    with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is no list"):
         list(rows_of_files({"": (file, {})}, (), ("hard",)))
 
 
@@ -286,3 +293,36 @@ def test_an_array_that_is_no_image_is_told(tmp_path, data, array):
     (image,) = load(task_of(tmp_path, source, group), data).groups[0].images
     with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
         open_upright(image, "0")
+
+
+@pytest.mark.parametrize(
+    ("group", "more", "message"),
+    [
+        ({"where": {"n": {"at_lest": 2}}}, {}, "unknown key 'group.where.n.at_lest'; did you mean 'at_least'?"),
+        ({"where": {"n": {}}}, {}, "a condition states one of: any_of, none_of, not_null"),
+        ({"where": {"n": []}}, {}, "group.where.n.any_of"),
+        ({"first_rows": 0}, {}, "'group.first_rows': input should be greater than or equal to 1"),
+        ({"crop": ["x", "y", "w"]}, {}, "'group.crop': list should have at least 4 items"),
+        ({"known_defects": ["equal_texts"]}, {}, "'group.known_defects.0': input should be 'equal_captions'"),
+        ({}, {"means": {"m": {"by": ["t"], "lest": 2}}}, "unknown key 'means.m.lest'; did you mean 'at_least'?"),
+        ({}, {"means": {"m": {"by": []}}}, "'means.m.by': list should have at least 1 item"),
+        ({}, {"evidence": {"groups": "seen"}}, "'evidence.groups': input should be 'file', 'scores', 'stated'"),
+    ],
+)
+def test_wrong_keys_are_told(tmp_path, group, more, message):
+    with pytest.raises(UsageError) as caught:
+        task_of(tmp_path, FILES, {**PAIR, **group}, **more)
+    assert message in str(caught.value) and "mine.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"page": "https://example.org/", "each": True},
+        {"url": "https://example.org/", "each": True, "unpack": True},
+        {"url": "https://example.org/", "each": True, "bytes": 3},
+    ],
+)
+def test_images_one_by_one_need_an_address_and_nothing_else(origin):
+    with pytest.raises(ValidationError, match="'each' needs a 'url'"):
+        Origin(**origin)

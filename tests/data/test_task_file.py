@@ -39,7 +39,8 @@ def test_every_shipped_task_is_right():
     assert names == set(all_tasks(registry)) and len(names) >= 6
     for name in names:
         spec = find_task(registry, name).spec
-        assert spec.license and spec.description and spec.group.n_groups
+        assert spec.license and spec.description, name
+        assert spec.group.n_groups or spec.evidence["groups"] == "unknown", f"{name}: only where nobody has counted"
         for metric in spec.metrics:
             assert registry.metric(metric).defined(spec.shape.images, spec.shape.captions), (name, metric)
 

@@ -33,7 +33,10 @@ from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
 MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
-SOME_TASKS = ("colorswap", "winoground", "mmvp_vlm", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two")
+SOME_TASKS = (
+    *("colorswap", "winoground", "mmvp_vlm", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
+    *("bivlc", "vismin", "vismin_counting", "aro_flickr30k_order"),
+)
 # transformers would ask for these to have weights converted behind one's back.
 CONVERSION = ("/discussions", "/commits/", "/refs?")
 

@@ -52,10 +52,8 @@ def test_inner_tags_are_averaged_first():
     tags = [{"family": f, "subset": s} for f, s in (("ag", "ag"), ("ku", "loc"), ("ku", "cnt"), ("ku", "cnt"))]
     found = of(tags, [True, False, True, False], by=["family", "subset"])
     assert found["numbers"]["text_score,none"] == (1 + (0 + 0.5) / 2) / 2
-    assert weights_of({("ag", "ag"): [0], ("ku", "loc"): [1], ("ku", "cnt"): [2, 3]}, 4).tolist() == [0.5, 0.25] + [
-        0.125,
-        0.125,
-    ]
+    members = {("ag", "ag"): [0], ("ku", "loc"): [1], ("ku", "cnt"): [2, 3]}
+    assert weights_of(members, 4).tolist() == [0.5, 0.25, 0.125, 0.125]
 
 
 def test_the_error_is_that_of_strata_and_needs_two_groups_each():

@@ -76,6 +76,7 @@ def full_document() -> dict[str, Any]:
         "groups": {"d": {"group_match,none": 0.5}},
         "group_subtasks": {"d": ["t"]},
         "breakdowns": {"t": {"tag": {"value": {"groups": 1, "group_match,none": 0.5}}}},
+        "tag_means": {"t": {"macro": {"by": ["tag"], "cells": 1, "groups": 1, "numbers": {"group_match,none": 0.5}}}},
         "ci": {"t": {"group_match,none": [0.4, 0.6]}},
         "chance": {"t": {"group_match": 0.5}},
         "ties": {"t": {"group_match,none": 0}},

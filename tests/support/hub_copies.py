@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support import hub_datasets, hub_models, hub_models_chat, hub_models_fused, hub_models_open_clip
+from support import hub_datasets, hub_models, hub_models_chat, hub_models_fused, hub_models_open_clip, hub_sets
 from support.hub_datasets import made_up_commit
 
 _CLIP_32, _CLIP_16 = "openai/clip-vit-base-patch32", "openai/clip-vit-base-patch16"
@@ -39,6 +39,7 @@ def _copies() -> dict[str, Callable[..., None]]:
         "facebook/winoground": hub_datasets.winoground,
         "ServiceNow/whatsup_all": hub_datasets.whatsup,
         "MMVP/MMVP_VLM": hub_datasets.mmvp,
+        **hub_sets.COPIES,
         **{repo: partial(hub_datasets.sugarcrepe, subset=subset) for repo, subset in subsets.items()},
     }
 

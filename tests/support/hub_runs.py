@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import hub_sets
 from support.commands import Done
 from support.hub_datasets import SUGARCREPE
 from support.hub_repos import find_repository
@@ -47,6 +48,7 @@ PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_l
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
     *("whatsup_a", *PAIRS["a"], "whatsup_b", *PAIRS["b"]),
+    *hub_sets.TASKS,
     *("whatsup_coco_one", "whatsup_coco_two", "whatsup_vg_one", "whatsup_vg_two"),
 )
 LIMIT = 6

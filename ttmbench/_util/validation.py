@@ -17,7 +17,7 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
     from difflib import get_close_matches
 
     first = first_error(error)
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # brackets: a branch of a union
     if first["type"] == "extra_forbidden":
         known = sorted(model.model_fields) if model else []
         near = get_close_matches(str(first["loc"][-1]), known, n=1)

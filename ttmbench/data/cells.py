@@ -39,11 +39,13 @@ class PathPart(BaseModel):
     Attributes:
         column: that holds the path.
         part: which part of it, counted from 0.
+        names: part -> what the tag calls it; a part that is not here keeps its name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
     part: int = Field(ge=0)
+    names: dict[str, str] = {}
 
 
 def cell(row: Row, column: str, where: str) -> Any:
@@ -149,7 +151,7 @@ def _tag(row: Row, column: Any, where: str) -> Any:
     parts = value.split("/") if isinstance(value, str) else []
     if path.part >= len(parts):
         raise DataError(f"{where}: '{path.column}' of row {row.index} is {value!r:.80}, which has no part {path.part}")
-    return parts[path.part]
+    return path.names.get(parts[path.part], parts[path.part])
 
 
 def _text(value: Any) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
+NAME = "_file"  # cell of the name of a row's file, where there are several
+
+
 def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -> Iterator[Row]:
     """Reads the rows of a file.
 
@@ -59,14 +62,14 @@ def rows_of_files(
         literals: columns whose texts are lists as Python or JSON writes them.
 
     Yields:
-        The rows, each with the name of its file.
+        The rows, each with the name of its file, which is also its cell ``_file``.
 
     Raises:
         DataError: a file cannot be read, or a row is not what it should be.
     """
     for name, (file, cells) in files.items():
         for row in read_rows(file, fields):
-            own = {**cells, **row.cells}
+            own = {**({NAME: name} if name else {}), **cells, **row.cells}
             for column in literals:
                 own[column] = _listed(cell(row, column, str(file)), column, row, str(file))
             yield Row(row.key, own, row.index, name)

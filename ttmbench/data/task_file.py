@@ -15,7 +15,7 @@ from ttmbench._util.validation import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import PathPart
 from ttmbench.data.origin import TagFile
-from ttmbench.data.selection import Where
+from ttmbench.data.selection import Condition, Where
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
@@ -291,7 +291,15 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
-    return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec
+    """The keys that are known where the culprit stands; of unions and deeper places none are told."""
+    place = tuple(str(part) for part in first_error(error)["loc"])
+    if len(place) < 2:
+        return TaskSpec
+    if place[0] == "group" and len(place) == 2:
+        return GroupSpec
+    if place[0] == "means" and len(place) == 3:
+        return TagMean
+    return Condition if place[:2] == ("group", "where") and len(place) == 4 else BaseModel
 
 
 def task_schema() -> dict[str, Any]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import key_of, stderr_key
-from ttmbench.results.summary import metric_values
 from ttmbench.types import Group, MetricSpec, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.results.clusters import Clusters
 
 Cell = tuple[str, ...]
 
@@ -106,6 +107,8 @@ def tag_means(
         name -> ``by``, ``cells``, ``groups`` (how many count) and ``numbers``: ``metric,filter`` -> mean over seeds,
         with its standard error; None where no cell has a scored group.
     """
+    from ttmbench.results.summary import metric_values  # with scipy.stats, which no listing of tasks should wait for
+
     found: dict[str, dict[str, Any]] = {}
     for name, how in means.items():
         members = how.members(groups)

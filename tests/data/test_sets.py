@@ -1,0 +1,366 @@
+"""Tasks of files in the data folder, in the formats of their releases: names, nesting, archives, kinds of images."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.loader import load_task_data
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.tag_means import weights_of
+from ttmbench.scoring.fingerprint import open_upright
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+SIZES = {  # task -> images, captions, groups; None where nobody has counted them
+    "bivlc": (2, 2, 2933),
+    "naturalbench_retrieval": (2, 2, None),
+    "vismin": (2, 2, 2084),
+    "vismin_object": (2, 2, 579),
+    "vismin_attribute": (2, 2, 294),
+    "vismin_counting": (2, 2, 589),
+    "vismin_relation": (2, 2, 622),
+    "cola_multiobject": (2, 2, 210),
+    "eqben_mini": (2, 2, 140),
+    "eqben": (2, 2, 251048),
+    "aro_vg_relation": (1, 2, 23937),
+    "aro_vg_attribution": (1, 2, 28748),
+    "aro_coco_order": (1, 5, 25010),
+    "aro_flickr30k_order": (1, 5, 5000),
+    "vl_checklist": (1, 2, 46797),
+    "vl_checklist_vg_object": (1, 2, 12000),
+    "vl_checklist_vg_attribute": (1, 2, 4941),
+    "vl_checklist_vg_relation": (1, 2, 2000),
+    "crepe_atom": (1, 6, 17698),
+    "crepe_swap": (1, 6, 7405),
+    "crepe_negate": (1, 6, 17303),
+}
+
+
+def draw(path: Path, seed: int | str, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Path:
+    """An image of noise; equal seeds are equal images."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seeded = np.random.default_rng(list(hashlib.sha256(str(seed).encode()).digest()))
+    pixels = seeded.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+    return path
+
+
+def write(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def load(name: str, data: Path, **more):
+    registry = build_registry()
+    return load_task_data(registry, find_task(registry, name), data_dir=data, **more)
+
+
+def reduced(tmp_path: Path, name: str, **group: object) -> Path:
+    """The task's own file with other counts, as `mine.yaml`, so that a small copy of its release has the right size."""
+    spec = find_task(build_registry(), name).spec.model_dump(mode="json", exclude_defaults=True)
+    spec["task"] = "mine"
+    spec["group"] |= group
+    for mean in spec.get("means", {}).values():
+        mean.pop("cells", None)
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        yaml.safe_dump({**spec, "group": {k: v for k, v in spec["group"].items() if v is not None}}, sort_keys=False)
+    )
+    return path
+
+
+def validated(path: Path | str, data: Path, capsys) -> str:
+    assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0, capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_sizes_shapes_and_what_is_stated():
+    specs = {name: file.spec for name, file in all_tasks(build_registry()).items()}
+    for name, (images, captions, groups) in SIZES.items():
+        spec = specs[name]
+        assert (spec.shape.images, spec.shape.captions, spec.group.n_groups) == (images, captions, groups), name
+        assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
+        assert spec.license and spec.images_needed and spec.evidence["groups"] and spec.ttm == {}, name
+        assert ("group_2x2" in spec.tag) is (images == 2) and (f"group_1x{captions}" in spec.tag) is (images == 1), name
+    for name in ("bivlc", "naturalbench_retrieval", "vismin"):
+        assert specs[f"{name}_global"].is_global and specs[f"{name}_global"].source == specs[name].source
+
+
+# --- two images and two captions -----------------------------------------------------------------------------
+
+
+def test_cola_reads_the_published_file(tmp_path, capsys):
+    published = SHARED / "annotations" / "cola" / "COLA_multiobjects_matching_benchmark.json"
+    if not published.is_file():
+        pytest.skip("the published annotations are not at hand")
+    (tmp_path / "cola" / "images").mkdir(parents=True)
+    (tmp_path / "cola" / published.name).symlink_to(published)
+    rows = json.loads(published.read_text(encoding="utf-8"))
+    names = {url.rpartition("/")[2] for row in rows for url in (row[0], row[2])}
+    for at, name in enumerate(sorted(names)):
+        draw(tmp_path / "cola" / "images" / name, at, "L" if at == 3 else "RGB")
+    said = validated("cola_multiobject", tmp_path, capsys)
+    assert "210 groups, all images decode" in said and "218 images" in said
+    groups = load("cola_multiobject", tmp_path).groups
+    assert groups[0].captions == (rows[0][1], rows[0][3]) and groups[0].images[1].name == "2388902.jpg"
+    assert len({caption for group in groups for caption in group.captions}) == 294
+
+
+def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tmp_path, capsys):
+    rows = [[f"{site.url}/vg/{2 * n}.jpg", f"one {n}", f"{site.url}/vg/{2 * n + 1}.jpg", f"two {n}"] for n in range(3)]
+    for number in range(6):
+        site.put(f"/vg/{number}.jpg", draw(tmp_path / "web" / f"{number}.jpg", number).read_bytes())
+    site.put("/rows.json", json.dumps(rows).encode())
+    task = yaml.safe_load(reduced(tmp_path, "cola_multiobject", n_groups=3).read_text())
+    task["source"] |= {"strip": f"{site.url}/vg/", "file": "cola/rows.json"}
+    task["source"]["get"] = {
+        "cola/rows.json": f"{site.url}/rows.json",
+        "cola/images": {"url": f"{site.url}/vg/", "each": True},
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
+    lost = site.pages.pop("/vg/4.jpg")
+    fetch = ["download", str(path), "--data_dir", str(tmp_path / "data")]
+    assert main(fetch) != 0
+    said = capsys.readouterr().out
+    assert "cola/images: 1 of 6 images could not be fetched, first" in said and "answers 404" in said
+    site.put("/vg/4.jpg", lost.body)
+    before = len(site.log)
+    assert main(fetch) == 0, capsys.readouterr().out
+    assert len(site.log) == before + 1, "what is there is not fetched again"
+    assert "1 images" in capsys.readouterr().out
+    assert main(["validate", str(path), "--data_dir", str(tmp_path / "data"), "--offline"]) == 0
+
+
+def naturalbench(folder: Path, count: int = 6) -> None:
+    rows = []
+    for n in range(count):
+        draw(folder / "images" / f"{2 * n}.jpg", 2 * n, "CMYK" if n == 2 else "RGB")
+        draw(folder / "images" / f"{2 * n + 1}.jpg", 2 * n + 1)
+        rows.append(
+            {
+                "index": 10 + n,
+                "image_0": f"{2 * n}.jpg",
+                "image_1": f"{2 * n + 1}.jpg",
+                "caption_0": f"A dog {n}.",
+                "caption_1": f"A cat {n}.",
+            }
+        )
+    write(folder / "metadata.json", rows)
+
+
+def archive_of(folder: Path, top: str) -> bytes:
+    """A zip of a folder below another one, with what a Mac adds."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as packed:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                packed.write(file, f"{top}/{file.relative_to(folder).as_posix()}")
+        packed.writestr(f"__MACOSX/{top}/._metadata.json", b"litter")
+    return content.getvalue()
+
+
+def test_naturalbench_comes_as_one_archive(site, tmp_path, capsys):
+    naturalbench(tmp_path / "made")
+    site.put("/NaturalBench-Retrieval.zip", archive_of(tmp_path / "made", "NaturalBench-Retrieval"))
+    task = yaml.safe_load(reduced(tmp_path, "naturalbench_retrieval", n_groups=6).read_text())
+    task["source"]["get"]["naturalbench_retrieval"]["url"] = f"{site.url}/NaturalBench-Retrieval.zip"
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
+    assert main(["download", str(path), "--data_dir", str(tmp_path / "data")]) == 0, capsys.readouterr().out
+    capsys.readouterr()
+    assert "6 groups, all images decode; 12 images" in validated(path, tmp_path / "data", capsys)
+    shutil.move(tmp_path / "data" / "naturalbench_retrieval", tmp_path / "data" / "NaturalBench-Retrieval")
+    groups = load("naturalbench_retrieval", tmp_path / "data").groups
+    assert groups[0].group_id == "10" and groups[0].captions == ("A dog 0.", "A cat 0.")
+
+
+EQBEN = ["eqbenag", "eqbengebc", "eqbenyoucook2", "eqbenkubric_loc", "eqbenkubric_cnt", "eqbenkubric_attr", "eqbensd"]
+
+
+def eqben(images: Path, each: int) -> list[dict[str, object]]:
+    """Rows of seven subsets: frames of YouCook2 as arrays with OpenCV's order of colours, captions of one in lists."""
+    rows = []
+    for subset in EQBEN:
+        for n in range(each):
+            pair = [f"{subset}/{n}/frame_{side}.png" for side in (0, 1)]
+            if subset == "eqbenyoucook2":
+                pair = [name.replace(".png", ".npy") for name in pair]
+            for name in pair:
+                shown = draw((images / name).with_suffix(".png"), name)
+                if name.endswith(".npy"):
+                    np.save(images / name, np.asarray(Image.open(shown))[:, :, ::-1])
+            captions: list[object] = [f"{subset} {n} before", f"{subset} {n} after"]
+            if subset == "eqbenag":  # a list, of which the first counts
+                captions = [[one, f"{one} again"] for one in captions]
+            rows.append(dict(zip(("image0", "image1", "caption0", "caption1"), (*pair, *captions), strict=True)))
+    return rows
+
+
+def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
+    write(tmp_path / "eqben_vllm" / "all_select.json", eqben(tmp_path / "eqben_vllm" / "images", 20))
+    assert "140 groups, all images decode; 280 images" in validated("eqben_mini", tmp_path, capsys)
+    groups = load("eqben_mini", tmp_path).groups
+    assert [sum(group.tags["subset"] == one for group in groups) for one in EQBEN] == [20] * 7
+    assert groups[0].captions == ("eqbenag 0 before", "eqbenag 0 after")
+    frame = groups[40].images[0]
+    shown = Image.open(tmp_path / "eqben_vllm" / "images" / frame.name.replace(".npy", ".png"))
+    assert open_upright(frame, "40").tobytes() == shown.tobytes(), "the red of an array in BGR is red"
+
+
+def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path):
+    data = tmp_path / "data"
+    rows = eqben(data / "eqben" / "images", 2)
+    write(data / "eqben" / "private_info_global.json", rows)
+    path = reduced(tmp_path, "eqben", n_groups=len(rows))
+    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    five = find_task(build_registry(), "eqben").spec.means["five"]
+    assert five.problem(groups) is None
+    weights = weights_of(five.members(groups), len(groups))
+    for group, weight in zip(groups, weights, strict=True):
+        assert weight == pytest.approx(1 / 5 / (3 if "kubric" in group.tags["subset"] else 1) / 2), group.tags
+
+
+# --- one image -----------------------------------------------------------------------------------------------
+
+
+def aro(data: Path, name: str, count: int, **cells) -> None:
+    rows = []
+    for n in range(count):
+        image = draw(data / "aro" / "images" / f"{n % 4}.jpg", n % 4, "L" if n % 4 == 1 else "RGB")
+        rows.append(
+            {
+                "image_id": n % 4,
+                "image_path": image.name,
+                "bbox_x": n % 3,
+                "bbox_y": 2,
+                "bbox_w": 5,
+                "bbox_h": 4 + n // 8,
+                "true_caption": f"the cat is near the dog {n}",
+                "false_caption": f"the dog is near the cat {n}",
+                **{key: value(n) for key, value in cells.items()},
+            }
+        )
+    write(data / "aro" / f"visual_genome_{name}.json", rows)
+
+
+def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
+    data = tmp_path / "data"
+    aro(data, "relation", 12, relation_name=lambda n: ("on", "under", "near")[n % 3])
+    path = reduced(tmp_path, "aro_vg_relation", n_groups=12)
+    text = yaml.safe_load(path.read_text())
+    text["means"]["macro_48"]["only"]["relation_name"] = ["on", "under"]
+    path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    assert "12 groups, all images decode" in validated(path, data, capsys)
+    task = find_task(build_registry(), str(path))
+    group = load_task_data(build_registry(), task, data_dir=data).groups[1]
+    whole = open_upright(group.images[0], "1")
+    expected = Image.open(data / "aro" / "images" / "1.jpg").convert("RGB").crop((1, 2, 6, 6))
+    assert whole.tobytes() == expected.tobytes() and group.tags == {"relation_name": "under"}
+    run = ttmbench.simple_evaluate("tiny-clip", str(path), data_dir=str(data), device="cpu", bootstrap_iters=0)
+    means = run["tag_means"]["mine"]
+    assert (means["macro_48"]["cells"], means["macro_48"]["groups"], means["macro_all"]["groups"]) == (2, 8, 12)
+
+
+def test_aro_names_pairs_of_attributes(tmp_path):
+    data = tmp_path / "data"
+    aro(data, "attribution", 6, attributes=lambda n: ["white", "brown"] if n < 4 else ["brown", "white"])
+    task = find_task(build_registry(), str(reduced(tmp_path, "aro_vg_attribution", n_groups=6)))
+    task = task.__class__(task.spec.model_copy(update={"means": {}}), task.folder)
+    groups = load_task_data(build_registry(), task, data_dir=data).groups
+    assert [group.tags["attributes"] for group in groups] == ["white_brown"] * 4 + ["brown_white"] * 2
+
+
+def vl_checklist(data: Path, name: str, rows: int = 3) -> None:
+    """Files of all parts: three captions of each kind in SWiG's, an equal pair in one, images of three collections."""
+    for label, one in find_task(build_registry(), name).spec.source["files"].items():
+        source = one["cells"]["source"]
+        made = []
+        for n in range(rows):
+            image = {
+                "vg": f"VG_100K/{n}.jpg",
+                "vaw": f"VG_100K_2/{n + 9}.jpg",
+                "swig": f"milking_{n}.jpg",
+                "hake": f"hico_20160224_det/{n}.jpg",
+            }[source]
+            folder = {"vg": "visual_genome", "vaw": "visual_genome"}.get(source, source)
+            draw(data / folder / image, image, "L" if n == 1 else "RGB")
+            times = 3 if source == "swig" else 1
+            texts = {"POS": [f"{label} {n}"] * times, "NEG": [f"no {label} {n}"] * times}
+            made.append([image, {**texts, "NEG": texts["POS"]} if label == "vg_spatial" and n == 0 else texts])
+        write(data / one["file"], made)
+    for folder in ("VG_100K", "VG_100K_2"):
+        (data / "visual_genome" / folder).mkdir(parents=True, exist_ok=True)
+
+
+def test_vl_checklist_takes_the_first_rows_of_each_file_and_averages_twice(tmp_path, capsys):
+    data = tmp_path / "data"
+    vl_checklist(data, "vl_checklist")
+    path = reduced(tmp_path, "vl_checklist", n_groups=112, first_rows=2)
+    said = validated(path, data, capsys)
+    assert "112 groups, all images decode" in said and "1 groups have a caption twice, as is known" in said
+    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    (group,) = [one for one in groups if one.group_id == "swig_tool_small/1"]
+    assert group.captions == ("swig_tool_small 1", "no swig_tool_small 1")
+    expected = {"part": "object", "kind": "size small", "source": "swig", "file": "swig_tool_small"}
+    assert group.tags == expected
+    spec = find_task(build_registry(), "vl_checklist").spec
+    cells = {name: len(mean.members(groups)) for name, mean in spec.means.items()}
+    assert cells == {"object": 42, "attribute": 10, "relation": 4, "overall": 56}
+    assert all(mean.problem(groups) is None for mean in spec.means.values())
+    weights = weights_of(spec.means["object"].members(groups), len(groups))
+    for one, weight in zip(groups, weights, strict=True):
+        files = {"vg": 2, "swig": 4, "hake": 1}.get(one.tags["source"], 0)
+        assert weight == pytest.approx(1 / 6 / 3 / files / 2 if one.tags["part"] == "object" else 0), one.tags
+
+
+@pytest.mark.parametrize(("part", "files"), [("object", 12), ("attribute", 5), ("relation", 2)])
+def test_the_part_of_visual_genome_alone_has_a_name_of_its_own(tmp_path, part, files):
+    name = f"vl_checklist_vg_{part}"
+    vl_checklist(tmp_path / "data", name)
+    task = find_task(build_registry(), str(reduced(tmp_path, name, n_groups=3 * files)))
+    groups = load_task_data(build_registry(), task, data_dir=tmp_path / "data").groups
+    assert {group.tags["source"] for group in groups} == {"vg"} and {group.tags["part"] for group in groups} == {part}
+    assert "not comparable" in task.spec.description.casefold()
+
+
+def crepe(data: Path, kind: str, rows: int = 2) -> None:
+    for complexity in range(4, 13):
+        path = data / "crepe" / "prod_hard_negatives" / kind / f"prod_vg_hard_negs_{kind}_complexity_{complexity}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["image_id", "x", "y", "width", "height", "caption", "hard_negs"])
+            for n in range(rows):
+                draw(data / "visual_genome" / ("VG_100K", "VG_100K_2")[n] / f"{100 + n}.jpg", n)
+                hard = [f"it's not {complexity}, {n} {other}" for other in range(5)]
+                table.writerow([100 + n, 8, -1 if n else 0, 6, 4, f"Caption {complexity} {n}", str(hard)])
+
+
+@pytest.mark.parametrize("kind", ["atom", "swap", "negate"])
+def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys):
+    data = tmp_path / "data"
+    crepe(data, kind)
+    path = reduced(tmp_path, f"crepe_{kind}", n_groups=18)
+    said = validated(path, data, capsys)
+    assert "18 groups, all images decode" in said and "2 crop boxes reach beyond the image" in said
+    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    first, second = groups[0], groups[1]
+    assert first.captions[:2] == ("Caption 4 0", "it's not 4, 0 0") and len(first.captions) == 6
+    assert first.group_id == "complexity_4/0" and second.tags == {"complexity": "4"}
+    pixels = np.asarray(open_upright(second.images[0], "1"))
+    assert pixels.shape == (4, 6, 3) and not pixels[0].any() and not pixels[:, 4:].any() and pixels[1:, :4].any()
