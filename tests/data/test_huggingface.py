@@ -14,6 +14,7 @@ from PIL import Image
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.selection import Condition
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -251,12 +252,8 @@ def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, spli
     saved(tmp_path / "copy" / inner, split)
     groups = load_saved(tmp_path / "copy").groups
     assert [group.group_id for group in groups] == list("1234") and groups[2].captions == ("c", "g")
-    assert [
-        group.group_id for group in load_saved(tmp_path / "copy", where={"category": {"any_of": ["y"]}}).groups
-    ] == [
-        "3",
-        "4",
-    ]
+    only = {"category": Condition(any_of=["y"])}
+    assert [group.group_id for group in load_saved(tmp_path / "copy", where=only).groups] == ["3", "4"]
     assert groups[1].images[0].open().size == (20, 11)
 
 

@@ -32,6 +32,7 @@ from ttmbench._util.images import open_image
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.archive import unpack
+from ttmbench.data.rows import stored_image
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.files import schema
 from ttmbench.scoring import fingerprint
@@ -611,6 +612,29 @@ def put_image(folder: Path, content: bytes) -> Outcome:
     return outcome
 
 
+def make_npy(rng: random.Random) -> bytes:
+    """An image as an array, in the order of rows or of columns."""
+    pixels = np.frombuffer(rng.randbytes(3 * 12 * 9), np.uint8).reshape(9, 12, 3)
+    stream = io.BytesIO()
+    np.save(stream, np.asfortranarray(pixels) if rng.random() < 0.3 else pixels)
+    return stream.getvalue()
+
+
+def put_npy(folder: Path, content: bytes) -> Outcome:
+    """An image that lies as an array, against numpy's own reader."""
+    file = folder / "0.npy"
+    file.write_bytes(content)
+    outcome, image = function(lambda: fingerprint.open_upright(stored_image("0.npy", file, "ignore", "rgb"), "g0"))
+    if image is not None:
+        outcome.numbers = (image.size, image.tobytes())
+        plain = np.load(io.BytesIO(content), allow_pickle=False)
+        if plain.dtype != np.uint8 or plain.shape != (image.height, image.width, 3):
+            outcome.wrong.append(f"an image of {image.size} pixels from an array {plain.dtype} {plain.shape}")
+        elif np.ascontiguousarray(plain).tobytes() != image.tobytes():
+            outcome.wrong.append("other pixels than numpy's")
+    return outcome
+
+
 OTHER_KINDS = (
     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(sentinel/secret.txt) (r) file\nshowpage\n%%EOF\n",
     b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
@@ -999,6 +1023,7 @@ FORMATS = (
     Format("JPEG", "validate, open_upright", lambda rng: image(rng, "JPEG"), put_image, image_changed),
     Format("WebP", "validate, open_upright", lambda rng: image(rng, "WEBP"), put_image, image_changed),
     Format("GIF", "validate, open_upright", lambda rng: image(rng, "GIF"), put_image, image_changed),
+    Format("NPY image", "open_upright", make_npy, put_npy, image_changed),
     Format("zip", "unpack", make_zip, put_archive, zip_changed, repacked),
     Format("tar", "unpack", make_tar, put_archive, tar_changed),
     Format("parquet", "validate", make_parquet, put_parquet, share=0.3),

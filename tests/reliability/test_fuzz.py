@@ -43,7 +43,7 @@ def test_a_few_hundred_broken_files_of_every_format(tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     *rows, total = json.loads(report.read_text())["rows"]
-    assert len(rows) == 24 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
+    assert len(rows) == 25 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
     assert total["files"] == 300 and total["accepted"] > 30 and total["refused"] > 100
     for name in ("tracebacks", "wrong numbers", "touched outside", "too long or large"):
         assert total[name] == 0, rows

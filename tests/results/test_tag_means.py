@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 import ttmbench
+from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_groups
 from ttmbench.errors import DataError
@@ -123,6 +125,39 @@ def test_a_run_states_them(tmp_path):
     assert (number.task, number.metric, number.groups, number.chance) == ("mine/relations", "text_score", 200, 0.25)
     limited = ttmbench.simple_evaluate("tiny-clip", str(file), limit=3, device="cpu", bootstrap_iters=0)
     assert limited["tag_means"]["mine"]["relations"]["groups"] == 3, "a part is not checked for its cells"
+
+
+def test_tables_pages_and_exports_name_them(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "task: mine\nversion: 1\nsource: {kind: rendered, scene: spatial}\ngroup: {shape: [1, 4], n_groups: 12}\n"
+        "metrics: [text_score]\nmeans: {relations: {by: [relation], at_least: 2}}\n",
+        encoding="utf-8",
+    )
+    run = [
+        "--model",
+        "tiny-clip",
+        "--tasks",
+        str(file),
+        "--device",
+        "cpu",
+        "--bootstrap_iters",
+        "0",
+        "--use_cache",
+        "off",
+    ]
+    assert main([*run, "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    document = json.loads(next((tmp_path / "out").rglob("results_*.json")).read_text(encoding="utf-8"))
+    mean = document["tag_means"]["mine"]["relations"]
+    percent = f"{100 * mean['numbers']['text_score,none']:.2f}"
+    line = f"mine/relations, mean over {mean['cells']} of relation ({mean['groups']} groups): text_score {percent}"
+    assert line in " ".join(said.split())
+    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]) == 0
+    assert "mine/relations" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    result = next((tmp_path / "out").rglob("results_*.json"))
+    assert main(["export", str(result), "--to", "lm-eval", "-o", str(tmp_path / "x.json")]) == 0
+    assert json.loads((tmp_path / "x.json").read_text())["ttmbench"]["tag_means"]["mine"]["relations"] == mean
 
 
 def test_stored_results_of_clip_on_aro_give_the_published_means():

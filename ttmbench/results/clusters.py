@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,15 +44,23 @@ def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> C
 
     Args:
         groups: of one shape.
-        digest: of an image's decoded pixels, by which the same image under two names is one.
+        digest: of an image's decoded pixels, by which the same image under two names is one. Parts of one image
+            (``crop`` of a task file) count as that image.
 
     Returns:
         The clusters.
     """
-    shown = [[digest(image) for image in group.images] for group in groups]
+    shown = [[_whole(image, digest) for image in group.images] for group in groups]
     number: dict[str, int] = {}
     images = [[number.setdefault(one, len(number)) for one in row] for row in shown]
     return Clusters(np.array(connected(shown)), np.array(images))
+
+
+def _whole(image: ImageRef, digest: Callable[[ImageRef], str]) -> str:
+    """What tells an image: its pixels. Of a part of an image it is the file, so that parts of one image go together."""
+    if not image.variant or image.read is None:
+        return digest(image)
+    return hashlib.sha256(image.read()).hexdigest()
 
 
 def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
