@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench._arrays.checked import as_floats, check_scores
+from ttmbench._arrays.several_matching import match_several
 from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
@@ -167,26 +168,12 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
         row = int(np.argmin(np.isfinite(scores).all(axis=1)))
         raise ValueError(f"image {row} has a score that is not a finite number")
     if true_captions > 1:
-        return _match_several(scores, true_captions)
+        return match_several(scores.astype(np.float64), true_captions)
     exact = scores.astype(np.float64)
     _, columns = linear_sum_assignment(exact, maximize=True)
     columns = np.asarray(columns, dtype=np.int64)
     rows = np.arange(len(columns))
     return GlobalMatching(captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)])
-
-
-def _match_several(scores: Real[np.ndarray, "images captions"], each: int) -> GlobalMatching:
-    """`match_global` with several captions for every image: each stands in as many rows."""
-    if len(scores) * each > scores.shape[1]:
-        raise ValueError(f"{each} captions for each of {len(scores)} images are more than {scores.shape[1]}")
-    from scipy.optimize import linear_sum_assignment
-
-    exact = np.repeat(scores.astype(np.float64), each, axis=0)
-    _, columns = linear_sum_assignment(exact, maximize=True)
-    columns = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)
-    tie = _ambiguous(exact, columns.reshape(-1), each).reshape(-1, each).any(axis=1)
-    own = np.take_along_axis(scores.astype(np.float64), columns, axis=1)
-    return GlobalMatching(captions=columns, scores=own, tie=tie)
 
 
 def _totals(
@@ -258,9 +245,9 @@ def _positive_float(value: Fraction) -> float:
 
 
 def _ambiguous(
-    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"], rows_per_image: int = 1
+    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
 ) -> Bool[np.ndarray, " images"]:
-    """Which images could be given another caption at no cost to the total; an image may stand in several rows."""
+    """Which images could be given another caption at no cost to the total."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -284,9 +271,6 @@ def _ambiguous(
             break
         distance = shorter
     tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
-    # What rows of one image exchange changes nothing. Cycles through such an edge are found without it, too: the row
-    # before it has the same scores, so it takes the caption that follows at the same cost.
-    image = np.append(np.arange(images) // rows_per_image, -1)
-    tight[image[:, None] == image] = False
+    np.fill_diagonal(tight, False)
     _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
     return (np.bincount(component)[component] > 1)[:images]

@@ -18,6 +18,7 @@ KINDS: dict[str, type] = {
 }
 """What each hook registers; folders of tasks are checked where they are read."""
 
+SEVERAL_TRUE = ("undefined", "defined", "only")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:/-]*")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -79,7 +80,11 @@ def _metric(spec: MetricSpec) -> Iterator[str]:
         if getattr(spec, what) is not None:
             yield from _callable(what, getattr(spec, what))
     tracks = tuple(one for one in get_args(Track) if one != "supervised")  # which is the model's, not a metric's
-    for what, allowed in (("scope", ("group", "global", "captions")), ("track", tracks)):
+    for what, allowed in (
+        ("scope", ("group", "global", "captions")),
+        ("track", tracks),
+        ("several_true", SEVERAL_TRUE),
+    ):
         if getattr(spec, what) not in allowed:
             yield f"{what} should be one of {', '.join(allowed)}, got {getattr(spec, what)!r}"
     if not isinstance(spec.higher_is_better, bool):

@@ -1,0 +1,184 @@
+"""Several captions that are true for an image: metrics, chance levels, matching, margin and the global assignment."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from ttmbench import chance, metrics
+from ttmbench.matching import injections, match_global, match_groups, oracle_margin
+from ttmbench.plugins.builtin import ttmbench_register_metrics
+from ttmbench.results.shaped_metric import metric_for
+from ttmbench.types import GroupShape, MetricSpec, count_matchings
+
+ALL = {spec.name: spec for spec in ttmbench_register_metrics()}
+SHAPES = [(1, 3, 2), (1, 4, 2), (1, 4, 3), (2, 4, 2), (2, 5, 2), (1, 5, 2)]
+#  caption, its rewording, the wrong one; then what is right by text score, original accuracy, and brittle
+TRIPLES = [
+    ((3, 2, 1), True, True, False),
+    ((2, 3, 1), True, True, False),
+    ((3, 1, 2), False, True, True),
+    ((1, 3, 2), False, False, True),
+    ((2, 1, 3), False, False, False),
+    ((1, 2, 3), False, False, False),
+    ((2, 2, 1), True, True, False),  # the true ones may tie with each other
+    ((3, 2, 2), False, True, False),  # a tie with the wrong one is wrong, and not between
+    ((2, 3, 2), False, False, False),
+    ((2, 2, 2), False, False, False),
+]
+
+
+@pytest.mark.parametrize(("row", "both", "original", "brittle"), TRIPLES)
+def test_two_captions_that_are_true_and_one_that_is_not(row, both, original, brittle):
+    scores = np.array([[row]], dtype=float)
+    for metric in (metrics.text_score, metrics.group_score, metrics.group_match, metrics.individual_match):
+        assert metric(scores, true_captions=2).tolist() == [both], metric.__name__
+    assert metrics.original_accuracy(scores, true_captions=2).tolist() == [original]
+    assert metrics.brittleness(scores, true_captions=2).tolist() == [brittle]
+    tied = [metrics.text_score_ties(scores, 2)[0], metrics.original_accuracy_ties(scores, 2)[0]]
+    assert tied == [min(row[:2]) == row[2], row[0] == row[2]]
+    assert metrics.brittleness_ties(scores, 2).tolist() == [row[2] in row[:2]]
+
+
+def test_two_images_with_two_captions_each():
+    right = np.array([[[5.0, 4, 1, 2], [0, 3, 7, 6]]])
+    assert metrics.text_score(right, 2).all() and metrics.image_score(right, 2).all()
+    assert metrics.group_score(right, 2).all() and metrics.group_match(right, 2).all()
+    stolen = right.copy()
+    stolen[0, 1, 1] = 4.5  # the second image scores a caption of the first higher than that image does
+    assert metrics.text_score(stolen, 2).all() and not metrics.image_score(stolen, 2).any()
+    assert not metrics.group_score(stolen, 2).any() and metrics.group_match(stolen, 2).all()
+    matching = match_groups(right, 2)
+    assert matching.captions.tolist() == [[[0, 1], [2, 3]]]
+    assert matching.margin.tolist() == [22 - (5 + 2 + 3 + 7)]  # image 1 gives up caption 2 for 4
+
+
+@pytest.mark.parametrize(("images", "captions", "true"), SHAPES)
+def test_matchings_are_all_ways_to_give_captions_and_the_margin_is_that_of_the_two_best(images, captions, true):
+    table = injections(images, captions, true)
+    assert len(table) == len({tuple(row) for row in table.tolist()}) == count_matchings(images, captions, true)
+    assert table[0].tolist() == list(range(images * true))
+    assert all(len(set(row)) == len(row) for row in table.tolist())
+    scores = np.random.default_rng(0).integers(-3, 4, size=(40, images, captions)).astype(float)
+    found = match_groups(scores, true)
+    for at, group in enumerate(scores):
+        totals = sorted((sum(group[p // true, c] for p, c in enumerate(row)) for row in table), reverse=True)
+        assert found.margin[at] == totals[0] - totals[1] and found.tie[at] == (totals[0] == totals[1])
+        assert sum(group[image, one] for image, given in enumerate(found.captions[at]) for one in given) == totals[0]
+    right = metrics.group_match(scores, true)
+    assert np.array_equal(right, oracle_margin(scores, true) > 0)
+    assert right[metrics.group_score(scores, true)].all(), "where the group score holds, so does the group match"
+
+
+@pytest.mark.parametrize(("images", "captions", "true"), [(1, 3, 2), (1, 4, 2), (1, 4, 3), (2, 4, 2)])
+def test_chance_levels_are_those_of_all_orders(images, captions, true):
+    """Every order of the scores is equally likely: all of them are counted, or many drawn where they are too many."""
+    cells = images * captions
+    exact = math.factorial(cells) <= 50_000
+    if exact:
+        orders = np.array(list(permutations(range(cells))))
+    else:
+        orders = np.argsort(np.random.default_rng(1).random((200_000, cells)), axis=1)
+    scores = orders.reshape(-1, images, captions).astype(float)
+    for name in ("text_score", "image_score", "group_score", "group_match", "individual_match", "original_accuracy"):
+        _check_chance(name, scores, (images, captions, true), exact)
+    _check_chance("brittleness", scores, (images, captions, true), exact)
+
+
+def _check_chance(name: str, scores: np.ndarray, shape: tuple[int, int, int], exact: bool) -> None:
+    images, captions, true = shape
+    if name == "image_score" and images == 1:
+        assert chance.image_score(images, captions, true) is None
+        return
+    level = getattr(chance, name)(images, captions, true)
+    if name == "group_match" and images > 1:
+        assert level == 1 / count_matchings(*shape)  # sums of ranks tie, which sums of continuous scores do not
+        return
+    found = float(np.mean(getattr(metrics, name)(scores, true_captions=true)))
+    if exact:
+        assert found == pytest.approx(level, abs=1e-12), name
+    else:
+        assert found == pytest.approx(level, abs=5 * math.sqrt(level * (1 - level) / len(scores))), name
+
+
+def test_the_square_group_score_is_known_as_a_fraction():
+    assert [chance._square_group_score(size, 1) for size in (2, 3, 4)] == [
+        Fraction(math.factorial(size - 1), math.factorial(2 * size - 1)) for size in (2, 3, 4)
+    ]
+    assert chance.group_score(2, 4, 2) == float(Fraction(1, 56)) and chance.group_score(2, 5, 2) == 1 / 100
+    assert chance.text_score(1, 3, 2) == chance.group_match(1, 3, 2) == pytest.approx(1 / 3)
+
+
+def test_the_text_only_score_compares_captions_alone():
+    likeness = np.ones((4, 3, 3))
+    for at, (same, first, second) in enumerate([(0.9, 0.5, 0.8), (0.9, 0.95, 0.1), (0.9, 0.1, 0.9), (0.2, 0.3, 0.4)]):
+        likeness[at, 0, 1] = likeness[at, 1, 0] = same
+        likeness[at, 0, 2] = likeness[at, 2, 0] = first
+        likeness[at, 1, 2] = likeness[at, 2, 1] = second
+    assert metrics.text_only_score(likeness, true_captions=2).tolist() == [True, False, False, False]
+    assert metrics.text_only_ties(likeness, true_captions=2).tolist() == [False, False, True, False]
+    orders = np.array(list(permutations(range(3))))
+    every = np.zeros((6, 3, 3))
+    every[:, [0, 0, 1], [1, 2, 2]] = every[:, [1, 2, 2], [0, 0, 1]] = orders
+    assert metrics.text_only_score(every, 2).mean() == pytest.approx(chance.text_only_score(1, 3, 2))
+    assert chance.text_only_score(2, 6, 2) is None
+    with pytest.raises(ValueError, match="do not fit"):
+        metrics.text_only_score(likeness, true_captions=3)
+
+
+def test_the_global_assignment_gives_every_image_as_many_captions_as_are_true():
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        images, true = int(rng.integers(1, 4)), int(rng.integers(2, 4))
+        captions = images * true + int(rng.integers(0, 3)) + (images == 1)
+        scores = rng.integers(0, 3, size=(images, captions)).astype(float)
+        ways = injections(images, captions, true).reshape(-1, images, true)
+        totals = np.array([sum(scores[i, given].sum() for i, given in enumerate(way)) for way in ways])
+        best = ways[totals == totals.max()]
+        found = match_global(scores, true)
+        assert any((found.captions == way).all() for way in best)
+        assert found.tie.tolist() == [len({tuple(way[i]) for way in best}) > 1 for i in range(images)]
+        assert found.scores.sum() == totals.max()
+        right = metrics.global_assignment_accuracy(scores, true_captions=true)
+        assert right.tolist() == [all((way[i] == ways[0][i]).all() for way in best) for i in range(images)]
+    assert chance.global_assignment_accuracy(5, 12, 2) == 1 / 66
+    with pytest.raises(ValueError, match="more than 3"):
+        match_global(np.zeros((2, 3)), 2)
+
+
+def test_one_true_caption_is_as_it_was():
+    scores = np.random.default_rng(5).normal(size=(50, 2, 3)).astype(np.float32)
+    for name in ("text_score", "image_score", "group_score", "group_match", "individual_match"):
+        metric = getattr(metrics, name)
+        assert np.array_equal(metric(scores), metric(scores, true_captions=1)), name
+        assert getattr(chance, name)(2, 3) == getattr(chance, name)(2, 3, 1)
+    assert match_groups(scores).captions.shape == (50, 2) and match_groups(scores, 1).captions.shape == (50, 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 3, 2), (1, 3, 0)])
+def test_shapes_that_no_group_has(shape):
+    with pytest.raises(ValueError, match="true"):
+        GroupShape(*shape)
+    if shape != (1, 2, 2):
+        with pytest.raises(ValueError, match="true captions"):
+            metrics.text_score(np.zeros((1, *shape[:2])), true_captions=shape[2])
+
+
+def test_a_metric_knows_its_shape_or_is_undefined():
+    two, one = GroupShape(1, 3, 2), GroupShape(1, 3)
+    scores = np.array([[[3.0, 1.0, 2.0]]])
+    assert metric_for(ALL["text_score"], one) is ALL["text_score"]
+    known = metric_for(ALL["text_score"], two)
+    assert not known.compute(scores)[0] and known.chance(1, 3) == pytest.approx(1 / 3) and known.defined(1, 3)
+    assert not metric_for(ALL["brittleness"], one).defined(1, 3), "brittleness is of several true captions"
+    assert metric_for(ALL["brittleness"], two).compute(scores)[0] == 1
+    theirs = MetricSpec("theirs", lambda scores: scores[:, 0, 0] > 0)
+    assert not metric_for(theirs, two).defined(1, 3), "what was written for one true caption says nothing of two"
+    assert metric_for(theirs, one) is theirs
+    matched = metric_for(ALL["global_assignment_accuracy"], two)
+    pairs = np.array([[5.0, 4, 0, 3, 0, 0], [0, 0, 0, 0, 6, 6.0]])  # the second image should have captions 4 and 5
+    assert matched.compute(pairs, None).tolist() == [True, False] and matched.chance(2, 6) == 1 / 15

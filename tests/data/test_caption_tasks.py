@@ -1,0 +1,292 @@
+"""VALSE, hard positives and SugarCrepe++: small copies in the form of their releases, and the real annotations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ttmbench.cli import main
+from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, UsageError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.fingerprint import open_upright
+
+ANNOTATIONS = Path(__file__).resolve().parents[3] / "shared" / "annotations"
+COLORS = ["red", "green", "blue", "white"]
+VALSE = {  # instrument -> all rows, confirmed rows, folder of images, name of the n-th image
+    "existence": (534, 505, "visual7w/images", "v7w_{}.jpg"),
+    "plurals": (1000, 851, "coco/val2017", "{:012d}.jpg"),
+    "counting-hard": (1000, 868, "visual7w/images", "v7w_{}.jpg"),
+    "counting-small-quant": (1000, 900, "visual7w/images", "v7w_{}.jpg"),
+    "counting-adversarial": (756, 691, "visual7w/images", "v7w_{}.jpg"),
+    "relations": (614, 535, "coco/val2017", "{:012d}.jpg"),
+    "action-replacement": (779, 648, "swig", "running_{}.jpg"),
+    "actant-swap": (1042, 949, "swig", "running_{}.jpg"),
+    "coreference-standard": (916, 708, "coco/train2014", "COCO_train2014_{:012d}.jpg"),
+    "coreference-hard": (141, 104, "visdial/VisualDialog_val2018", "VisualDialog_val2018_{:012d}.jpg"),
+    "foil-it": (1000, 943, "coco/val2014", "COCO_val2014_{:012d}.jpg"),
+}
+SUGARCREPE_PP = {"replace_att": 788, "replace_obj": 1652, "replace_rel": 1406, "swap_att": 666, "swap_obj": 245}
+REPLACE = {"attribute": "vl_checklist_attributes", "relation": "vl_checklist_relations"}
+
+
+def save(path: Path, color: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (30, 24), color).save(path)
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def shipped(name: str, groups: int | None = None) -> TaskFile:
+    """A shipped task, of which a small copy has another number of groups."""
+    task = find_task(build_registry(), name)
+    changes = {"n_groups": groups}
+    spec = task.spec.model_copy(update={"group": task.spec.group.model_copy(update=changes)})
+    return TaskFile(spec, task.folder)
+
+
+def load(task: TaskFile, data: Path, **more: object):
+    return load_task_data(build_registry(), task, data_dir=data, **more)
+
+
+@pytest.fixture
+def valse(tmp_path) -> Path:
+    """Four rows an instrument, as they are released; the third was not confirmed by its annotators."""
+    for instrument, (_, _, folder, image) in VALSE.items():
+        rows = {}
+        for number, color in enumerate(COLORS):
+            save(tmp_path / folder / image.format(number), color)
+            votes = 1 if number == 2 else 2 + number % 2
+            rows[f"{instrument.split('-')[0]}_test_{number}"] = {
+                "dataset": "SWiG",
+                "original_split": "test",
+                "dataset_idx": f"{number}",
+                "linguistic_phenomena": "actions",
+                "image_file": image.format(number),
+                "caption": f"A {color} square.",
+                "classes": color,
+                "classes_foil": "grey",
+                "mturk": {"foil": 0, "caption": votes, "other": 3 - votes},
+                "foil": "A grey square.",
+            }
+        write(tmp_path / "valse" / f"{instrument}.json", rows)
+    return tmp_path
+
+
+@pytest.fixture
+def triples(tmp_path) -> Path:
+    """Hard positives in two folders of files, of which rows belong together; and SugarCrepe++."""
+    for number, color in enumerate(COLORS):
+        save(tmp_path / "visual_genome" / f"VG_100K{'_2' if number % 2 else ''}" / f"{number}.jpg", color)
+        save(tmp_path / "aro" / "images" / f"{number}.jpg", color)
+        save(tmp_path / "coco" / "val2017" / f"{number:012d}.jpg", color)
+    rows = [
+        {
+            "image_id": str(number),
+            "true_caption": f"{color} square",
+            "false_caption": "green square",  # which is the caption of the second image
+            "image_path": f"data/VG_100K{'_2' if number % 2 else ''}/{number}.jpg",
+        }
+        for number, color in enumerate(COLORS)
+    ]
+    boxes = [
+        {
+            "image_path": f"{number}.jpg",
+            "bbox_x": 2,
+            "bbox_y": 3,
+            "bbox_w": 10,
+            "bbox_h": 12,
+            "attributes": [color, "big"],
+            "true_caption": f"the {color} square and the big circle",
+            "false_caption": f"the big square and the {color} circle",
+        }
+        for number, color in enumerate(COLORS)
+    ]
+    for name, original, words in (
+        *((name, rows, "square that is {}") for name in REPLACE.values()),
+        ("visual_genome_attribution", boxes, "the big circle and the {} square"),
+    ):
+        write(tmp_path / "hard_positives" / "data" / f"{name}.json", original)
+        positive = [{**row, "true_caption": words.format(c)} for row, c in zip(original, COLORS, strict=True)]
+        write(tmp_path / "hard_positives" / "swapped_data" / f"{name}.json", positive)
+    for subset in SUGARCREPE_PP:
+        triple = [
+            {
+                "id": number,
+                "filename": f"{number:012d}.jpg",
+                "caption": f"a {color} square",
+                "caption2": f"a square which is {color}",
+                "negative_caption": "a yellow square",
+            }
+            for number, color in enumerate(COLORS)
+        ]
+        write(tmp_path / "sugarcrepe_pp" / f"{subset}.json", triple)
+    return tmp_path
+
+
+def test_numbers_of_groups_and_shapes():
+    specs = {name: task.spec for name, task in all_tasks(build_registry()).items()}
+    for instrument, (rows, confirmed, *_) in VALSE.items():
+        group = specs[f"valse_{instrument}"].group
+        assert (group.n_groups, list(group.wrong_sizes), group.shape) == (confirmed, [rows], (1, 2)), instrument
+    assert specs["valse"].group.n_groups == sum(one[1] for one in VALSE.values()) == 7702
+    assert list(specs["valse"].group.wrong_sizes) == [sum(one[0] for one in VALSE.values())] == [8782]
+    for name, groups in (
+        ("replace_attribute", 10575),
+        ("replace_attribute_clean", 10574),
+        ("replace_relation", 16868),
+        ("replace_relation_clean", 16853),
+        ("swap", 28748),
+    ):
+        spec = specs[f"hard_positives_{name}"]
+        assert (spec.group.n_groups, str(spec.shape)) == (groups, "1x3 (2 true)"), name
+    for subset, groups in SUGARCREPE_PP.items():
+        spec = specs[f"sugarcrepe_pp_{subset}"]
+        assert (spec.group.n_groups, spec.shape.true_captions) == (groups, 2), subset
+
+
+def test_only_confirmed_rows_of_every_instrument_are_read(valse):
+    for instrument, (_, _, _, image) in VALSE.items():
+        loaded = load(shipped(f"valse_{instrument}"), valse)
+        assert [group.images[0].name for group in loaded.groups] == [image.format(at) for at in (0, 1, 3)]
+        assert loaded.groups[0].captions == ("A red square.", "A grey square.")
+        assert loaded.groups[0].tags["instrument"] == instrument
+    every = load(shipped("valse"), valse).groups
+    assert len(every) == 33 and every[0].group_id == "actant-swap/actant_test_0"
+    assert {(group.tags["instrument"], group.tags["piece"]) for group in every} == {
+        (group.tags["instrument"], group.tags["piece"])
+        for name in VALSE
+        for group in load(shipped(f"valse_{name}"), valse).groups
+    }
+
+
+def test_the_public_command_measures_valse_on_a_small_copy(valse, tmp_path):
+    out = tmp_path / "x.json"
+    asked = ["--model", "tiny-clip", "--tasks", "valse,valse_plurals", "--limit", "33", "--data_dir", str(valse)]
+    assert main([*asked, "--use_cache", "off", "-o", str(out)]) == 1, "plurals has 3 groups and not 33"
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert document["n-samples"]["valse"]["effective"] == 33
+    assert set(document["breakdowns"]["valse"]["instrument"]) == set(VALSE)
+    means = document["tag_means"]["valse"]
+    assert (means["over_11_instruments"]["cells"], means["over_7_pieces"]["by"]) == (11, ["piece", "instrument"])
+
+
+def test_a_row_and_the_one_beside_it_make_a_triple(triples):
+    for kind in REPLACE:
+        first = load(shipped(f"hard_positives_replace_{kind}"), triples).groups[0]
+        assert first.captions == ("red square", "square that is red", "green square")
+        assert first.images[0].name == "VG_100K/0.jpg"
+    kept = load(shipped("hard_positives_replace_relation_clean"), triples).groups
+    assert [group.group_id for group in kept] == ["0", "2", "3"], "ids stay those of the whole data"
+    assert len(load(shipped("hard_positives_replace_attribute_clean"), triples).groups) == 4
+    swap = load(shipped("hard_positives_swap"), triples).groups[0]
+    assert swap.captions[1] == "the big circle and the red square" and swap.tags == {"attributes": "red_big"}
+    assert open_upright(swap.images[0], "0").size == (10, 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda rows: [rows[1], rows[0], *rows[2:]],
+            "'image_path' of row 0 is 'data/VG_100K_2/1.jpg', and 'data/VG_100K",
+        ),
+        (lambda rows: rows[:-1], "has no row 3, and 'positive' should have one"),
+        (lambda rows: [*rows, rows[0]], "has more rows than the file that 'positive'"),
+        (lambda rows: [{**rows[0], "false_caption": "x"}, *rows[1:]], "'false_caption' of row 0"),
+    ],
+    ids=["order", "fewer", "more", "other negative"],
+)
+def test_files_that_do_not_stand_beside_each_other(triples, change, message):
+    path = triples / "hard_positives" / "swapped_data" / "vl_checklist_attributes.json"
+    write(path, change(json.loads(path.read_text(encoding="utf-8"))))
+    with pytest.raises(DataError, match=message):
+        load(shipped("hard_positives_replace_attribute"), triples)
+
+
+def test_join_goes_with_one_file(triples):
+    task = shipped("hard_positives_replace_attribute")
+    source = {**task.spec.source, "files": {"a": "hard_positives/data/a.json"}}
+    del source["file"]
+    wrong = TaskFile(task.spec.model_copy(update={"source": source}), None)
+    with pytest.raises(UsageError, match="'join' goes with 'file'"):
+        load(wrong, triples)
+
+
+def test_the_public_command_measures_triples_on_a_small_copy(triples, tmp_path):
+    out = tmp_path / "x.json"
+    asked = ["--tasks", "hard_positives_*,sugarcrepe_pp_*", "--limit", "3", "--data_dir", str(triples)]
+    assert main(["--model", "tiny-clip", *asked, "--use_cache", "off", "-o", str(out)]) == 0
+    document = json.loads(out.read_text(encoding="utf-8"))
+    chance = document["chance"]["hard_positives_replace_attribute"]
+    assert chance["original_accuracy"] == 0.5
+    assert chance["augmented_accuracy"] == chance["brittleness"] == pytest.approx(1 / 3)
+    assert document["datasets"]["hard_positives_swap"]["true_captions"] == 2
+    assert document["higher_is_better"]["hard_positives_swap"]["brittleness"] is False
+    replace, parts = (
+        document["groups"]["hard_positives_replace"],
+        [f"hard_positives_replace_{kind}" for kind in REPLACE],
+    )
+    assert document["group_subtasks"]["hard_positives_replace"] == parts
+    for key in ("brittleness,none", "augmented_accuracy,none"):
+        assert replace[key] == pytest.approx(sum(document["results"][part][key] for part in parts) / 2)
+    for subset in SUGARCREPE_PP:
+        results = document["results"][f"sugarcrepe_pp_{subset}"]
+        assert results["text_only_score,none"] is not None and results["text_score,none"] is not None
+
+
+@pytest.mark.skipif(not (ANNOTATIONS / "valse").exists(), reason="the real annotations are not beside the checkout")
+def test_real_valse(tmp_path):
+    (tmp_path / "valse").symlink_to(ANNOTATIONS / "valse")
+    for instrument, (_, confirmed, folder, _) in VALSE.items():
+        rows = json.loads((tmp_path / "valse" / f"{instrument}.json").read_text(encoding="utf-8"))
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for row in rows.values():
+            (tmp_path / folder / row["image_file"]).touch()
+        groups = load(shipped(f"valse_{instrument}", confirmed), tmp_path).groups
+        votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
+        assert len(groups) == confirmed and min(votes) == 2, instrument
+        assert all(
+            group.captions == (rows[group.group_id]["caption"], rows[group.group_id]["foil"]) for group in groups
+        )
+    task = find_task(build_registry(), "valse")
+    every = load(task, tmp_path).groups
+    assert len(every) == 7702 and len({group.group_id for group in every}) == 7702
+    for name, cells in (("over_11_instruments", 11), ("over_7_pieces", 11)):
+        mean = task.spec.means[name]
+        assert mean.problem(every) is None and len(mean.members(every)) == cells
+    assert len({cell[0] for cell in task.spec.means["over_7_pieces"].members(every)}) == 7
+
+
+@pytest.mark.skipif(
+    not (ANNOTATIONS / "sugarcrepe_pp").exists(), reason="the real annotations are not beside the checkout"
+)
+def test_real_sugarcrepe_pp(tmp_path):
+    (tmp_path / "sugarcrepe_pp").symlink_to(ANNOTATIONS / "sugarcrepe_pp")
+    (tmp_path / "coco" / "val2017").mkdir(parents=True)
+    defects = {}
+    for subset, count in SUGARCREPE_PP.items():
+        rows = json.loads((tmp_path / "sugarcrepe_pp" / f"{subset}.json").read_text(encoding="utf-8"))
+        for row in rows:
+            (tmp_path / "coco" / "val2017" / row["filename"]).touch()
+        groups = load(find_task(build_registry(), f"sugarcrepe_pp_{subset}"), tmp_path).groups
+        assert [group.group_id for group in groups] == [str(number) for number in range(count)]
+        assert groups[5].captions == tuple(rows[5][key] for key in ("caption", "caption2", "negative_caption"))
+        defects[subset] = [group.group_id for group in groups if len(set(group.captions)) < 3]
+        known = shipped(f"sugarcrepe_pp_{subset}").spec.group.known_defects
+        assert ("equal_captions" in known) == bool(defects[subset])
+    assert defects == {
+        "replace_att": ["14"],
+        "replace_obj": [],
+        "replace_rel": [],
+        "swap_att": [],
+        "swap_obj": ["2", "8"],
+    }

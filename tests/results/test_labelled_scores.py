@@ -1,0 +1,197 @@
+"""Stored scores of captions and foils, as VALSE's are stored: read in any order, scored instrument by instrument."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.errors import DataError
+from ttmbench.results.scores_file import read_scores
+from ttmbench.types import GroupShape
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+REAL = SHARED / "real-scores" / "valse" / "clipcap_cc.jsonl"
+VALID = {  # instrument -> piece, pairs that annotators confirmed
+    "actant-swap": ("actions", 949),
+    "action-replacement": ("actions", 648),
+    "coreference-hard": ("coreference", 104),
+    "coreference-standard": ("coreference", 708),
+    "counting-adversarial": ("counting", 691),
+    "counting-hard": ("counting", 868),
+    "counting-small-quant": ("counting", 900),
+    "existence": ("existence", 505),
+    "foil-it": ("foil-it", 943),
+    "plurals": ("plurality", 851),
+    "relations": ("relations", 535),
+}
+
+
+def lines(right: dict[str, int], ties: dict[str, int] | None = None) -> list[dict]:
+    """A line a caption and a foil: so many captions of each instrument score higher, some tie, the others lower."""
+    found, number = [], -1
+    for instrument, (piece, count) in VALID.items():
+        for at in range(count):
+            number += 1
+            tied = at < (ties or {}).get(instrument, 0)
+            foil = 1.0 if tied else 0.25 if at >= count - right[instrument] else 1.5
+            about = {"instrument": instrument, "piece": piece}
+            found.append({"label": f"{number}_c", "score": 1.0, **about, "type": "caption", "id": number})
+            found.append({"label": f"{number}_f", "score": foil, **about, "type": "foil", "id": number})
+    return found
+
+
+def write(path: Path, content: list[dict]) -> Path:
+    path.write_text("\n".join(map(json.dumps, content)), encoding="utf-8")  # no line feed at the end
+    return path
+
+
+RIGHT = {name: (at * 37 + 40) % (count - 20) for at, (name, (_, count)) in enumerate(VALID.items())}
+MICRO = sum(RIGHT.values()) / 7702
+RATES = {name: RIGHT[name] / count for name, (_, count) in VALID.items()}
+PIECES = {piece: [RATES[name] for name, (of, _) in VALID.items() if of == piece] for piece, _ in VALID.values()}
+
+
+def test_three_aggregates_and_eleven_instruments(tmp_path, capsys):
+    path = write(tmp_path / "model.jsonl", lines(RIGHT))
+    assert main(["score", str(path), "--task", "valse", "-o", str(tmp_path / "x.json")]) == 0
+    shown = capsys.readouterr().out
+    document = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    results, means = document["results"], document["tag_means"]["valse"]
+    assert results["valse"]["text_score,none"] == pytest.approx(MICRO, abs=1e-12)
+    assert {name: results[f"valse_{name}"]["text_score,none"] for name in VALID} == pytest.approx(RATES, abs=1e-12)
+    eleven, seven = (means[name]["numbers"]["text_score,none"] for name in ("over_11_instruments", "over_7_pieces"))
+    assert eleven == pytest.approx(np.mean(list(RATES.values())), abs=1e-12)
+    assert seven == pytest.approx(np.mean([np.mean(rates) for rates in PIECES.values()]), abs=1e-12)
+    assert len({round(one, 6) for one in (MICRO, eleven, seven)}) == 3, "a test in which they are one says nothing"
+    assert "valse/over_7_pieces" in shown and "valse_coreference-hard" in shown
+    assert set(results) == {"valse", *(f"valse_{name}" for name in VALID)}
+    assert document["n-samples"]["valse_existence"]["effective"] == 505
+
+
+def test_ties_are_wrong_and_told(tmp_path):
+    ties = {"plurals": 200, "relations": 173}
+    right = {name: min(count, VALID[name][1] - ties.get(name, 0)) for name, count in RIGHT.items()}
+    scored = ttmbench.score(write(tmp_path / "m.jsonl", lines(right, ties)), "valse")
+    assert scored.document["ties"]["valse"]["text_score,none"] == 373
+    assert scored.document["ties"]["valse_plurals"]["text_score,none"] == 200
+    assert scored.results["valse_plurals"]["text_score,none"] == right["plurals"] / 851
+    assert scored.results["valse"]["text_score,none"] == pytest.approx(sum(right.values()) / 7702, abs=1e-12)
+
+
+def test_order_of_lines_and_further_keys_do_not_matter(tmp_path):
+    content = lines(RIGHT)
+    mixed = [content[at] for at in np.random.default_rng(0).permutation(len(content))]
+    one, other = (
+        ttmbench.score(write(tmp_path / f"{name}.jsonl", rows), "valse", bootstrap_iters=0)
+        for name, rows in (("a", content), ("b", [{**row, "seconds": 1} for row in mixed]))
+    )
+    assert one.results == other.results and one.document["tag_means"] == other.document["tag_means"]
+
+
+def test_pieces_come_from_the_tasks_and_numbers_may_begin_anew_in_each_instrument(tmp_path):
+    bare, first = [], {}
+    for row in lines(RIGHT):
+        number = row["id"] - first.setdefault(row["instrument"], row["id"])
+        bare.append({"label": f"{number}_{row['type'][0]}", "score": row["score"], "instrument": row["instrument"]})
+    scored = ttmbench.score(write(tmp_path / "m.jsonl", bare), "valse", bootstrap_iters=0)
+    numbers = scored.document["tag_means"]["valse"]["over_7_pieces"]["numbers"]
+    assert numbers["text_score,none"] == pytest.approx(np.mean([np.mean(one) for one in PIECES.values()]), abs=1e-12)
+
+
+def test_one_instrument_and_no_task(tmp_path):
+    path = write(tmp_path / "m.jsonl", lines(RIGHT))
+    alone = ttmbench.score(path, "valse_foil-it", bootstrap_iters=0)
+    assert list(alone.results) == ["valse_foil-it"]
+    assert alone.results["valse_foil-it"]["text_score,none"] == RATES["foil-it"]
+    assert alone.scores["valse_foil-it"]["none"][0].groups.shape == (943, 1, 2)
+    unnamed = ttmbench.score(path, bootstrap_iters=0)
+    assert unnamed.results["scores"]["text_score,none"] == pytest.approx(MICRO, abs=1e-12)
+    own = write(tmp_path / "own.jsonl", [row for row in lines(RIGHT) if row["instrument"] == "plurals"])
+    assert (
+        ttmbench.score(own, "valse_plurals", bootstrap_iters=0).results["valse_plurals"]["text_score,none"]
+        == (RATES["plurals"])
+    )
+
+
+def test_a_file_without_instruments_has_no_means_over_them(tmp_path):
+    bare = [{"label": row["label"], "score": row["score"]} for row in lines(RIGHT)]
+    document = ttmbench.score(write(tmp_path / "m.jsonl", bare), "valse", bootstrap_iters=0).document
+    assert list(document["results"]) == ["valse"] and "valse" not in document.get("tag_means", {})
+    assert any("no means over their values" in note for note in document["notes"]["valse"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:-1], "relations/7701 has no foil"),
+        (lambda rows: [*rows, rows[0]], "actant-swap/0 has a caption twice"),
+        (lambda rows: [{**rows[0], "label": "0_x"}, *rows[1:]], "expected"),
+        (lambda rows: [rows[0], {**rows[1], "label": "0_x"}, *rows[2:]], "line 2 has label '0_x', expected <id>_c or"),
+        (lambda rows: [{**rows[0], "type": "foil"}, *rows[1:]], "has label '0_c' and type 'foil'"),
+        (lambda rows: [{**rows[0], "piece": "counting"}, *rows[1:]], "have different tags"),
+        (lambda rows: [{**rows[0], "score": "0.5"}, *rows[1:]], "which is no number"),
+        (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "which is no number"),
+        (lambda rows: rows[:-2], "has 7701 groups, but task 'valse' .version 1. has 7702"),
+        (
+            lambda rows: [{**row, "instrument": "verbs", "piece": "verbs"} for row in rows[:2]] + rows[2:],
+            "is of no part",
+        ),
+        (
+            lambda rows: [{**row, "instrument": "existence", "piece": "existence"} for row in rows[:2]] + rows[2:],
+            "valse_actant-swap has 948 groups, but task 'valse_actant-swap'",
+        ),
+    ],
+    ids=["missing", "twice", "label", "later label", "type", "tags", "text", "null", "count", "unknown", "moved"],
+)
+def test_what_is_wrong_is_told(tmp_path, change, message):
+    path = write(tmp_path / "m.jsonl", change(lines(RIGHT)))
+    with pytest.raises(DataError, match=message):
+        ttmbench.score(path, "valse", bootstrap_iters=0)
+
+
+def test_scores_of_rows_that_were_not_confirmed_are_told_apart(tmp_path):
+    surplus = [
+        {"label": f"{9000 + at}_{side}", "score": 1.0, "instrument": "existence", "piece": "existence"}
+        for at in range(29)
+        for side in "cf"
+    ]
+    path = write(tmp_path / "m.jsonl", [*lines(RIGHT), *surplus])
+    with pytest.raises(DataError, match="29 of them were not confirmed"):
+        ttmbench.score(path, "valse_existence", bootstrap_iters=0)
+
+
+def test_a_file_of_another_instrument_is_told(tmp_path):
+    path = write(tmp_path / "m.jsonl", [row for row in lines(RIGHT) if row["instrument"] == "plurals"])
+    with pytest.raises(DataError, match=r"no scores of task 'valse_relations' \(instrument relations"):
+        ttmbench.score(path, "valse_relations", bootstrap_iters=0)
+
+
+def test_a_caption_is_the_first_of_two(tmp_path):
+    stored = read_scores(
+        write(tmp_path / "m.jsonl", [{"label": "a_f", "score": 1}, {"label": "a_c", "score": 2.5}]), None
+    )
+    assert stored.format == "captions and foils" and stored.group_ids == ["a"]
+    assert stored.scores["none"][0].groups.tolist() == [[[2.5, 1.0]]] and stored.scores["none"][0].shape == GroupShape(
+        1, 2
+    )
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real outputs are not beside the checkout")
+def test_a_published_model_to_the_digit(tmp_path):
+    """Table of notebooks/VALSE.ipynb of e-bug/fine-grained-evals: every instrument and the micro mean."""
+    with (SHARED / "published" / "published-2.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == "clipcap-cc" and row["task"].startswith("valse")]
+    assert len(rows) == 12
+    scored = ttmbench.score(REAL, "valse", bootstrap_iters=0)
+    for row in rows:
+        task = "valse" if row["task"] == "valse_all_micro" else row["task"]
+        assert f"{100 * scored.results[task]['text_score,none']:.1f}" == row["percent"], task
+    assert {task: ties["text_score,none"] for task, ties in scored.document["ties"].items()} == {
+        task: 0 for task in scored.results
+    }
