@@ -6,8 +6,8 @@
 results/README.md says how the runs are made. What is written:
 
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
-- docs/builtin.md: the result table of both models, the study over data seeds, and what adapting to each task does to the
-  others, with the chart docs/images/reference_transfer.svg;
+- docs/builtin.md: the result table of both models, the study over data seeds, and what adapting to each task does to
+  the others, with the chart docs/images/reference_transfer.svg;
 - ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
 Screenshots are made by ``scripts/docs/page_screenshots.py`` and checked here. A figure is checked by the data that it
