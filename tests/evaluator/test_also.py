@@ -16,6 +16,7 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.also import Elsewhere
+from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
@@ -194,6 +195,20 @@ def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
         ttmbench.simple_evaluate(
             "embeddings", "shapes_color", model_args={"path": str(features)}, ttm=SHORT, ttm_also="shapes_place"
         )
+
+
+def test_plugins_hear_of_the_tasks_of_the_run_alone():
+    class Listener:
+        def __init__(self) -> None:
+            self.tasks: set[str] = set()
+
+        @hookimpl
+        def ttmbench_task_scored(self, task: str) -> None:
+            self.tasks.add(task)
+
+    listener = Listener()
+    evaluate(ttm_also="shapes_place", seeds=[0], plugins=[("listener", listener)])
+    assert listener.tasks == {"shapes_color"}
 
 
 def test_a_dry_run_names_them(capsys):

@@ -162,6 +162,15 @@ def test_a_folder_of_something_else_is_left_alone(made, tmp_path, capsys):
     assert "needs --output_path DIR" in capsys.readouterr().err
 
 
+def test_a_folder_has_one_writer(tmp_path, capsys):
+    import filelock
+
+    (tmp_path / "x" / work.STATE).mkdir(parents=True)
+    with filelock.FileLock(tmp_path / "x" / work.STATE / work.LOCK):
+        assert main([*WORDS, *SHORT, "-o", str(tmp_path / "x")]) == 2
+    assert "another finetuning is writing to" in capsys.readouterr().err
+
+
 def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):
     def refused(*words: str) -> str:
         capsys.readouterr()
