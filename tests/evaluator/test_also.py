@@ -16,6 +16,7 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.also import Elsewhere
+from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
@@ -194,6 +195,41 @@ def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
         ttmbench.simple_evaluate(
             "embeddings", "shapes_color", model_args={"path": str(features)}, ttm=SHORT, ttm_also="shapes_place"
         )
+
+
+def test_a_matching_head_is_measured_elsewhere_too(tiny_vlm, tmp_path):
+    model_args = {"pretrained": str(tiny_vlm("blip", captioner=False))}
+    quick = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
+    run = ttmbench.simple_evaluate(
+        "blip-itm",
+        "shapes_color",
+        model_args=model_args,
+        ttm={"iterations": 1, "epochs": 2, "lr": 1e-3},
+        ttm_also="shapes_place",
+        save_adapted=str(tmp_path / "adapted"),
+        **quick,
+    )
+    record = run["ttm_also"]["shapes_color"]["shapes_place"]
+    for name, arguments in (("none", model_args), ("ttm", {"pretrained": str(tmp_path / "adapted")})):
+        alone = ttmbench.simple_evaluate("blip-itm", "shapes_place", model_args=arguments, **quick)
+        for metric in ("text_score", "group_match"):
+            assert record["results"][f"{metric},{name}"] == alone.results["shapes_place"][f"{metric},none"]
+    assert record["differences"]["group_match"]["seed_ci"] is None, "one seed knows no spread"
+    assert record["differences"]["group_match"]["ci"] is None, "and no interval was asked for"
+
+
+def test_plugins_hear_of_the_tasks_of_the_run_alone():
+    class Listener:
+        def __init__(self) -> None:
+            self.tasks: set[str] = set()
+
+        @hookimpl
+        def ttmbench_task_scored(self, task: str) -> None:
+            self.tasks.add(task)
+
+    listener = Listener()
+    evaluate(ttm_also="shapes_place", seeds=[0], plugins=[("listener", listener)])
+    assert listener.tasks == {"shapes_color"}
 
 
 def test_a_dry_run_names_them(capsys):

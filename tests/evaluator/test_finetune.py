@@ -46,10 +46,20 @@ def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(
     assert rates == pytest.approx([2e-3, 1.5e-3, 1e-3, 5e-4]), "down to 0 along a line, over all epochs"
     assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
     assert record["trained_on"] == ["rendered-scenes"], "what the base was trained on counts on"
-    before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK).results["shapes_color"]
-    after = ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(made)}, **QUICK)
-    assert after.results["shapes_color"]["group_match,none"] > before["group_match,none"]
+    run = ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(made)}, **QUICK)
+    assert run["model_info"]["fingerprint"]["weights_sha256"] == record["weights_sha256"]
+    assert run["task_hashes"]["shapes_color"] == record["data_sha256"]
     assert not list(made.glob(".finetune")), "nothing to go on from is left"
+
+
+def test_enough_epochs_fit_the_groups(tmp_path):
+    more = ["--finetune_args", "epochs=40,lr=1e-3,batch=48,schedule=cosine", "-o", str(tmp_path / "fitted")]
+    assert main([*WORDS, *more]) == 0
+    before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK).results["shapes_color"]
+    pretrained = {"pretrained": str(tmp_path / "fitted")}
+    after = ttmbench.simple_evaluate("hf", "shapes_color", model_args=pretrained, **QUICK).results["shapes_color"]
+    assert after["group_score,none"] > before["group_score,none"] + 0.3
+    assert after["group_match,none"] > before["group_match,none"] + 0.2
 
 
 def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
@@ -152,8 +162,18 @@ def test_a_folder_of_something_else_is_left_alone(made, tmp_path, capsys):
     assert "needs --output_path DIR" in capsys.readouterr().err
 
 
+def test_a_folder_has_one_writer(tmp_path, capsys):
+    import filelock
+
+    (tmp_path / "x" / work.STATE).mkdir(parents=True)
+    with filelock.FileLock(tmp_path / "x" / work.STATE / work.LOCK):
+        assert main([*WORDS, *SHORT, "-o", str(tmp_path / "x")]) == 2
+    assert "another finetuning is writing to" in capsys.readouterr().err
+
+
 def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):
     def refused(*words: str) -> str:
+        capsys.readouterr()
         assert main(["finetune", *words, "--limit", "4", "-o", str(tmp_path / "x")]) == 2
         assert not (tmp_path / "x").exists(), "nothing was made"
         (line,) = capsys.readouterr().err.strip().splitlines()

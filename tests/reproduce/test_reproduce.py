@@ -467,7 +467,7 @@ def test_the_tables_are_listed_and_shown(capsys):
     capsys.readouterr()
     assert main(["reproduce", "colorswap_table6"]) == 0
     out = capsys.readouterr().out
-    assert "the paper's draw of foils is not published" in out and "99.67" in out
+    assert "colorswap_random_foils" in out and "blip-itm on colorswap_random\n" in out and "99.67" in out
 
 
 def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):

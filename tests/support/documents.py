@@ -88,7 +88,20 @@ def full_document() -> dict[str, Any]:
                 controls={"placebo": control},
                 holdout={**control, "share": 0.5, "adapted_groups": [0], "scored_groups": [1]},
                 audit_labels={"passed": True, "seeds": [0], "iterations": 1},
+                differences={"group_match": {"value": 0.1, "ci": None, "by_seed": [0.1], "seed_ci": [-0.1, 0.3]}},
             )
+        },
+        "ttm_also": {
+            "t": {
+                "other": {
+                    **{"seeds": [0], "results": {"group_match,none": 0.5, "group_match,ttm": None}},
+                    **{"ci": {"group_match,ttm": [0.4, 0.6]}, "chance": {"group_match": 0.5}},
+                    **{"ties": {"group_match,ttm": 0}, "version": 1, "matching": "group", "fingerprint": "ab"},
+                    "differences": {"group_match": {"value": 0.1, "ci": [0.0, 0.2], "by_seed": [0.1], "seed_ci": None}},
+                    "n-samples": {"original": 2, "effective": 2, "clusters": 1},
+                    **{"shape": [2, 2], "seconds": 0.1},
+                }
+            }
         },
         "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1]}},
         "oracle": {"t": {**control, "reads_labels": True}},

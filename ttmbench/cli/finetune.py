@@ -46,7 +46,7 @@ def finetune(options: argparse.Namespace) -> int:
         with terminated_like_interrupted():
             found = finetune_model(config, datetime.now().astimezone(), command, preset=preset, changes=changes)
     except KeyboardInterrupt:
-        warn("interrupted; finished epochs are saved, and the same command goes on")
+        warn("interrupted; the same command goes on after the last epoch that was written down")
         return INTERRUPTED
     record = found.record
     if found.was_done:

@@ -17,10 +17,10 @@ import filelock
 
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.files import write_atomically
+from ttmbench._util.files import lock_holds, write_atomically
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.progress import progress_bar
-from ttmbench._util.redact import redact, scrub_values, secrets_of
+from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.sealed import SealError, load_sealed, save_sealed
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
@@ -199,7 +199,7 @@ class _Work:
             "seed": config.seed,
             "base": {"model": config.model, "model_name": config.model_name, **model_info(adapter)},
             "epochs": [],
-            "config": config.model_dump(mode="json"),
+            "config": redact_values(config.model_dump(mode="json")),
             "date": self.started.timestamp(),
             "deterministic": config.deterministic,
             "ttmbench": __version__,
@@ -317,10 +317,14 @@ def _load(
 def _held(folder: Path) -> Iterator[None]:
     """The folder, made if need be and held against other writers."""
     state = folder / STATE
+    lock = filelock.FileLock(state / LOCK)
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(state / LOCK)
-        lock.acquire(timeout=0)
+        while True:
+            state.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+            if lock_holds(lock):
+                break
+            lock.release()  # who had it has just removed the folder
     except filelock.Timeout:
         raise UsageError(f"another finetuning is writing to {folder}; name another --output_path") from None
     except OSError as error:
