@@ -1,0 +1,138 @@
+"""Times how long commands and small runs take to start, beside the imports that they cannot do without.
+
+    python benchmarks/startup.py
+
+Every command is a process of its own. They take turns, round after round, so that a busy minute slows all of them; what
+is printed are medians, and of differences the medians of those within a round. Models are random and small, made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from material import make_clip, make_siglip
+
+RUN = ("--tasks", "shapes_color", "--limit", "4", "--device", "cpu")
+CLASSES = "import torch, transformers; from transformers import {0}Model, {0}Processor"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is timed.
+
+    Attributes:
+        name: in the table.
+        words: behind ``python``.
+        beside: name of the command that it is compared with.
+        code: the exit code that it has to have.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    beside: str = "nothing"
+    code: int = 0
+
+
+def commands(folder: Path) -> list[Command]:
+    """All of them; models lie in ``folder``."""
+    tiny = ("--model", "tiny-clip")
+    clip, siglip = "imports of CLIP", "imports of SigLIP"
+    return [
+        Command("nothing", ("-c", "pass")),
+        Command("imports of CLIP", ("-c", CLASSES.format("CLIP"))),
+        Command("imports of SigLIP", ("-c", CLASSES.format("Siglip"))),
+        Command("import ttmbench", ("-c", "import ttmbench")),
+        Command("--help", ("-m", "ttmbench", "--help")),
+        Command("ls tasks", ("-m", "ttmbench", "ls", "tasks")),
+        Command("wrong option", ("-m", "ttmbench", *tiny, *RUN, "--nonsense"), code=2),
+        Command("wrong model", ("-m", "ttmbench", "--model", "nonsense", *RUN), code=2),
+        Command("wrong task", ("-m", "ttmbench", *tiny, "--tasks", "nonsense"), code=2),
+        Command("run of tiny-clip", ("-m", "ttmbench", *tiny, *RUN), clip),
+        Command("run of a CLIP", ("-m", "ttmbench", *_hf(folder / "clip"), *RUN), clip),
+        Command("run of a SigLIP", ("-m", "ttmbench", *_hf(folder / "siglip"), *RUN), siglip),
+    ]
+
+
+def _hf(folder: Path) -> tuple[str, ...]:
+    return ("--model", "hf", "--model_args", f"pretrained={folder}")
+
+
+def measure(command: Command, environment: Mapping[str, str], folder: Path) -> dict[str, float]:
+    """Seconds on the clock and of the processor, of one process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *command.words], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    clock = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != command.code:
+        raise SystemExit(f"{command.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return {"clock": clock, "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def table(chosen: Sequence[Command], times: Mapping[str, list[dict[str, float]]]) -> list[dict[str, float | str]]:
+    """A row a command: medians, and how much more than what it stands beside, as a difference and as a ratio."""
+    rows: list[dict[str, float | str]] = []
+    for command in chosen:
+        row: dict[str, float | str] = {"command": command.name, "beside": command.beside}
+        for kind in ("clock", "processor"):
+            own = [one[kind] for one in times[command.name]]
+            other = [one[kind] for one in times[command.beside]]
+            row[kind] = statistics.median(own)
+            row[f"{kind}_more"] = statistics.median(a - b for a, b in zip(own, other, strict=True))
+            row[f"{kind}_ratio"] = statistics.median(a / b for a, b in zip(own, other, strict=True))
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Makes the models, runs every command once to fill caches, then in turns, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
+    parser.add_argument("--only", metavar="TEXT", help="commands with this in their name, and what they stand beside")
+    parser.add_argument("--output", type=Path, help="also write the report as JSON")
+    options = parser.parse_args()
+    environment = {**os.environ, "TTMBENCH_CACHE": "off", "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        chosen = commands(folder)
+        if options.only:
+            wanted = [one for one in chosen if options.only in one.name]
+            beside = {one.beside for one in wanted} | {"nothing"}
+            chosen = [one for one in chosen if one in wanted or one.name in beside]
+        if any(str(folder / "clip") in " ".join(one.words) for one in chosen):
+            make_clip(folder / "clip", 64, 2)
+        if any(str(folder / "siglip") in " ".join(one.words) for one in chosen):
+            make_siglip(folder / "siglip", 64, 2)
+        times: dict[str, list[dict[str, float]]] = {one.name: [] for one in chosen}
+        for round_number in range(options.repeats + 1):
+            for command in chosen:
+                found = measure(command, environment, folder)
+                if round_number:  # the first compiles modules and reads files into memory
+                    times[command.name].append(found)
+    rows = table(chosen, times)
+    print(f"{'seconds':20}{'clock':>8}{'more':>8}{'ratio':>8}{'processor':>12}{'more':>8}{'ratio':>8}  beside")
+    for row in rows:
+        figures = "".join(
+            f"{row[kind]:{width}.2f}{row[f'{kind}_more']:8.2f}{row[f'{kind}_ratio']:8.2f}"
+            for kind, width in (("clock", 8), ("processor", 12))
+        )
+        print(f"{row['command']:20}{figures}  {row['beside']}")
+    if options.output:
+        options.output.write_text(json.dumps({"repeats": options.repeats, "rows": rows}, indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
