@@ -60,7 +60,7 @@ class PatchProduct(nn.Conv2d):
         """Features of every patch, [images, out, rows, columns]."""
         if input.device.type != "cpu" or input.ndim != 4:
             return super().forward(input)
-        (high, wide), (images, channels) = self.kernel_size, input.shape[:2]
+        (high, wide), images = self.kernel_size, len(input)
         rows, columns = input.shape[2] // high, input.shape[3] // wide
         windows = input[:, :, : rows * high, : columns * wide].unflatten(3, (columns, wide)).unflatten(2, (rows, high))
         windows = windows.permute(0, 2, 4, 1, 3, 5)
