@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -41,22 +42,52 @@ def make_groups_of_files(folder: Path, count: int, image_format: str = "png") ->
     return groups
 
 
-def make_clip(folder: Path, width: int, layers: int) -> None:
-    """A random CLIP of 224 pixels with patches of 32 and 77 tokens."""
+def make_task(folder: Path, count: int, image_format: str) -> Path:
+    """A task file with its rows and images, as `make_groups_of_files` makes them."""
+    groups = make_groups_of_files(folder, count, image_format)
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for group in groups:
+            row = {"id": group.group_id}
+            row |= {f"image_{index}": Path(image.name).name for index, image in enumerate(group.images)}
+            row |= {f"caption_{index}": caption for index, caption in enumerate(group.captions)}
+            file.write(json.dumps(row) + "\n")
+    columns = {name: [f"{name[:-1]}_{index}" for index in (0, 1)] for name in ("images", "captions")}
+    spec = {
+        "task": "timed",
+        "version": 1,
+        "source": {"kind": "folder", "path": "rows.jsonl", "images": "."},
+        "group": {"shape": [2, 2], "n_groups": count, "id": "id", **columns},
+        "metrics": ["group_match"],
+    }
+    (folder / "timed.yaml").write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
+    return folder / "timed.yaml"
+
+
+def make_clip(folder: Path, width: int, layers: int, words: int = 2000, text: tuple[int, int] | None = None) -> None:
+    """A random CLIP of 224 pixels with patches of 32 and 77 tokens.
+
+    Args:
+        folder: where it is written.
+        width: of both towers, or of the vision tower.
+        layers: likewise.
+        words: size of the vocabulary.
+        text: width and layers of the text tower, where they are others.
+    """
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
     torch.manual_seed(0)
-    tower = {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": max(1, width // 64),
-    }
+
+    def tower(width: int, layers: int) -> dict[str, int]:
+        heads = max(1, width // 64)
+        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+        return {**sizes, "num_attention_heads": heads}
+
+    text = text or (width, layers)
     ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     config = CLIPConfig(
-        text_config={**tower, **ids, "vocab_size": 2000, "max_position_embeddings": 77},
-        vision_config={**tower, "image_size": 224, "patch_size": 32},
-        projection_dim=width,
+        text_config={**tower(*text), **ids, "vocab_size": words, "max_position_embeddings": 77},
+        vision_config={**tower(width, layers), "image_size": 224, "patch_size": 32},
+        projection_dim=text[0],
     )
     CLIPModel(config).save_pretrained(folder)
     _tokenizer(length=77).save_pretrained(folder)

@@ -17,34 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
-from material import FORMATS, make_groups_of_files, make_siglip
+from material import FORMATS, make_siglip, make_task
 from transformers.utils import logging
 
 import ttmbench
 
 TO_FIRST_SCORE = ("load", "look_up", "prepare")
-
-
-def make_task(folder: Path, count: int, image_format: str) -> Path:
-    """A task file with its rows and images."""
-    groups = make_groups_of_files(folder, count, image_format)
-    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
-        for group in groups:
-            row = {"id": group.group_id}
-            row |= {f"image_{index}": Path(image.name).name for index, image in enumerate(group.images)}
-            row |= {f"caption_{index}": caption for index, caption in enumerate(group.captions)}
-            file.write(json.dumps(row) + "\n")
-    columns = {name: [f"{name[:-1]}_{index}" for index in (0, 1)] for name in ("images", "captions")}
-    spec = {
-        "task": "timed",
-        "version": 1,
-        "source": {"kind": "folder", "path": "rows.jsonl", "images": "."},
-        "group": {"shape": [2, 2], "n_groups": count, "id": "id", **columns},
-        "metrics": ["group_match"],
-    }
-    (folder / "timed.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return folder / "timed.yaml"
 
 
 def main() -> None:

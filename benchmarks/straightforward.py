@@ -7,7 +7,9 @@ random streams of the batches are the same, so that both give the same numbers.
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -156,3 +158,17 @@ class Straightforward:
         with self.clock.stage("prepare"):
             length = self.model.config.text_config.max_position_embeddings
             return dict(self.tokenizer(list(captions), padding="max_length", max_length=length, return_tensors="pt"))
+
+
+def main() -> None:
+    """One run as a process of its own: folder of the model, file of rows, settings as JSON."""
+    folder, rows, settings = Path(sys.argv[1]), Path(sys.argv[2]), Settings(**json.loads(sys.argv[3]))
+    groups = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    images = [[rows.parent / group[f"image_{index}"] for index in (0, 1)] for group in groups]
+    captions = [[group[f"caption_{index}"] for index in (0, 1)] for group in groups]
+    history = Straightforward(folder, images, captions).run(settings)
+    print(json.dumps({"losses": [one.losses for one in history], "group_match": [one.group_match for one in history]}))
+
+
+if __name__ == "__main__":
+    main()

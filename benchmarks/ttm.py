@@ -1,9 +1,11 @@
 """Times one TTM run against a straightforward version of Algorithm 1: same model, same data, same numbers out.
 
     python benchmarks/ttm.py
+    python benchmarks/ttm.py --processes --dtype fp32 bf16 --width 256 --words 16000 --groups 100 --iterations 2
 
 Model (a random CLIP of 6 layers and 224 pixels) and images (200 groups of 512 pixels) are made here. The result is
-the ratio of two times of one run, stage by stage.
+the ratio of two times of one run, stage by stage; with ``--processes``, of two processes from their start to their end,
+imports and all. ``--dtype`` is of the package: the straightforward version stays in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from material import FORMATS, make_clip, make_groups_of_files
+from material import FORMATS, make_clip, make_groups_of_files, make_task
+from processes import compare_processes
 from straightforward import Clock, Iteration, Settings, Straightforward
 from transformers.utils import logging
 
@@ -48,9 +51,11 @@ class TimedStage(PreparedTask):
             return super().score(blocks)
 
 
-def run_package(model: Path, groups: list[Group], settings: Settings) -> tuple[list[Iteration], Clock, float]:
+def run_package(
+    model: Path, groups: list[Group], settings: Settings, dtype: str
+) -> tuple[list[Iteration], Clock, float]:
     """The package's TTM, from files to the last iteration."""
-    adapter = hf.load(pretrained=str(model), device="cpu")
+    adapter = hf.load(pretrained=str(model), device="cpu", dtype=dtype)
     clock, started = Clock(), time.perf_counter()
     with clock.stage("prepare"):
         prepared, _ = prepare(adapter, groups, 64)
@@ -99,12 +104,38 @@ def compare(one: list[Iteration], other: list[Iteration]) -> dict[str, Any]:
     }
 
 
+def compare_stages(model: Path, groups: list[Group], settings: Settings, dtype: str, repeats: int) -> dict[str, Any]:
+    """Runs both versions in this process, prints the table of stages and returns what it shows."""
+    # In turns, and the fastest of each: another program on the machine slows down whatever runs just then.
+    turns = [
+        (run_package(model, groups, settings, dtype), run_straightforward(model, groups, settings))
+        for _ in range(repeats)
+    ]
+    ours, our_clock, our_seconds = min((turn[0] for turn in turns), key=lambda run: run[2])
+    theirs, their_clock, their_seconds = min((turn[1] for turn in turns), key=lambda run: run[2])
+    seconds = {
+        "package": {**our_clock.seconds, "total": our_seconds},
+        "straightforward": {**their_clock.seconds, "total": their_seconds},
+    }
+    print(f"{dtype + ', seconds':<14}{'package':>12}{'straightforward':>18}{'ratio':>8}")
+    for stage in (*STAGES, "total"):
+        mine, other = (seconds[which].get(stage, 0.0) for which in ("package", "straightforward"))
+        ratio = f"{other / mine:.1f}" if mine > 0.005 else "-"
+        print(f"{stage:<14}{mine:>12.2f}{other:>18.2f}{ratio:>8}")
+    same = compare(ours, theirs)
+    print(f"same numbers: {json.dumps(same)}")
+    return {"seconds": seconds, "times_faster": their_seconds / our_seconds, "same_numbers": same}
+
+
 def main() -> None:
     """Makes the material, runs both versions, prints the table and, on request, writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--groups", type=int, default=200)
     parser.add_argument("--width", type=int, default=64, help="hidden size of both towers")
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--words", type=int, default=2000, help="size of the vocabulary")
+    parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16"), default=["fp32"], help="of the package")
+    parser.add_argument("--processes", action="store_true", help="time whole processes, each with its imports")
     parser.add_argument("--images", choices=FORMATS, default="png")
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=5)
@@ -117,34 +148,21 @@ def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     settings = Settings(options.iterations, options.epochs, options.batch, learning_rate=1e-4, seed=0)
+    report: dict[str, Any] = {
+        "settings": {name: value for name, value in vars(options).items() if name != "output"},
+        "torch": torch.__version__,
+    }
     with tempfile.TemporaryDirectory() as folder:
         model, images = Path(folder) / "model", Path(folder) / "images"
         images.mkdir()
-        make_clip(model, options.width, options.layers)
-        groups = make_groups_of_files(images, options.groups, options.images)
-        # In turns, and the fastest of each: another program on the machine slows down whatever runs just then.
-        turns = [
-            (run_package(model, groups, settings), run_straightforward(model, groups, settings))
-            for _ in range(options.repeats)
-        ]
-    ours, our_clock, our_seconds = min((turn[0] for turn in turns), key=lambda run: run[2])
-    theirs, their_clock, their_seconds = min((turn[1] for turn in turns), key=lambda run: run[2])
-    report = {
-        "settings": {name: value for name, value in vars(options).items() if name != "output"},
-        "torch": torch.__version__,
-        "seconds": {
-            "package": {**our_clock.seconds, "total": our_seconds},
-            "straightforward": {**their_clock.seconds, "total": their_seconds},
-        },
-        "times_faster": their_seconds / our_seconds,
-        "same_numbers": compare(ours, theirs),
-    }
-    print(f"{'seconds':<10}{'package':>12}{'straightforward':>18}{'ratio':>8}")
-    for stage in (*STAGES, "total"):
-        mine, other = (report["seconds"][which].get(stage, 0.0) for which in ("package", "straightforward"))
-        ratio = f"{other / mine:.1f}" if mine > 0.005 else "-"
-        print(f"{stage:<10}{mine:>12.2f}{other:>18.2f}{ratio:>8}")
-    print(f"same numbers: {json.dumps(report['same_numbers'])}")
+        make_clip(model, options.width, options.layers, options.words)
+        if options.processes:
+            task = make_task(images, options.groups, options.images)
+            report |= compare_processes(model, task, settings, options)
+        else:
+            groups = make_groups_of_files(images, options.groups, options.images)
+            for dtype in options.dtype:
+                report[dtype] = compare_stages(model, groups, settings, dtype, options.repeats)
     if options.output is not None:
         options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

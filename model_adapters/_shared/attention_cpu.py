@@ -1,7 +1,8 @@
 """Attention on a processor, forward and backward, by the kernel that is fastest there for the precision.
 
 In float32 that is torch's fused kernel. Its backward pass is slow in bf16, where matrix products over a few images at a
-time take a fraction of the time; probabilities are computed in float32 and, as in the fused kernel, not kept.
+time take a fraction of the time. Softmax is in float32 there too; what it gives is kept for the backward pass where
+tokens are so few that it is no larger than the other tensors of a block, else computed again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 _FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 _AT_A_TIME = 2**21  # logits: what is computed on stays in the processor's cache
+_KEPT_UP_TO = 64  # tokens
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,19 @@ class Attention:
             value: of every token.
 
         Returns:
-            The means [rows, tokens, heads, head size], and what `backward` needs of them in float32.
+            The means [rows, tokens, heads, head size], and what `backward` needs beside them, if anything.
         """
         if query.dtype == torch.float32:
             out, logsumexp = _FUSED(query, key, value, 0.0, False, attn_mask=self.mask, scale=self.scale)
             return out.transpose(1, 2), logsumexp
         out = torch.empty_like(query.transpose(1, 2), memory_format=torch.contiguous_format)
+        kept = []
         for part in _parts(query):
             shares = self._shares(query[part], key[part], part).to(query.dtype)
             out[part] = (shares @ value[part]).transpose(1, 2)
-        return out, None
+            if query.shape[2] <= _KEPT_UP_TO:
+                kept.append(shares)
+        return out, torch.cat(kept) if kept else None
 
     def backward(
         self,
@@ -57,20 +62,21 @@ class Attention:
         key: torch.Tensor,
         value: torch.Tensor,
         out: torch.Tensor,
-        logsumexp: torch.Tensor | None,
+        kept: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients of queries, keys and values [rows, tokens, heads, head size], from that of the means (likewise)."""
-        if logsumexp is not None:
+        if query.dtype == torch.float32:
             grads = _FUSED_BACKWARD(
                 grad.transpose(1, 2),
-                *(query, key, value, out.transpose(1, 2), logsumexp, 0.0, False),
+                *(query, key, value, out.transpose(1, 2), kept, 0.0, False),
                 attn_mask=self.mask,
                 scale=self.scale,
             )
             return tuple(one.transpose(1, 2) for one in grads)  # type: ignore[return-value]
         found = tuple(torch.empty_like(out) for _ in range(3))
         for part in _parts(query):
-            shares, of_out = self._shares(query[part], key[part], part), grad[part].transpose(1, 2)
+            of_out = grad[part].transpose(1, 2)
+            shares = self._shares(query[part], key[part], part) if kept is None else kept[part].float()
             of_shares = (of_out @ value[part].mT).float()
             of_logits = torch._softmax_backward_data(of_shares, shares, -1, torch.float32)
             of_logits = of_logits.mul_(self.scale).to(query.dtype)

@@ -101,7 +101,7 @@ class _RunBlock(torch.autograd.Function):
 
             seen, *first = _normalised(x, block.norms[0], dtype)
             heads = _heads([functional.linear(seen, layer.weight, layer.bias) for layer in inputs], shape, block.heads)
-            means, logsumexp = attention.forward(*heads)
+            means, kept = attention.forward(*heads)
             means = means.reshape(x.shape)
             middle = torch.add(x, means @ output.weight.T)
             _add_bias(middle, block.output)
@@ -114,9 +114,7 @@ class _RunBlock(torch.autograd.Function):
 
         weights = [layer.weight for layer in (*inputs, output, up, down)]
         ctx.block, ctx.attention, ctx.shape = block, attention, shape
-        ctx.save_for_backward(
-            *(x, seen, *first, *heads, means, logsumexp, middle, read, *second, before, after, *weights)
-        )
+        ctx.save_for_backward(*(x, seen, *first, *heads, means, kept, middle, read, *second, before, after, *weights))
         return out.reshape(shape)
 
     @staticmethod
@@ -124,7 +122,7 @@ class _RunBlock(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         block, shape = ctx.block, ctx.shape
         x, seen, mean1, scale1, *rest = ctx.saved_tensors
-        query, key, value, means, logsumexp, middle, read, mean2, scale2, before, after, *weights = rest
+        query, key, value, means, kept, middle, read, mean2, scale2, before, after, *weights = rest
         *inputs, output, up, down = weights
         dtype, needed = seen.dtype, iter(ctx.needs_input_grad[4:])
         wanted = {name: (next(needed), next(needed)) for name in _names(block)}
@@ -142,7 +140,7 @@ class _RunBlock(torch.autograd.Function):
         found["output"] = (_of_weight(wanted["output"], of_output, means), _of_bias(wanted["output"], of_middle))
         split = (*shape[:2], block.heads, -1)
         of_heads = ctx.attention.backward(
-            (of_output @ output).reshape(split), query, key, value, means.reshape(split), logsumexp
+            (of_output @ output).reshape(split), query, key, value, means.reshape(split), kept
         )
         of_inputs = [one.reshape(x.shape) for one in of_heads]
         if len(inputs) == 1:

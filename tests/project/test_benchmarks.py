@@ -30,18 +30,37 @@ def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple
 @pytest.mark.parametrize("images", ["png", "jpeg"])
 def test_both_versions_give_the_same_numbers(tmp_path, images):
     report = run("ttm.py", tmp_path / "x.json", "--batch", "5", "--images", images, "--threads", "1", "--repeats", "1")
+    report = report["fp32"]
     same = report["same_numbers"]
     assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]
     assert same["threshold_difference"] < 1e-4 and same["loss_difference"] < 1e-4
     assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
 
 
+def test_whole_processes_are_timed_against_each_other(tmp_path):
+    both = ("--processes", "--dtype", "fp32", "bf16", "--repeats", "1", "--threads", "1", "--batch", "5")
+    timed = run("ttm.py", tmp_path / "x.json", *both)["processes"]
+    assert set(timed) == {"straightforward", "fp32", "bf16"}
+    assert timed["straightforward"]["ratio"] == 1
+    assert all(one["seconds"] > 0 and one["megabytes"] > 50 for one in timed.values())
+
+
+def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
+    options = ("--pairs", "3", "--steps", "1", "--threads", "1")
+    found = run("cpu.py", tmp_path / "x.json", small=options)["runs"]["3"]
+    for dtype in ("fp32", "bf16"):
+        assert 0 < found[dtype]["share_of_peak"]["step"] < 1.5 and found[dtype]["seconds"]["score"] > 0
+    assert set(found["ratios"]) == {"step", "score", "peak"}
+
+
 def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
-    report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "5")
+    loader = ("--loader", "1", "--workers", "0")
+    report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "5", *loader)
     for dtype in ("fp32", "bf16"):
         one = report["runs"][dtype]
         # 3 and then all 12 groups are selected, of 2 images, in 2 epochs each.
         assert one["trained_images"] == 2 * 2 * (3 + 12)
+        assert one["loader"]["images_per_second"] > 0 and one["loader"]["times_faster"] > 0
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e9
     first = [report["runs"][dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
     assert first[0] == pytest.approx(first[1], rel=0.02)

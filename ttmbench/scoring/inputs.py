@@ -62,12 +62,19 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
 
 def take(batch: Batch, index: np.ndarray | slice) -> Batch:
     """Some rows of prepared inputs."""
-    rows = index if isinstance(index, slice) else torch.from_numpy(np.ascontiguousarray(index))
     if isinstance(batch, list):
         return batch[index] if isinstance(index, slice) else [batch[row] for row in index]
     if isinstance(batch, Mapping):
-        return {name: tensor[rows] for name, tensor in batch.items()}
-    return batch[rows]
+        return {name: _rows(tensor, index) for name, tensor in batch.items()}
+    return _rows(batch, index)
+
+
+def _rows(tensor: torch.Tensor, index: np.ndarray | slice) -> torch.Tensor:
+    """Some rows of a tensor; of images twice as fast as by indexing, which goes number by number."""
+    if isinstance(index, slice):
+        return tensor[index]
+    rows = torch.from_numpy(np.ascontiguousarray(index)).to(tensor.device, non_blocking=True)
+    return tensor.index_select(0, rows)
 
 
 def concatenate(parts: Sequence[Batch]) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,6 +104,7 @@ def finetune(
         TtmbenchError: memory is too small.
     """
     memory = BatchSizer.of(part_size)
+    prepared = images_on_device(adapter, prepared)
     units = len(pairs.images)
     steps_per_epoch = -(-units // batch)
     steps = steps_per_epoch * config.epochs
@@ -129,6 +130,37 @@ def finetune(
             )
         epoch_done(losses[-1])
     return tuple(losses)
+
+
+def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
+    """The same inputs, their images where the model is: as bytes they fit, and go there once and not in every step.
+
+    Args:
+        adapter: the model; one without a ``device``, or on the processor, leaves them where they are.
+        prepared: a task's inputs. Images that are lists, are no bytes, or would take more than a quarter of the memory
+            that the device has left, stay where they are too.
+
+    Returns:
+        The inputs.
+    """
+    device = getattr(adapter, "device", None)
+    if not isinstance(device, torch.device) or device.type == "cpu":
+        return prepared
+    images, enlarged = _moved(prepared.images, device), prepared.enlarged
+    return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    if isinstance(batch, list):
+        return batch
+    tensors = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+    size = sum(tensor.nbytes for tensor in tensors)
+    too_large = device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4
+    if too_large or any(tensor.dtype != torch.uint8 for tensor in tensors):
+        return batch
+    if isinstance(batch, Mapping):
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+    return batch.to(device)
 
 
 @dataclass(frozen=True)

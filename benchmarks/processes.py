@@ -1,0 +1,69 @@
+"""Whole processes timed against each other: the package's command line and `straightforward.py`, imports and all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from straightforward import Settings
+
+
+def compare_processes(model: Path, task: Path, settings: Settings, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs both as they are started from a shell, in turns; the fastest of each counts.
+
+    Args:
+        model: folder of a model.
+        task: file of a task.
+        settings: of both.
+        options: ``dtype``, ``repeats`` and ``threads``.
+
+    Returns:
+        Seconds, memory and ratios, by dtype; they are printed too.
+    """
+    here = Path(__file__).parent
+    plain = [sys.executable, str(here / "straightforward.py"), str(model), str(task.parent / "rows.jsonl")]
+    commands = {"straightforward": [*plain, json.dumps(asdict(settings))]}
+    for dtype in options.dtype:
+        arguments = {
+            "iterations": settings.iterations,
+            "epochs": settings.epochs,
+            "batch_groups": settings.batch,
+            "lr": settings.learning_rate,
+        }
+        told = ",".join(f"{name}={value}" for name, value in arguments.items())
+        commands[dtype] = [sys.executable, "-m", "ttmbench", "--model", "hf", "--model_args", f"pretrained={model}"]
+        commands[dtype] += ["--tasks", str(task), "--ttm", "--ttm_args", told, "--seeds", str(settings.seed)]
+        commands[dtype] += ["--device", "cpu", "--dtype", dtype, "--bootstrap_iters", "0", "--use_cache", "off"]
+    best: dict[str, dict[str, float]] = {}
+    for _ in range(options.repeats):
+        for name, command in commands.items():
+            seconds, megabytes = _timed(command, options.threads)
+            if name not in best or seconds < best[name]["seconds"]:
+                best[name] = {"seconds": seconds, "megabytes": megabytes}
+    print(f"{'process':<18}{'seconds':>10}{'MB at most':>12}{'ratio':>8}")
+    for name, found in best.items():
+        found["ratio"] = best["straightforward"]["seconds"] / found["seconds"]
+        print(f"{name:<18}{found['seconds']:>10.2f}{found['megabytes']:>12.0f}{found['ratio']:>8.2f}")
+    return {"processes": best}
+
+
+def _timed(command: list[str], threads: int) -> tuple[float, float]:
+    """Seconds from start to end, and the most memory in megabytes."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryFile() as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        if status:
+            said.seek(0)
+            raise SystemExit(f"{command[1:4]} failed: {said.read().decode()[-500:]}")
+    return seconds, usage.ru_maxrss / 1024
