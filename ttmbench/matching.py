@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench._arrays.checked import as_floats, check_scores
-from ttmbench._arrays.several_matching import match_several
 from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
@@ -168,6 +167,8 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
         row = int(np.argmin(np.isfinite(scores).all(axis=1)))
         raise ValueError(f"image {row} has a score that is not a finite number")
     if true_captions > 1:
+        from ttmbench._arrays.several_matching import match_several  # as scipy, below
+
         return match_several(scores.astype(np.float64), true_captions)
     exact = scores.astype(np.float64)
     _, columns = linear_sum_assignment(exact, maximize=True)

@@ -167,7 +167,7 @@ def _from_saved(
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
         raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
-    shape = shape or _shape_of(path, *first.shape[1:], _stated_true_captions(path, metadata))
+    shape = shape or _shape_of(path, first.shape[1], first.shape[2], _stated_true_captions(path, metadata))
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
