@@ -15,7 +15,7 @@ from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTabl
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
 from ttmbench.results.models import stated_model
-from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.numbers import Number, numbers_of, tag_means_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
@@ -110,8 +110,13 @@ def compare(
         A row a number, in the table's order.
     """
     runs = [
-        _Run(document, _identity(document["config"], registry), numbers_of(document, str(path)))
+        _Run(
+            document,
+            _identity(document["config"], registry),
+            [*numbers_of(document, where), *tag_means_of(document, where)],
+        )
         for path, document in documents
+        for where in [str(path)]
     ]
     return [_row(table, number, runs, registry) for number in table.numbers]
 
@@ -121,11 +126,11 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     task = table.spec.tasks.get(number.task, TaskEntry())
     tasks = tuple(task.parts) or (number.task,)
     wanted = number.column.filter
-    metric = {**table.spec.metrics, **task.metrics}.get(number.metric, number.metric)
+    metric, _, mean = {**table.spec.metrics, **task.metrics}.get(number.metric, number.metric).partition("/")
     key = key_of(metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
-    ours = _best_mean(table, tasks, key, mine, pooled=bool(task.pool_of))
+    ours = _best_mean(table, tasks, _Wanted(key, mean), mine, pooled=bool(task.pool_of))
     if ours is None:
         why = _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -146,23 +151,35 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
     return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
-def _best(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Ours | None:
+@dataclass(frozen=True)
+class _Wanted:
+    """What a published number is called in a run: metric and filter, and which mean over tags; empty for all groups."""
+
+    key: str
+    mean: str
+
+
+def _best(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterable[_Run]) -> Ours | None:
     """The newest number that is comparable, else the newest one of a whole task, else the newest one."""
-    return max(_candidates(table, task, key, runs), key=_worth, default=None)
+    return max(_candidates(table, task, wanted, runs), key=_worth, default=None)
 
 
-def _candidates(table: PublishedTable, task: str, key: str, runs: Iterable[_Run]) -> Iterator[Ours]:
+def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterable[_Run]) -> Iterator[Ours]:
+    name = f"{task}/{wanted.mean}" if wanted.mean else task
     for run in runs:
         for one in run.numbers:
-            if (one.task, one.key) != (task, key) or one.value is None:
+            if (one.task, one.key) != (name, wanted.key) or one.value is None:
                 continue
+            entry = table.spec.tasks.get(task, TaskEntry())
+            if wanted.mean:  # of the groups that count in it, which may be a part of the task's
+                entry = entry.model_copy(update={"groups": None})
             yield Ours(
                 measured=Measured(float(one.value), one.seed_std, one.seeds or 1),
                 group=1 / max(1, one.groups or 0),
                 date=float(run.document["date"]),
                 file=one.file,
                 extent=one.extent,
-                against=tuple(_differences(table.spec.tasks.get(task, TaskEntry()), one, run.document)),
+                against=tuple(_differences(entry, one, run.document)),
                 notes=tuple(_notes(table, one, run.document)),
             )
 
@@ -203,13 +220,13 @@ def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> I
 
 
 def _best_mean(
-    table: PublishedTable, tasks: Sequence[str], key: str, runs: Sequence[_Run], *, pooled: bool
+    table: PublishedTable, tasks: Sequence[str], wanted: _Wanted, runs: Sequence[_Run], *, pooled: bool
 ) -> Ours | None:
     """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
     by_model: dict[str | None, list[_Run]] = {}
     for run in runs:
         by_model.setdefault(stated_model(run.document).fingerprint, []).append(run)
-    means = [_mean([_best(table, task, key, same) for task in tasks], pooled) for same in by_model.values()]
+    means = [_mean([_best(table, task, wanted, same) for task in tasks], pooled) for same in by_model.values()]
     return max((one for one in means if one is not None), key=_worth, default=None)
 
 

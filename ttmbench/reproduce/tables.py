@@ -67,7 +67,8 @@ class TaskEntry(_Strict):
         data: fingerprint of the data, where it is known.
         mean_of: the number is the unweighted mean over these tasks.
         pool_of: the number is over the groups of these tasks together: each counts as often as it has groups.
-        metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it.
+        metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it; ``metric/mean`` is
+            the task's mean over values of tags of that name.
     """
 
     groups: int | None = Field(None, ge=1)
