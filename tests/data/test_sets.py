@@ -222,10 +222,12 @@ def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
     assert open_upright(frame, "40").tobytes() == shown.tobytes(), "the red of an array in BGR is red"
 
 
-def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path):
+@pytest.mark.parametrize("nested", [False, True])
+def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested):
     data = tmp_path / "data"
     rows = eqben(data / "eqben" / "images", 2)
-    write(data / "eqben" / "private_info_global.json", rows)
+    by_video = {"ag": {"v1": {"person": rows[:2]}}, "others": {"v2": rows[2:6]}, "flat": rows[6:]}
+    write(data / "eqben" / "private_info_global.json", by_video if nested else rows)
     path = reduced(tmp_path, "eqben", n_groups=len(rows))
     groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
     five = find_task(build_registry(), "eqben").spec.means["five"]

@@ -191,7 +191,7 @@ def _groups(
 ) -> Iterable[Group]:
     files = {name: (below(base, one.file, "source.file"), one.cells) for name, one in options.parts.items()}
     where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
-    rows = rows_of_files(files, options.fields, options.literals)
+    rows = rows_of_files(files, options.fields, options.literals, options.nested)
     return groups_from_rows(rows, request, where, image, options.rows_per_group)
 
 
