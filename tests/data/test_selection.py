@@ -271,6 +271,22 @@ def test_a_text_that_is_no_list_is_told(tmp_path, text):
         list(rows_of_files({"": (file, {})}, (), ("hard",)))
 
 
+def test_rows_may_lie_in_lists_below_objects(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps({"v1": {"s1": [{"a": 1}, {"a": 2}]}, "v2": [{"a": 3}]}), encoding="utf-8")
+    rows = list(rows_of_files({"": (file, {})}, (), (), nested=True))
+    assert [(row.key, row.cells["a"], row.index) for row in rows] == [
+        ("v1/s1/0", 1, 0),
+        ("v1/s1/1", 2, 1),
+        ("v2/0", 3, 2),
+    ]
+    file.write_text(json.dumps([{"a": 1}]), encoding="utf-8")
+    assert [row.key for row in rows_of_files({"": (file, {})}, (), (), nested=True)] == ["0"]
+    file.write_text(json.dumps({"v1": {"s1": "nothing"}}), encoding="utf-8")
+    with pytest.raises(DataError, match="v1/s1 holds str, neither a list nor an object"):
+        list(rows_of_files({"": (file, {})}, (), (), nested=True))
+
+
 @pytest.mark.parametrize(("order", "first"), [("rgb", [0, 0, 9]), ("bgr", [9, 0, 0])])
 def test_images_may_be_arrays(tmp_path, data, order, first):
     np.save(data / "one" / "frame.npy", np.asarray(gradient()))

@@ -96,7 +96,7 @@ def test_sizes_shapes_and_what_is_stated():
         assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
         assert spec.license and spec.images_needed and spec.evidence["groups"] and spec.ttm == {}, name
         assert ("group_2x2" in spec.tag) is (images == 2) and (f"group_1x{captions}" in spec.tag) is (images == 1), name
-    for name in ("bivlc", "naturalbench_retrieval", "vismin"):
+    for name in ("naturalbench_retrieval", "vismin"):
         assert specs[f"{name}_global"].is_global and specs[f"{name}_global"].source == specs[name].source
 
 
@@ -222,10 +222,12 @@ def test_eqben_mini_has_frames_of_seven_subsets(tmp_path, capsys):
     assert open_upright(frame, "40").tobytes() == shown.tobytes(), "the red of an array in BGR is red"
 
 
-def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path):
+@pytest.mark.parametrize("nested", [False, True])
+def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested):
     data = tmp_path / "data"
     rows = eqben(data / "eqben" / "images", 2)
-    write(data / "eqben" / "private_info_global.json", rows)
+    by_video = {"ag": {"v1": {"person": rows[:2]}}, "others": {"v2": rows[2:6]}, "flat": rows[6:]}
+    write(data / "eqben" / "private_info_global.json", by_video if nested else rows)
     path = reduced(tmp_path, "eqben", n_groups=len(rows))
     groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
     five = find_task(build_registry(), "eqben").spec.means["five"]
@@ -365,3 +367,41 @@ def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys)
     assert first.group_id == "complexity_4/0" and second.tags == {"complexity": "4"}
     pixels = np.asarray(open_upright(second.images[0], "1"))
     assert pixels.shape == (4, 6, 3) and not pixels[0].any() and not pixels[:, 4:].any() and pixels[1:, :4].any()
+
+
+def fetched(site, tmp_path: Path, name: str, made: Path, archives: dict[str, tuple[str, str]], capsys, **group) -> Path:
+    """Downloads a task of archives; path of the data folder -> folder of the copy, and its name in the archive."""
+    task = yaml.safe_load(reduced(tmp_path, name, **group).read_text())
+    for path, (folder, top) in archives.items():
+        address = f"/{top.replace('/', '-')}.zip"
+        site.put(address, archive_of(made / folder, top))
+        task["source"]["get"][path]["url"] = f"{site.url}{address}"
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
+    words = ["download", str(tmp_path / "mine.yaml"), "--data_dir", str(tmp_path / "data")]
+    assert main(words) == 0, capsys.readouterr().out
+    assert " ready " in capsys.readouterr().out
+    return tmp_path / "mine.yaml"
+
+
+VISUAL_GENOME = {f"visual_genome/{one}": (f"visual_genome/{one}", one) for one in ("VG_100K", "VG_100K_2")}
+
+
+def test_vl_checklist_comes_in_the_archives_of_its_owners(site, tmp_path, capsys):
+    vl_checklist(tmp_path / "made", "vl_checklist_vg_relation")
+    draw(tmp_path / "made" / "visual_genome" / "VG_100K_2" / "7.jpg", 7)
+    # One folder of the repository is wanted, which has others beside it.
+    whole = tmp_path / "made" / "repository"
+    shutil.copytree(tmp_path / "made" / "vl_checklist" / "data", whole / "data")
+    write(whole / "corpus" / "v1.json", [])
+    archives = {"vl_checklist/data": ("repository", "VL-CheckList-main"), **VISUAL_GENOME}
+    name = "vl_checklist_vg_relation"
+    path = fetched(site, tmp_path, name, tmp_path / "made", archives, capsys, n_groups=4, first_rows=2)
+    assert "4 groups, all images decode" in validated(path, tmp_path / "data", capsys)
+    assert not (tmp_path / "data" / "vl_checklist" / "corpus").exists()
+
+
+def test_crepe_comes_as_an_archive_of_tables(site, tmp_path, capsys):
+    crepe(tmp_path / "made", "swap")
+    archives = {"crepe/prod_hard_negatives": ("crepe/prod_hard_negatives", "prod_hard_negatives"), **VISUAL_GENOME}
+    path = fetched(site, tmp_path, "crepe_swap", tmp_path / "made", archives, capsys, n_groups=18)
+    assert "18 groups, all images decode" in validated(path, tmp_path / "data", capsys)

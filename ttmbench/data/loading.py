@@ -90,6 +90,7 @@ class FileOptions(BaseModel):
         images: folder that image names start from, or folders in which an image is looked for one after the other.
         strip: left off the beginning of image names.
         fields: names of the cells, where rows are JSON lists.
+        nested: rows lie in lists, and these in objects of any depth, whose keys become parts of ids.
         literals: columns whose texts are lists as Python or JSON writes them.
         rows_per_group: consecutive rows that make one group.
         exif: whether images are turned upright by their EXIF data.
@@ -103,6 +104,7 @@ class FileOptions(BaseModel):
     images: str | list[str] = "."
     strip: str = ""
     fields: tuple[str, ...] = ()
+    nested: bool = False
     literals: tuple[str, ...] = ()
     rows_per_group: int = Field(1, ge=1)
     exif: Exif = "apply"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
-def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -> Iterator[Row]:
+def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, nested: bool = False) -> Iterator[Row]:
     """Reads the rows of a file.
 
     ``.csv`` has a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys name them;
@@ -33,6 +33,8 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
         file: the file.
         fields: names of the cells, where rows are JSON lists instead of objects.
         name: what messages call the file; its path by default.
+        nested: the items of lists are rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row
+            ``v1/s2/0``.
 
     Yields:
         The rows, in order.
@@ -45,14 +47,18 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None) -
     if suffix == ".csv":
         yield from csv_rows(read_text(file, name), name)
     elif suffix == ".json":
-        yield from _json(read_json(file, name), fields, name)
+        value = read_json(file, name)
+        yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
             yield Row(str(index), cells, index)
 
 
 def rows_of_files(
-    files: Mapping[str, tuple[Path, Mapping[str, str]]], fields: Sequence[str], literals: Sequence[str]
+    files: Mapping[str, tuple[Path, Mapping[str, str]]],
+    fields: Sequence[str],
+    literals: Sequence[str],
+    nested: bool = False,
 ) -> Iterator[Row]:
     """The rows of several files, one after the other.
 
@@ -60,6 +66,7 @@ def rows_of_files(
         files: name -> file, and further cells of all of its rows; one file alone has the empty name.
         fields: names of the cells, where rows are JSON lists.
         literals: columns whose texts are lists as Python or JSON writes them.
+        nested: rows of JSON files lie in lists, and these in objects of any depth.
 
     Yields:
         The rows, each with the name of its file, which is also its cell ``_file``.
@@ -68,7 +75,7 @@ def rows_of_files(
         DataError: a file cannot be read, or a row is not what it should be.
     """
     for name, (file, cells) in files.items():
-        for row in read_rows(file, fields):
+        for row in read_rows(file, fields, nested=nested):
             own = {**({NAME: name} if name else {}), **cells, **row.cells}
             for column in literals:
                 own[column] = _listed(cell(row, column, str(file)), column, row, str(file))
@@ -169,6 +176,20 @@ def csv_rows(text: str, name: str) -> Iterator[Row]:
             yield Row(str(index), cells, index)
     except csv.Error as error:
         raise DataError(f"{name}: line {reader.line_num} is not CSV ({error})") from None
+
+
+def _leaves(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
+    """Every item of every list, with the keys that lead to it."""
+    if isinstance(value, list):
+        for index, row in enumerate(value):
+            yield f"{path}{index}", row
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}{key}/", name)
+    else:
+        raise DataError(
+            f"{name}: {path.rstrip('/') or 'it'} holds {type(value).__name__}, neither a list nor an object"
+        )
 
 
 def _json(value: Any, fields: Sequence[str], name: str) -> Iterator[Row]:

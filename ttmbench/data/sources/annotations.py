@@ -191,7 +191,7 @@ def _groups(
 ) -> Iterable[Group]:
     files = {name: (below(base, one.file, "source.file"), one.cells) for name, one in options.parts.items()}
     where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
-    rows = rows_of_files(files, options.fields, options.literals)
+    rows = rows_of_files(files, options.fields, options.literals, options.nested)
     if options.join:
         others = {name: (below(base, one.file, "source.join"), one.same) for name, one in options.join.items()}
         rows = joined(rows, others, options.fields)
