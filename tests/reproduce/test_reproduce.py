@@ -66,6 +66,14 @@ def test_every_published_number_ships_once():
         assert {one.model for one in table.numbers} == set(table.spec.models), table.name
 
 
+OURS = {  # what a paper calls a task -> its name here
+    ("hard_positives_supplementary", "replace_relations"): "hard_positives_replace_relation",
+    ("hard_positives_supplementary", "replace_attributes"): "hard_positives_replace_attribute",
+    ("hard_positives_supplementary", "replace"): "hard_positives_replace",
+    ("hard_positives_supplementary", "swap"): "hard_positives_swap",
+}
+
+
 def test_the_numbers_are_those_that_were_typed_from_the_papers():
     if not SHARED.is_file():
         pytest.skip("the typed numbers are not at hand")
@@ -74,7 +82,9 @@ def test_the_numbers_are_those_that_were_typed_from_the_papers():
     for rows, paths in ((typed, [SHARED]), (shipped, published_files("all"))):
         for path in paths:
             with path.open(encoding="utf-8") as file:
-                rows += [tuple(row[column] for column in columns) for row in csv.DictReader(file)]
+                for row in csv.DictReader(file):
+                    row["task"] = OURS.get((row["source"], row["task"]), row["task"])
+                    rows.append(tuple(row[column] for column in columns))
     assert sorted(typed) == sorted(shipped)
 
 
