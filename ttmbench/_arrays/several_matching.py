@@ -30,7 +30,7 @@ def match_several(scores: Float[np.ndarray, "images captions"], each: int) -> Gl
     rows = np.repeat(scores, each, axis=0)
     _, columns = linear_sum_assignment(rows, maximize=True)
     given = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)
-    tie = _could_differ(rows, given.reshape(-1), each).reshape(-1, each).any(axis=1)
+    tie = np.asarray(_could_differ(rows, given.reshape(-1), each).reshape(-1, each).any(axis=1))
     return GlobalMatching(captions=given, scores=np.take_along_axis(scores, given, axis=1), tie=tie)
 
 

@@ -126,7 +126,7 @@ class FileOptions(BaseModel):
     @property
     def row_files(self) -> list[str]:
         """Paths of the files of rows."""
-        return [part.file for part in (*self.parts.values(), *self.join.values())]
+        return [*(part.file for part in self.parts.values()), *(one.file for one in self.join.values())]
 
     @property
     def folders(self) -> list[str]:

@@ -116,7 +116,8 @@ def scored_file(
 def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
     """The task of scores that are of none; DataError for a shape that no group has."""
     try:
-        shape = GroupShape(*array.shape[1:], true_captions)
+        images, captions = array.shape[1:]
+        shape = GroupShape(images, captions, true_captions)
     except ValueError as error:
         raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
     return TaskSpec(

@@ -47,7 +47,8 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
 
     registry = build_registry(options.include_path)
     about = run.of_task("datasets", task) or {}
-    shape = GroupShape(*about["shape"], about.get("true_captions", 1))
+    images, captions = about["shape"]
+    shape = GroupShape(images, captions, about.get("true_captions", 1))
     stored = read_scores(path, shape)
     names = {one.metric for one in run.numbers if one.task == task}
     known = [spec for name, (spec, _) in registry.metrics.items() if name in names and spec.scope != "global"]

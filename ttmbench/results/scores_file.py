@@ -162,7 +162,8 @@ def _from_saved(
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
         raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
-    shape = shape or _shape_of(path, *first.shape[1:], _stated_true_captions(path, metadata))
+    images, captions = first.shape[1:]
+    shape = shape or _shape_of(path, images, captions, _stated_true_captions(path, metadata))
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
