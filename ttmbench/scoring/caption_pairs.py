@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
-from ttmbench.protocols import Batch, DualEncoder
+from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.inputs import n_rows, take
 from ttmbench.types import Group
+
+if TYPE_CHECKING:
+    from ttmbench.protocols import Batch
 
 
 def caption_pairs(
