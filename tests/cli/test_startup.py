@@ -68,7 +68,9 @@ def light() -> dict[str, set[str]]:
         ("ls tasks", 0, ["ls", "tasks"]),
         ("ls models", 0, ["ls", "models"]),
         ("show", 0, ["show", "tiny-clip"]),
+        ("analysis", 2, ["analyze", "tau", "--model", "nonsense", "--tasks", "shapes_color"]),
         ("arrays", 0, "from ttmbench import metrics, matching, schedules, chance"),
+        ("score", 2, ["score", "none.json", "--task", "nonsense"]),
     )
 
 
@@ -99,12 +101,17 @@ def test_help_and_wrong_options_need_no_numbers(light):
 
 @pytest.mark.parametrize(
     "stage",
-    ["wrong model", "wrong task", "wrong setting", "dry run", "ls tasks", "ls models", "show", "arrays"],
+    ["wrong model", "wrong task", "wrong setting", "dry run", "ls tasks", "ls models", "show", "analysis", "arrays"],
 )
 def test_names_and_settings_need_no_model_library(light, stage):
     assert not packages(light[stage]) & HEAVY
     if stage.startswith("wrong"):
         assert "rich" not in packages(light[stage])
+
+
+def test_scores_need_scipys_functions_alone(light):
+    assert not packages(light["score"]) & (HEAVY - {"scipy"})
+    assert not {"scipy.optimize", "scipy.stats"} & light["score"]
 
 
 @pytest.mark.parametrize("stage", ["tiny-clip", "hub"])

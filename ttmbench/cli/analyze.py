@@ -45,6 +45,9 @@ def analyze(options: argparse.Namespace) -> int:
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError("analyze writes a JSON file and figures of each task, so --output_path is a folder")
+    from ttmbench.evaluator.settings import choose
+
+    choose(config)  # a wrong name is told before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import analyze_tasks
     from ttmbench.evaluator.analyze_transfer import TRANSFER, transfer_document
     from ttmbench.report.analysis_files import write_analysis

@@ -27,7 +27,6 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.determinism import conditions
 from ttmbench.results import environment
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
@@ -72,9 +71,18 @@ def run_key(
         "settings": {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
         "packages": environment.packages(),
         **({"also": {name: one.spec.model_dump(mode="json") for name, one in also.items()}} if also else {}),
-        **({"deterministic": conditions(config.batch_size)} if config.deterministic else {}),
+        **_bits_depend_on(config),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _bits_depend_on(config: RunConfig) -> dict[str, Any]:
+    """What else a run is named by where bits count; nothing where they do not."""
+    if not config.deterministic:
+        return {}
+    from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
+
+    return {"deterministic": conditions(config.batch_size)}
 
 
 @dataclass

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy import stats
-
 NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
 
@@ -71,6 +69,8 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     theirs, own = _known(published), _known(ours)
     if theirs is None and own is None:
         return least
+    from scipy import stats  # half a second, which pages without a table do without
+
     if theirs is None:
         assert own is not None, "one of the two is known"
         variances = [(own**2, 1, ours.runs), (own**2, ours.runs, ours.runs)]
