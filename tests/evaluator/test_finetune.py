@@ -230,6 +230,20 @@ def test_a_matching_head_is_taught_both_what_matches_and_what_does_not(tiny_vlm,
     assert set(run["tracks"]["shapes_color"].values()) == {"supervised"}
 
 
+def test_a_model_of_open_clip_is_finetuned_into_a_folder_of_its_own_kind(tmp_path, capsys):
+    from support.tiny_models import open_clip
+
+    (tmp_path / "base").mkdir()
+    base = open_clip(tmp_path / "base")
+    words = ["finetune", "--model", "open_clip", "--model_args", f"model=local-dir:{base}", "--tasks", "shapes_color"]
+    words += ["--limit", "4", "--device", "cpu", "--finetune_args", "epochs=1", "-o", str(tmp_path / "tuned")]
+    assert main(words) == 0, capsys.readouterr().err
+    where = f"model=local-dir:{tmp_path / 'tuned'}"
+    assert f"--model open_clip --model_args {where}" in capsys.readouterr().out
+    run = ttmbench.simple_evaluate("open_clip", "shapes_color", model_args=where, limit=4, device="cpu")
+    assert set(run["tracks"]["shapes_color"].values()) == {"supervised"}
+
+
 def test_presets_are_the_papers():
     dual, head = (supervised.settings_of("colorswap", loss, {}) for loss in ("contrastive", "matching"))
     assert (dual.epochs, dual.lr, dual.schedule, dual.weight_decay, dual.batch) == (100, 2e-5, "linear", 0.1, 64)
