@@ -175,6 +175,7 @@ def encode_side(
                 with phase("prepare"):
                     batch = next(coming)
                 parts.append(_encoded(encoder, batch, span.stop - span.start, batch_sizer, side))
+                del batch  # before the next one is put together
                 device = parts[-1].device
                 if blocks is not None:
                     save(blocks, side, span, parts[-1].float().cpu().numpy())

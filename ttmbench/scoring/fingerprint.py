@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from itertools import islice
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from ttmbench._util.images import BadImage, as_rgb
@@ -116,8 +116,12 @@ class Fingerprint:
 
     def pixels_of(self, start: int, stop: int) -> str:
         """sha256 over the pixels of some distinct images, by their places; all of them must have been added."""
-        images = islice(distinct_images(self._groups), start, stop)
-        return hashlib.sha256("".join(self._digests[image.name] for _, image in images).encode()).hexdigest()
+        names = self._names[start:stop]
+        return hashlib.sha256("".join(self._digests[name] for name in names).encode()).hexdigest()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [image.name for _, image in distinct_images(self._groups)]
 
     def hexdigest(self) -> str:
         """sha256 over every group's images and captions in order; every image must have been added."""

@@ -93,7 +93,7 @@ class ImageRows:
             One batch for each list; DataError where an image cannot be read.
         """
         with self.made_of(wanted, self._prepared) as made:
-            yield (_joined(part) for part in made)
+            yield map(_joined, made)  # which holds no part while the next one comes
 
     @contextmanager
     def made_of(
