@@ -187,7 +187,7 @@ def _redacted(value: Any) -> Any:
 def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
     # As `scrub` has it, what the caller knows comes first.
-    return _scrub_all(value, (*sorted(known), *_in_environment()))
+    return _scrub_all(value, (*sorted(known), *secrets_in_environment()))
 
 
 def _scrub_all(value: Any, secrets: tuple[str, ...]) -> Any:
