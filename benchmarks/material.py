@@ -37,7 +37,7 @@ def make_groups_of_files(folder: Path, count: int, image_format: str = "png") ->
             noisy = np.clip(pixels + rng.normal(0, 12, pixels.shape), 0, 255).astype(np.uint8)
             path = folder / f"{number}_{index}.{image_format}"
             Image.fromarray(noisy).save(path, **({"quality": 92} if image_format == "jpeg" else {}))
-            images.append(ImageRef(str(path), partial(Image.open, path)))
+            images.append(ImageRef(str(path), partial(Image.open, path), path, path.read_bytes))
         groups.append(Group(str(number), tuple(images), group.captions))
     return groups
 

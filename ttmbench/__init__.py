@@ -86,7 +86,8 @@ _HOME = {
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
         *("DualEncoder", "ManyAtOnce", "MayRefuse", "PairScorer", "PairTrainable", "PreparedPairScorer", "Reporting"),
-        *("NoisePrior", "Savable", "StoredFeatures", "Trainable", "TrainableInParts", "Truncating"),
+        *("NoisePrior", "PreparesInThreads", "Savable", "StoredFeatures", "Trainable", "TrainableInParts"),
+        "Truncating",
     ),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
@@ -131,6 +132,7 @@ __all__ = [
     "PairScorer",
     "PairTrainable",
     "PreparedPairScorer",
+    "PreparesInThreads",
     "Reporting",
     "RunConfig",
     "Savable",

@@ -8,6 +8,7 @@ hundreds of numbers, calls totals equal within 1e-12 of the scores' spread times
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -22,6 +23,9 @@ from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
+_EDGES = 20_000_000  # that a sparse matrix holds in some hundred megabytes
+_PIVOTS = 20
+_LATEST: dict[bytes, GlobalMatching] = {}  # digest of scores -> their assignment, of the last scores alone
 _LIMB = 32  # bits
 
 
@@ -142,13 +146,15 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     An image is marked as tied where another assignment with the same total gives it another caption. That is so
     exactly where its edge lies on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
 
+    The last answer is remembered, by the content of the scores: a metric and its ties ask for the same one.
+
     Args:
         scores: logits [images, captions], finite, images <= captions.
         true_captions: how many captions each image is given.
 
     Returns:
-        GlobalMatching with captions, scores and tie, each [images]; with several true captions the first two are
-        [images, true], captions in rising order.
+        GlobalMatching with captions, scores and tie, each [images], not to be written to; with several true captions
+        the first two are [images, true], captions in rising order.
 
     Raises:
         ValueError: wrong shape, or a score that is not finite.
@@ -158,8 +164,6 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     >>> match_global(np.zeros((2, 2))).tie.tolist()
     [True, True]
     """
-    from scipy.optimize import linear_sum_assignment  # loads half of scipy, which groups do without
-
     scores = as_floats(scores)
     if scores.ndim != 2 or scores.shape[0] > scores.shape[1] or scores.shape[0] < 1:
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
@@ -170,11 +174,32 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
         from ttmbench._arrays.several_matching import match_several  # as scipy, below
 
         return match_several(scores.astype(np.float64), true_captions)
-    exact = scores.astype(np.float64)
-    _, columns = linear_sum_assignment(exact, maximize=True)
+    content = hashlib.sha256(f"{scores.shape}{scores.dtype.str}".encode())
+    content.update(np.ascontiguousarray(scores).data)
+    key = content.digest()
+    if key not in _LATEST:
+        matching = _assignment(scores)
+        _LATEST.clear()
+        _LATEST[key] = matching
+        return matching
+    return _LATEST[key]
+
+
+def _assignment(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching:
+    from scipy.optimize import linear_sum_assignment  # loads half of scipy, which groups do without
+
+    # The only copy: scipy takes negated float64 as they are, and what follows is computed in their place.
+    cost = np.negative(scores, dtype=np.float64)
+    _, columns = linear_sum_assignment(cost)
     columns = np.asarray(columns, dtype=np.int64)
-    rows = np.arange(len(columns))
-    return GlobalMatching(captions=columns, scores=exact[rows, columns], tie=_ambiguous(exact, columns)[: len(columns)])
+    own = scores[np.arange(len(columns)), columns].astype(np.float64)
+    spread = float(scores.max()) - float(scores.min())
+    largest = max(abs(float(scores.max())), abs(float(scores.min())))
+    tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * largest)
+    matching = GlobalMatching(captions=columns, scores=own, tie=_ambiguous(cost, columns, tolerance))
+    for values in (matching.captions, matching.scores, matching.tie):
+        values.flags.writeable = False
+    return matching
 
 
 def _totals(
@@ -246,32 +271,105 @@ def _positive_float(value: Fraction) -> float:
 
 
 def _ambiguous(
-    scores: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
+    cost: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"], tolerance: float
 ) -> Bool[np.ndarray, " images"]:
-    """Which images could be given another caption at no cost to the total."""
+    """Which images could be given another caption at no cost to the total; ``cost`` is overwritten."""
+    images, captions = cost.shape
+    loss = _losses(cost, columns)
+    distance = _potentials(loss, images, tolerance)
+    # No cycle is negative at the optimum, so a cycle costs nothing exactly where all its edges are tight.
+    tight = np.empty((len(distance), len(distance)), dtype=bool)
+    for part in _parts(len(loss), len(distance)):
+        edges = distance[part, None] + loss[part]
+        edges -= distance
+        tight[part] = edges <= tolerance * captions
+    tight[images:] = distance[images:, None] - distance <= tolerance * captions
+    np.fill_diagonal(tight, False)
+    return _on_cycles(tight)[:images]
+
+
+def _losses(
+    cost: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
+) -> Float[np.ndarray, "images nodes"]:
+    """What image r loses by taking the caption of image q, written over the costs.
+
+    Where captions are left over, one more node holds all of them: taking the best costs an image the difference. That
+    node gives a caption up for nothing; its row of zeros is not stored.
+    """
+    images, captions = cost.shape
+    unused = np.setdiff1d(np.arange(captions), columns)
+    for part in _parts(images, captions):
+        some = cost[part]
+        own = some[np.arange(len(some)), columns[part]]
+        best = some[:, unused].min(axis=1, initial=np.inf)
+        some[:, :images] = some[:, columns]
+        if len(unused):
+            some[:, images] = best
+        some -= own[:, None]
+    return cost[:, : images + bool(len(unused))]
+
+
+def _potentials(loss: Float[np.ndarray, "images nodes"], images: int, tolerance: float) -> Float[np.ndarray, " nodes"]:
+    """Shortest distances from a node outside, by Bellman and Ford: potentials, since no cycle is negative.
+
+    Each round looks only at the rows whose distance changed in the last one: what others offer is in already.
+    """
+    distance = np.zeros(loss.shape[1])
+    changed = np.arange(len(distance))
+    for _ in range(images + 1):
+        shorter = distance.copy()
+        rows = changed[changed < images]
+        for part in _parts(len(rows), len(distance)):
+            some = loss[rows[part]]
+            some += distance[rows[part], None]
+            np.minimum(shorter, some.min(axis=0), out=shorter)
+        if len(rows) < len(changed):  # the node of captions that are left over gives one up for nothing
+            np.minimum(shorter, distance[images], out=shorter)
+        if np.all(distance - shorter <= tolerance):
+            break
+        changed = np.flatnonzero(shorter < distance)
+        distance = shorter
+    return distance
+
+
+def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nodes"]:
+    """Which nodes lie on a cycle of a graph without loops; ``edges`` is overwritten.
+
+    Equal scores make millions of edges, which a sparse matrix holds in ten times their room. So while there are that
+    many, the component of a node with many of them is found here and taken out, a few times.
+    """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
-    images, captions = scores.shape
-    rows = np.arange(images)
-    own = scores[rows, columns]
-    # loss[r, q]: what image r loses by taking the caption of image q. One more node holds all captions that nobody
-    # was given: taking the best of them costs an image the difference, and giving one up is free.
-    loss = np.zeros((images + 1, images + 1))
-    loss[:images, :images] = own[:, None] - scores[:, columns]
-    unused = np.setdiff1d(np.arange(captions), columns)
-    loss[:images, images] = own - scores[:, unused].max(axis=1) if len(unused) else np.inf
-    # No cycle is negative at the optimum, so shortest distances from an outside node are potentials, and a cycle
-    # costs nothing exactly where all its edges are tight.
-    spread = float(scores.max()) - float(scores.min())
-    tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * float(np.abs(scores).max()))
-    distance = np.zeros(images + 1)
-    for _ in range(images + 1):
-        shorter = np.minimum(distance, (distance[:, None] + loss).min(axis=0))
-        if np.all(distance - shorter <= tolerance):
+    found = np.zeros(len(edges), dtype=bool)
+    for _ in range(_PIVOTS):
+        degree = edges.sum(axis=1)
+        if degree.sum() <= _EDGES:
             break
-        distance = shorter
-    tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
-    np.fill_diagonal(tight, False)
-    _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
-    return (np.bincount(component)[component] > 1)[:images]
+        pivot = int((degree * edges.sum(axis=0)).argmax())
+        component = _reached(edges, pivot) & _reached(edges.T, pivot)
+        found |= component & (component.sum() > 1)
+        edges[component], edges[:, component] = False, False
+    _, component = connected_components(csr_matrix(edges), directed=True, connection="strong")
+    return found | (np.bincount(component)[component] > 1)
+
+
+def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndarray, " nodes"]:
+    """The nodes that can be reached from one, itself among them."""
+    seen = np.zeros(len(edges), dtype=bool)
+    seen[start] = True
+    front = np.array([start])
+    while len(front) and not seen.all():
+        new = np.zeros(len(edges), dtype=bool)
+        for part in _parts(len(front), len(edges)):
+            new |= edges[front[part]].any(axis=0)
+        new &= ~seen
+        seen |= new
+        front = np.flatnonzero(new)
+    return seen
+
+
+def _parts(rows: int, columns: int) -> Iterator[slice]:
+    """Cuts the rows of a large array into parts that need little room each."""
+    step = max(1, _CHUNK // max(1, columns))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

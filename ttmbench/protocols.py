@@ -225,6 +225,17 @@ class Truncating(Protocol):
 
 
 @runtime_checkable
+class PreparesInThreads(Protocol):
+    """The option of a model whose ``prepare_images`` may run in several threads at once, beside the model's own work.
+
+    Attributes:
+        prepares_in_threads: whether it may; of the class. Without it, one thread calls the adapter, and others decode.
+    """
+
+    prepares_in_threads: bool
+
+
+@runtime_checkable
 class Augmentable(Protocol):
     """The option that augmentation needs: larger images, and windows cut from them (section B.1)."""
 

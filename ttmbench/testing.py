@@ -218,7 +218,7 @@ def _all_scores(adapter: DualEncoder, pil_images: list[Image.Image], batch_size:
 
 
 def _all_pairs(adapter: PreparedPairScorer, pil_images: list[Image.Image], batch_size: int) -> np.ndarray:
-    return score_in_memory(adapter, _prepared(adapter, pil_images), batch_size, all_pairs=True).values
+    return score_in_memory(adapter, _prepared(adapter, pil_images), batch_size, all_pairs=True).every
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

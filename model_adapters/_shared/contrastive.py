@@ -45,6 +45,8 @@ class ContrastiveModel(ABC):
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
     """
 
+    prepares_in_threads = True
+
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = check_dtype(dtype)
         self.device = torch.device(pick_device(device))

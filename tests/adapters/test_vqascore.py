@@ -145,7 +145,7 @@ def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(fo
     expected = own_answers(folder, [(p, c) for p in pil_images for c in captions])
     expected = np.log(expected[:, 0] / expected[:, 1]).reshape(4, 4)
     for batch_size in (1, 3, 16):
-        found = score_in_memory(adapter, prepared, batch_size, all_pairs=True).values
+        found = score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 

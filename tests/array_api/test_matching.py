@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from fractions import Fraction
 from itertools import permutations
 
@@ -12,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
+from ttmbench import matching
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.metrics import global_assignment_accuracy
 
@@ -172,3 +176,71 @@ def test_close_totals_are_compared_exactly(scores):
 def test_a_constant_scorer_on_the_largest_groups():
     """Every matching of 40,320 is as good as the best: more than sums of fractions, one by one, get through."""
     assert match_groups(np.full((20, 8, 8), 0.1)).tie.all()
+
+
+def scipy_and_dense(scores):
+    """Eq. 2 and its ties as they read, with a copy for every step: what the code in place has to equal by bits."""
+    images, captions = scores.shape
+    exact = scores.astype(np.float64)
+    _, columns = linear_sum_assignment(exact, maximize=True)
+    own = exact[np.arange(images), columns]
+    loss = np.zeros((images + 1, images + 1))
+    loss[:images, :images] = own[:, None] - exact[:, columns]
+    unused = np.setdiff1d(np.arange(captions), columns)
+    loss[:images, images] = own - exact[:, unused].max(axis=1) if len(unused) else np.inf
+    spread = float(exact.max()) - float(exact.min())
+    tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * float(np.abs(exact).max()))
+    distance = np.zeros(images + 1)
+    for _ in range(images + 1):
+        shorter = np.minimum(distance, (distance[:, None] + loss).min(axis=0))
+        if np.all(distance - shorter <= tolerance):
+            break
+        distance = shorter
+    tight = (distance[:, None] + loss - distance[None, :]) <= tolerance * captions
+    np.fill_diagonal(tight, False)
+    _, component = connected_components(csr_matrix(tight), directed=True, connection="strong")
+    return columns, own, (np.bincount(component)[component] > 1)[:images]
+
+
+@pytest.mark.parametrize("room", [{}, {"_CHUNK": 50, "_EDGES": 30}, {"_CHUNK": 50, "_EDGES": 0, "_PIVOTS": 2}])
+def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
+    """With all rows in one part and in many; with few equal scores and with so many that nodes are taken out."""
+    for name, value in room.items():
+        monkeypatch.setattr(matching, name, value)
+    rng = np.random.default_rng(0)
+    for trial in range(200):
+        images = int(rng.integers(1, 20))
+        shape = (images, images + int(rng.integers(0, 4)))
+        scores = [
+            rng.standard_normal(shape).astype(np.float32),
+            rng.integers(0, 3, shape) * 0.1,
+            np.triu(np.ones(shape)),
+            np.repeat(rng.standard_normal(shape)[:1], images, axis=0),
+        ][trial % 4]
+        columns, own, tie = scipy_and_dense(scores)
+        found = match_global(scores)
+        assert np.array_equal(found.captions, columns) and np.array_equal(found.scores, own), scores
+        assert np.array_equal(found.tie, tie), scores
+
+
+def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
+    """Float64 once and parts beside it; numpy reports to tracemalloc what it holds."""
+    scores = np.random.default_rng(0).standard_normal((600, 600), dtype=np.float32)
+    monkeypatch.setattr(matching, "_CHUNK", 10_000)
+    tracemalloc.start()
+    match_global(scores)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * 8 * scores.size
+
+
+def test_the_last_global_matching_is_remembered_by_content(monkeypatch):
+    scores = np.random.default_rng(0).standard_normal((6, 6))
+    first = match_global(scores)
+    with monkeypatch.context() as changed:
+        changed.setattr(matching, "_assignment", None)
+        assert match_global(scores.copy()) is first
+    scores[:, [0, 1]] = scores[:, [1, 0]]
+    assert not np.array_equal(match_global(scores).captions, first.captions)
+    with pytest.raises(ValueError, match="read-only"):
+        first.captions[0] = 1

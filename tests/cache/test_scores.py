@@ -22,6 +22,7 @@ from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
 from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.location import cache_folder, parse_size
+from ttmbench.cache.maintenance import find_damage, list_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
@@ -553,6 +554,33 @@ def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch
     assert model.rows["images"] == 400 and np.array_equal(raw(plain), raw(resumed))
     off = run("hf", model_args={"pretrained": str(tiny_hf_clip)}, limit=None, batch_size=batch_size)
     assert np.array_equal(raw(off), raw(resumed)), "the cache changes no bit"
+
+
+def test_blocks_of_images_that_changed_meanwhile_are_computed_again(tmp_path, folder_task, tiny_hf_clip):
+    """A run that was stopped before it knew its data: 280 images, hence blocks of 256 and 24."""
+
+    class Stopping(CountingClip):
+        stops = True
+
+        def encode_captions(self, prepared):
+            if self.stops:
+                raise KeyboardInterrupt
+            return super().encode_captions(prepared)
+
+    store, folder = tmp_path / "store", folder_task(n=140)
+    task, model = f"{folder}/mine.yaml", Stopping(hf.load(pretrained=str(tiny_hf_clip), device="cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        run(model, task, limit=None, use_cache=str(store))
+    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+    assert [path.name for path in blocks] == [f"images-{number:06d}.safetensors" for number in (0, 1)]
+    assert find_damage(store)[1] == [] and [item.kind for item in list_items(store)].count("blocks") == 1
+    Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "images" / "139_1.png")
+    model.stops = False
+    resumed = run(model, task, limit=None, use_cache=str(store))
+    assert model.rows["images"] == 280 + 24 and resumed["datasets"]["mine"]["from_store"]["blocks"] == 1
+    plain = run(CountingClip(hf.load(pretrained=str(tiny_hf_clip), device="cpu")), task, limit=None, use_cache="off")
+    assert np.array_equal(raw(plain, "mine"), raw(resumed, "mine"))
+    assert not list(store.glob("scores/*/*.blocks")) and not list(store.glob("scores/*/*.blocks/*"))
 
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):

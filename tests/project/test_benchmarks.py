@@ -70,3 +70,12 @@ def test_the_store_changes_no_score(tmp_path):
     report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}
+
+
+def test_cost_against_size_is_fitted(tmp_path):
+    report = run("scale.py", tmp_path / "x.json", "--sizes", "4,16", small=())
+    assert set(report) == {"groups", "assignment", "documents"}
+    for kind in report.values():
+        assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
+        assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))
+    assert set(report["documents"]["exponents"]) >= {"leaderboard seconds", "report seconds", "compare GB"}

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import one_line, plain
-from ttmbench._util.redact import redact, scrub
+from ttmbench._util.redact import redact, scrub, secrets_in_environment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,14 +96,17 @@ def fits_encoding(text: str, encoding: str) -> bool:
     return True
 
 
-def printable(value: Any) -> Any:
-    """The same JSON value with every text as `say` would print it, each in one line."""
+def printable(value: Any, secrets: tuple[str, ...] | None = None) -> Any:
+    """The same JSON value with every text as `say` would print it, each in one line; ``secrets`` as for `scrub`."""
+    if isinstance(value, int | float | None):
+        return value
+    secrets = secrets_in_environment() if secrets is None else secrets
     if isinstance(value, str):
-        return plain(scrub(value), keep="\n")
+        return plain(scrub(value, secrets), keep="\n")
     if isinstance(value, dict):
-        return {printable(key): printable(one) for key, one in value.items()}
+        return {printable(key, secrets): printable(one, secrets) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [printable(one) for one in value]
+        return [printable(one, secrets) for one in value]
     return value
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -25,6 +27,7 @@ class BadImage(DataError):
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 _START_OF_SCAN = b"\xff\xda"
+_THREAD = threading.local()
 KEPT = 4  # decoded images that an opener may keep: those of one group, say
 
 
@@ -49,9 +52,7 @@ def open_image(file: Path | io.BytesIO) -> Image:
     if size > limit("image_bytes"):
         raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
     content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
-    with warnings.catch_warnings():
-        # Sizes are checked below; what else Pillow has to say of a damaged image is no news to who only has it.
-        warnings.simplefilter("ignore")
+    with nullcontext() if getattr(_THREAD, "is_quiet", False) else quiet_decoding():
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 check_size(image.size)
@@ -97,6 +98,22 @@ def open_array(file: Path, colors: Colors) -> Image:
         raise BadImage(f"it is no array of an image ({error})") from None
     check_size((pixels.shape[1], pixels.shape[0]))
     return Pillow.fromarray(pixels if colors == "rgb" else pixels[:, :, ::-1].copy())
+
+
+@contextmanager
+def quiet_decoding() -> Iterator[None]:
+    """Inside, Pillow says nothing: sizes are checked here, and what else it has to say of an image helps nobody.
+
+    Filters of warnings belong to the process, so threads that decode (`quiet_thread`) leave them to who started them.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def quiet_thread() -> None:
+    """Says that this thread works inside somebody else's `quiet_decoding`."""
+    _THREAD.is_quiet = True
 
 
 def check_size(size: tuple[int, int]) -> None:

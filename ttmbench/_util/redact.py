@@ -102,16 +102,23 @@ def _may_be_a_key(part: str) -> bool:
     return len(longest) >= 16 and len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", longest)) >= 4
 
 
-def scrub(text: str) -> str:
+def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
     """A text without what is a secret by its form, or is the value of an environment variable named like one.
+
+    Args:
+        text: the text.
+        secrets: of `secrets_in_environment`, for who has many texts at once.
+
+    Returns:
+        The text, secrets replaced.
 
     >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
     """
-    return _scrubbed(text, _in_environment())
+    return _scrubbed(text, secrets_in_environment() if secrets is None else secrets)
 
 
-def _in_environment() -> tuple[str, ...]:
+def secrets_in_environment() -> tuple[str, ...]:
     """Values of environment variables that are named like a secret."""
     return tuple(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.fullmatch(name))
 
@@ -180,7 +187,7 @@ def _redacted(value: Any) -> Any:
 def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
     # As `scrub` has it, what the caller knows comes first.
-    return _scrub_all(value, (*sorted(known), *_in_environment()))
+    return _scrub_all(value, (*sorted(known), *secrets_in_environment()))
 
 
 def _scrub_all(value: Any, secrets: tuple[str, ...]) -> Any:

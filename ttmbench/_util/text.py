@@ -94,8 +94,8 @@ def parse_json(text: str, finite: bool = True) -> Any:
     ttmbench._util.text.Unreadable: is not JSON (key 'a' is given twice)
     """
     try:
-        strict: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite} if finite else {}
-        value = json.loads(text, object_pairs_hook=_unique, **strict)
+        # json.loads makes a decoder each time, which costs as much as a line of samples.
+        value = (_FINITE if finite else _ANY).decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -130,6 +130,10 @@ def _finite(text: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError(f"{text[:40]} is too large for a number")
     return value
+
+
+_FINITE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+_ANY = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class PixelDigestCache:
         self._path = folder / PIXELS / f"{name}-{which}{ENDING}"
         self._files: dict[str, bytes] = {}
         self._grown = False
+        self._loading = threading.Lock()
+        self._loaded: dict[bytes, bytes] | None = None
 
     def get(self, image: ImageRef) -> str | None:
         """The digest of an image whose file was decoded before; None if that is not known or it has no file."""
@@ -61,9 +63,12 @@ class PixelDigestCache:
             self._images[file] = bytes.fromhex(digest)
             self._grown = True
 
-    @cached_property
+    @property
     def _images(self) -> dict[bytes, bytes]:
-        return self._load()
+        with self._loading:  # images are taken in by several threads
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
 
     def _file(self, image: ImageRef) -> bytes | None:
         """What an image is kept by; None if it has no file or that cannot be read, which opening it says properly."""
@@ -75,7 +80,7 @@ class PixelDigestCache:
     def flush(self) -> None:
         """Writes what is new."""
         if self._grown:
-            known = {**self._load(), **self._images}  # another run may have written meanwhile
+            known = {**self._load(), **self._images.copy()}  # another run may have written meanwhile
             table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
             about = {"kind": "pixels", "decoder": self._decoder}
             self._write(self._path, Entry(about, {_TABLE: table.reshape(-1, 2 * _SIZE)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ttmbench.cache.location import SCORES, cache_folder, prepared_limit
 from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
+from ttmbench.scoring.blocks import FEATURES
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.types import Scores
 
@@ -54,6 +56,7 @@ class ScoreCache:
     def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None) -> None:
         self.folder, self._exact = folder, exact
         self._detail: set[str] = set()
+        self._saying = threading.Lock()
         self._writes = True
         self._model: tuple[Any, dict[str, Any]] | None = None
 
@@ -81,8 +84,10 @@ class ScoreCache:
 
     def warn_once(self, what: str, message: str) -> None:
         """Tells the user, once in a run for each ``what``."""
-        if what not in self._detail:
+        with self._saying:  # images are read and written by several threads
+            new = what not in self._detail
             self._detail.add(what)
+        if new:
             warn(message)
 
     def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
@@ -152,9 +157,89 @@ class Slot:
         except OSError:
             return False
 
-    def at(self, data_sha256: str) -> CacheEntry:
+    def at(self, data_sha256: str, started: StartedBlocks | None = None) -> CacheEntry:
         """The place for these data."""
-        return CacheEntry(self, data_sha256)
+        return CacheEntry(self, data_sha256, started)
+
+
+@dataclass(frozen=True)
+class StartedBlocks:
+    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.blocks.BlockStore` that only keeps.
+
+    The fingerprint of the data is not known yet. So these blocks lie in a folder by the names of images and captions,
+    and each says which pixels it is of.
+
+    Attributes:
+        slot: of the model and the task.
+        names: sha256 of the names of images, and of the captions.
+        pixels: number of the first row and of the row after the last -> digest of the pixels of these images.
+        kept: is told of each block.
+    """
+
+    slot: Slot
+    names: str
+    pixels: Callable[[int, int], str]
+    kept: Callable[[], None] = lambda: None
+
+    @property
+    def folder(self) -> Path:
+        """Of the blocks."""
+        return self.slot.folder / f"{self.names}{BLOCKS}"
+
+    def get(self, side: str, block: int) -> np.ndarray | None:
+        """Nothing: before the images are opened it is not known what is there."""
+        return None
+
+    def put(self, side: str, block: int, values: np.ndarray) -> None:
+        """Keeps a finished block."""
+        first = block * FEATURES
+        about = block_header(self.slot, self.names, side, block)
+        about["pixels"] = self.pixels(first, first + len(values))
+        self.slot.cache.write(block_path(self.folder, side, block), Entry(about, {"values": values}))
+        self.kept()
+
+    def found(self, side: str, block: int) -> np.ndarray | None:
+        """A block of a run that was stopped, if its images are those of now, all of which are known."""
+
+        def check(entry: Entry) -> str | None:
+            values = entry.arrays.get("values")
+            if not is_block_of(entry, self.slot, self.names, side, block) or values is None or values.ndim < 1:
+                return "it is another block"
+            return None if values.dtype == np.float32 and np.isfinite(values).all() else "it holds no features"
+
+        entry = self.slot.cache.read(block_path(self.folder, side, block), check)
+        if entry is None:
+            return None
+        values = entry.arrays["values"]
+        first = block * FEATURES
+        return values if entry.about.get("pixels") == self.pixels(first, first + len(values)) else None
+
+
+def block_path(folder: Path, side: str, block: int) -> Path:
+    """The file of a block."""
+    return folder / f"{side}-{block:06d}{ENDING}"
+
+
+def block_header(slot: Slot, data: str, side: str, block: int) -> dict[str, Any]:
+    """What the file of a block says of itself; ``data`` is what its folder is named by."""
+    return {**_about(slot, data, "block"), "side": side, "block": block}
+
+
+def is_block_of(entry: Entry, slot: Slot, data: str, side: str, block: int) -> bool:
+    """Whether a file is the block that its name says."""
+    expected = {"kind": "block", "key": slot.identity.key, "data_sha256": data, "side": side, "block": block}
+    return all(entry.about.get(name) == value for name, value in expected.items())
+
+
+def _about(slot: Slot, data: str, kind: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "key": slot.identity.key,
+        "data_sha256": data,
+        "task": slot.identity.about["task"],
+        "task_version": slot.identity.about["task_version"],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 @dataclass
@@ -164,12 +249,14 @@ class CacheEntry:
     Attributes:
         slot: of the model and the task.
         data: fingerprint of the data.
+        started: where a run that did not know the fingerprint yet may have left blocks of images.
         found: blocks that an earlier run left.
         new: blocks that this run has computed.
     """
 
     slot: Slot
     data: str
+    started: StartedBlocks | None = None
     found: set[tuple[str, int]] = field(default_factory=set)
     new: set[tuple[str, int]] = field(default_factory=set)
 
@@ -222,47 +309,37 @@ class CacheEntry:
             if parts.conditional.all_pairs is not None:
                 arrays["conditional_all_pairs"] = parts.conditional.all_pairs
         about = {"n_groups": len(raw.groups), "model_name": model_name, "made_of": self.slot.identity.about}
-        if self.slot.cache.write(self.path, Entry({**self._about("scores"), **about}, arrays)):
+        if self.slot.cache.write(self.path, Entry({**_about(self.slot, self.data, "scores"), **about}, arrays)):
             shutil.rmtree(self._blocks, ignore_errors=True)
+            if self.started is not None:
+                shutil.rmtree(self.started.folder, ignore_errors=True)
 
     def get(self, side: str, block: int) -> np.ndarray | None:
         """A finished block of an interrupted run."""
-        path = self._block(side, block)
 
         def check(entry: Entry) -> str | None:
             if (entry.about.get("side"), entry.about.get("block")) != (side, block):
                 return "it is another block"
             return self._wrong(entry, "block", {"values": None})
 
-        entry = self.slot.cache.read(path, check)
-        if entry is None:
-            return None
-        self.found.add((side, block))
-        return entry.arrays["values"]
+        entry = self.slot.cache.read(block_path(self._blocks, side, block), check)
+        values = None if entry is None else entry.arrays["values"]
+        if values is None and self.started is not None and side == "images":
+            values = self.started.found(side, block)
+        if values is not None:
+            self.found.add((side, block))
+        return values
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
         """Keeps a finished block."""
         self.found.discard((side, block))
         self.new.add((side, block))
-        about = {**self._about("block"), "side": side, "block": block}
-        self.slot.cache.write(self._block(side, block), Entry(about, {"values": values}))
+        about = block_header(self.slot, self.data, side, block)
+        self.slot.cache.write(block_path(self._blocks, side, block), Entry(about, {"values": values}))
 
     @property
     def _blocks(self) -> Path:
         return self.slot.folder / f"{self.data}{BLOCKS}"
-
-    def _block(self, side: str, block: int) -> Path:
-        return self._blocks / f"{side}-{block:06d}{ENDING}"
-
-    def _about(self, kind: str) -> dict[str, Any]:
-        return {
-            "kind": kind,
-            "key": self.slot.identity.key,
-            "data_sha256": self.data,
-            "task": self.slot.identity.about["task"],
-            "task_version": self.slot.identity.about["task_version"],
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
 
     def _wrong(self, entry: Entry, kind: str, expected: dict[str, Any]) -> str | None:
         """What is wrong with an entry whose digest is right; None if nothing is."""

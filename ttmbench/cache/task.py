@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache
+from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, StartedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
 from ttmbench.scoring.blocks import BlockStore
@@ -45,6 +45,7 @@ class TaskCache:
         self._shape = (len(groups), *spec.group.shape)
         self._blind = isinstance(adapter, Blind)
         self._place: CacheEntry | None = None
+        self._finished = 0
         self.data = Fingerprint(groups, self._pixels)
         self.prepared = None if cache is None else cache.prepared(adapter)
         self.kept: CachedScores | None = None
@@ -66,13 +67,30 @@ class TaskCache:
         self.data.add_remaining()
         if self._pixels is not None:
             self._pixels.flush()
-        self._place = self._slot.at(self.data.hexdigest())
+        self._place = self._slot.at(self.data.hexdigest(), self._started)
         self.kept = self._place.load(self._shape)
 
     @property
     def blocks(self) -> BlockStore | None:
         """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
         return None if self._blind else self._place
+
+    @property
+    def image_blocks(self) -> BlockStore | None:
+        """Where finished features of images go, whether or not all of these have been opened."""
+        return self.blocks if self._blind or self._place is not None else self._started
+
+    @property
+    def _started(self) -> StartedBlocks | None:
+        if self._slot is None:
+            return None
+        return StartedBlocks(self._slot, self.data.names(), self.data.pixels_of, self._remember_pixels)
+
+    def _remember_pixels(self) -> None:
+        """Writes digests of pixels now and then: after 1, 2, 4, ... blocks, since each time all of them are written."""
+        self._finished += 1
+        if self._pixels is not None and self._finished & (self._finished - 1) == 0:
+            self._pixels.flush()
 
     def keep(self, raw: Scores, parts: Likelihoods | None, model_name: str) -> dict[str, Any] | None:
         """Keeps scores that are new, tells the user which were not, and makes room.

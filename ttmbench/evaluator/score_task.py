@@ -24,17 +24,23 @@ from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
-from ttmbench.scoring.dual_encoder import check_finite
+from ttmbench.scoring.dual_encoder import (
+    Features,
+    check_finite,
+    encode_captions,
+    encode_side,
+    score_all_pairs,
+    score_groups,
+)
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.inputs import Prepared
+from ttmbench.scoring.image_rows import DECODED, ImageRows
+from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepare import prepare, stored
 from ttmbench.scoring.prepared_pairs import score_streaming
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
-
-DECODED = 64  # images held decoded at a time, while they are prepared
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,11 @@ class _Laps:
     def __call__(self, step: str) -> None:
         now = time.perf_counter()
         self.seconds[step], self.clock = now - self.clock, now
+
+    def waited(self, step: str, seconds: float) -> None:
+        """Counts a part of the step that is under way as one of its own."""
+        self.seconds[step] = seconds
+        self.clock += seconds
 
 
 @dataclass(frozen=True)
@@ -164,25 +175,41 @@ def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> 
 
 
 def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """Every input prepared once and held in memory: dual encoders, and models that are adapted to the task."""
+    """Every input prepared once: held in memory where the test-time stage takes them, else encoded and dropped."""
+    if not plan.needs_inputs:
+        return _score_streamed(plan, data, context)
     cache = data.cache
-    # Preparing recognises the data too, so it comes first where it is needed in any case, or nothing is kept yet.
-    prepare_first = plan.needs_inputs or not cache.may_have
-    if not prepare_first:
-        _look_up(data)
     stage: PreparedTask | None = None
-    if cache.kept is None:
-        with phase("prepare"):
-            prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
-        data.laps("prepare")
-        stage = _stage(plan, context, prepared)
-    if prepare_first:
-        cache.look_up()
+    with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
+        prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
+    data.laps("prepare")
+    stage = _stage(plan, context, prepared)
+    cache.look_up()
     with phase("score"):
         if cache.kept is not None:
             return _Raw(cache.kept.raw, stage, cache.kept.parts)
-        assert stage is not None, "what is not kept was prepared"
         return _Raw(stage.score(cache.blocks), stage)
+
+
+def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
+    """By a dual encoder that is not adapted: images are prepared ahead of it, encoded in batches, and dropped."""
+    cache, adapter, batch_sizer = data.cache, context.adapter, context.batch_sizer
+    recognised = cache.may_have  # encoding opens every image in any case, so nothing is looked at before without need
+    if recognised:
+        _look_up(data)
+    with phase("score"):
+        if cache.kept is None:
+            images = ImageRows.of(adapter, data.groups, cache.data, cache.prepared)
+            encoded = encode_side(adapter, "images", images.parts, len(images), batch_sizer, cache.image_blocks)
+            data.laps.waited("prepare", images.seconds)
+            if not recognised:
+                cache.look_up()
+        if cache.kept is not None:
+            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+        rows, tokens = rows_of(data.groups), adapter.prepare_captions(distinct_captions(data.groups))
+        features = Features(encoded, encode_captions(adapter, tokens, batch_sizer, cache.blocks))
+        pairs = score_all_pairs(adapter, features, rows) if plan.all_pairs else None
+        return _Raw(Scores(score_groups(adapter, features, rows), pairs))
 
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:

@@ -87,8 +87,10 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
     for limited in (False, True):
         kept = newest(one for one in numbers if one.limited is limited)
         supervised = {one.model for one in kept if one.track == "supervised"}
-        for model in sorted({one.model for one in kept}, key=lambda name: (name in supervised, name)):
-            found = {(one.metric, one.filter): one for one in kept if one.model == model}
+        by_model: dict[str, dict[tuple[str, str], Number]] = {}
+        for one in kept:
+            by_model.setdefault(one.model, {})[one.metric, one.filter] = one
+        for model, found in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
             raw_metric, match_metric = headline({metric for metric, name in found if name in (RAW, CHOICE)}, is_global)
             raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
             called = f"{model} (supervised)" if model in supervised else model

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
+from ttmbench._util.redact import secrets_in_environment
 
 GAP = 2  # blanks between columns
 TEXT = 24  # a column of text is not made narrower than this before the table is broken into blocks
@@ -58,8 +59,10 @@ def print_table(
     console = terminal.console(width)
     has_lines = not console.legacy_windows and terminal.fits_encoding("─", console.encoding)
 
+    secrets = secrets_in_environment()
+
     def shown(text: str) -> str:
-        return terminal.encodable(str(printable(text)), console.encoding)
+        return terminal.encodable(str(printable(text, secrets)), console.encoding)
 
     columns = [replace(column, name=shown(column.name)) for column in columns]
     rows = [[shown(cell) for cell in row] or [""] * len(columns) for row in rows]

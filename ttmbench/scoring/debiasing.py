@@ -84,7 +84,7 @@ def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, 
     captions = distinct_captions(groups)
     if adapter.prior == "test_images":
         # Eq. 13 with the test images as the sample; the mean is one of probabilities, not of logarithms.
-        prior = logsumexp(table.values.astype(np.float64), axis=0) - np.log(len(table.values))
+        prior = logsumexp(table.every.astype(np.float64), axis=0) - np.log(len(table.every))
     else:
         prior = np.asarray(adapter.log_priors(captions))
     if prior.shape != (len(captions),) or not np.isfinite(prior).all():

@@ -6,15 +6,16 @@ the global variant asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from ttmbench._util.progress import progress_bar
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import TtmbenchError, phase
 from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import FEATURES, BlockStore, load, save, spans
@@ -23,6 +24,9 @@ from ttmbench.types import Group
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
+
+    RowSource: TypeAlias = Callable[[Sequence[np.ndarray]], AbstractContextManager[Iterator[Batch]]]
+    """Lists of rows -> prepared inputs of each of them, one list after the other."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,23 @@ def encode(
         Features of both sides.
     """
     batch_sizer = BatchSizer.of(batch_size)
-    with torch.inference_mode():
-        return Features(
-            images=_encode(adapter, adapter.encode_images, prepared.images, batch_sizer, "images", blocks),
-            captions=_encode(adapter, adapter.encode_captions, prepared.captions, batch_sizer, "captions", blocks),
-        )
+    images, captions = _in_memory(prepared.images), _in_memory(prepared.captions)
+    return Features(
+        images=encode_side(adapter, "images", images, n_rows(prepared.images), batch_sizer, blocks),
+        captions=encode_side(adapter, "captions", captions, n_rows(prepared.captions), batch_sizer, blocks),
+    )
+
+
+def encode_captions(
+    adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
+) -> torch.Tensor:
+    """Features of prepared captions; arguments as for `encode`."""
+    return encode_side(adapter, "captions", _in_memory(captions), n_rows(captions), batch_sizer, blocks)
+
+
+def _in_memory(batch: Batch) -> RowSource:
+    """Rows of prepared inputs that are there."""
+    return lambda wanted: nullcontext(take(batch, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
 
 
 def score_groups(adapter: DualEncoder, features: Features, rows: Rows) -> np.ndarray:
@@ -126,29 +142,59 @@ def _rows(encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: slice, sid
     return part
 
 
-def _encode(
+def encode_side(
     adapter: DualEncoder,
-    encoder: Callable[[Any], torch.Tensor],
-    batch: Batch,
+    side: Literal["images", "captions"],
+    source: RowSource,
+    count: int,
     batch_sizer: BatchSizer,
-    side: str,
-    blocks: BlockStore | None,
+    blocks: BlockStore | None = None,
 ) -> torch.Tensor:
+    """Encodes the images or the captions of a task, without gradients; batches do not depend on where rows come from.
+
+    Args:
+        adapter: the model.
+        side: which.
+        source: gives prepared rows for lists of consecutive rows, in order.
+        count: how many rows there are.
+        batch_sizer: rows encoded at a time.
+        blocks: where finished blocks of features are kept, if anywhere.
+
+    Returns:
+        Features [count, d].
+    """
+    encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []
     device: torch.device | None = None
-    with progress_bar(n_rows(batch), f"encoding {side}", side) as shown:
-        for span in spans(n_rows(batch), FEATURES, batch_sizer.rows):
-            kept = load(blocks, side, span)
-            if kept is None:
-                done = batch_sizer.map_batches(span.start, span.stop, lambda rows: _rows(encoder, batch, rows, side))
-                parts.append(torch.cat(list(done)))
+    cut = spans(count, FEATURES, batch_sizer.rows)
+    kept = [load(blocks, side, span) for span in cut]
+    wanted = [np.arange(span.start, span.stop) for span, found in zip(cut, kept, strict=True) if found is None]
+    with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, source(wanted) as coming:
+        for span, found in zip(cut, kept, strict=True):
+            if found is None:
+                with phase("prepare"):
+                    batch = next(coming)
+                parts.append(_encoded(encoder, batch, span.stop - span.start, batch_sizer, side))
+                del batch  # before the next one is put together
                 device = parts[-1].device
                 if blocks is not None:
                     save(blocks, side, span, parts[-1].float().cpu().numpy())
             else:
-                parts.append(torch.from_numpy(kept))
+                parts.append(torch.from_numpy(found))
             shown.update(span.stop - span.start)
-    if device is None:  # All features were kept, on the CPU; any row shows where the model has its own.
-        declared = getattr(adapter, "device", None)
-        device = declared if isinstance(declared, torch.device) else encoder(take(batch, slice(0, 1))).device
-    return torch.cat([part.to(device) for part in parts])
+    return torch.cat([part.to(device or _device(adapter, encoder, source)) for part in parts])
+
+
+def _encoded(
+    encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
+) -> torch.Tensor:
+    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: _rows(encoder, batch, some, side))))
+
+
+def _device(adapter: DualEncoder, encoder: Callable[[Any], torch.Tensor], source: RowSource) -> torch.device:
+    """Where the model has its features: what was kept is on the CPU. If it does not say so, any row shows it."""
+    declared = getattr(adapter, "device", None)
+    if isinstance(declared, torch.device):
+        return declared
+    with torch.inference_mode(), source([np.arange(1)]) as coming:
+        return encoder(next(coming)).device

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from ttmbench._util.images import BadImage, as_rgb
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.scoring.ahead import ahead, threads_beside_the_model
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.types import Group, ImageRef
 
@@ -92,12 +95,33 @@ class Fingerprint:
     def add_remaining(self) -> None:
         """Takes in every image that has not been added; opens those whose digest is not kept."""
         images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
-        for group_id, image in progress_iter(images, "looking at data", "images", total=len(images)):
+
+        def take_in(one: tuple[str, ImageRef]) -> None:
+            group_id, image = one
             known = self._kept.get(image) if self._kept is not None else None
             if known is None:
                 self.add(image, open_upright(image, group_id))
             else:
                 self.add_digest(image, known)
+
+        threads = threads_beside_the_model()
+        with ahead(images, take_in, threads, 4 * threads, lambda one: one[1].read is not None) as done:
+            for _ in progress_iter(done, "looking at data", "images", total=len(images)):
+                pass
+
+    def names(self) -> str:
+        """sha256 over the names of every group's images and over its captions: what is known before any is opened."""
+        named = [[[image.name for image in group.images], group.captions] for group in self._groups]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+    def pixels_of(self, start: int, stop: int) -> str:
+        """sha256 over the pixels of some distinct images, by their places; all of them must have been added."""
+        names = self._names[start:stop]
+        return hashlib.sha256("".join(self._digests[name] for name in names).encode()).hexdigest()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [image.name for _, image in distinct_images(self._groups)]
 
     def hexdigest(self) -> str:
         """sha256 over every group's images and captions in order; every image must have been added."""

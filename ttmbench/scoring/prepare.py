@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,17 +12,16 @@ import numpy as np
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError, UsageError
 from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
-from ttmbench.scoring.fingerprint import Fingerprint, open_all
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.image_rows import ImageRows, Opened
 from ttmbench.scoring.inputs import (
     Prepared,
     Rows,
     concatenate,
     distinct_captions,
-    distinct_images,
     n_rows,
     rows_of,
     subset,
-    take,
 )
 from ttmbench.types import Group, GroupShape, ImageRef
 
@@ -69,69 +69,31 @@ def prepare(
     if enlarge is not None and not isinstance(adapter, Augmentable):
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
-    images = list(distinct_images(groups))
+    images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
     parts: list[Batch] = []
     larger: list[Batch] = []
+    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
     with progress_bar(len(images), "preparing", "images") as shown:
-        for start in range(0, len(images), batch_size):
-            some = images[start : start + batch_size]
-            if enlarge is not None and isinstance(adapter, Augmentable):
-                part, enlarged_part = _prepare_twice(adapter, some, fingerprint, enlarge)
-                parts.append(part)
-                larger.append(enlarged_part)
-            else:
-                parts.append(prepare_some(adapter, some, fingerprint, kept))
-            shown.update(len(some))
+        if enlarge is None:
+            with images.parts(wanted) as batches:
+                for batch in batches:
+                    parts.append(batch)
+                    shown.update(n_rows(batch))
+        else:
+            with images.made_of(wanted, partial(_prepare_twice, adapter, enlarge), reads=False) as pairs:
+                for pair in (pair for listed in pairs for pair in listed):
+                    parts.append(pair[0])
+                    larger.append(pair[1])
+                    shown.update(n_rows(pair[0]))
     captions, rows = distinct_captions(groups), rows_of(groups)
     enlarged = concatenate(larger) if larger else None
     tokens = adapter.prepare_captions(captions)
     return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
 
 
-def _prepare_twice(
-    adapter: Any, images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint, enlarge: float
-) -> tuple[Batch, Batch]:
+def _prepare_twice(adapter: Any, enlarge: float, opened: Opened) -> tuple[Batch, Batch]:
     """Prepares images in the model's own size and in a larger one."""
-    opened = open_all(images, fingerprint)
-    return adapter.prepare_images(opened), adapter.prepare_enlarged(opened, enlarge)
-
-
-def prepare_some(
-    adapter: DualEncoder | PreparedPairScorer,
-    images: Sequence[tuple[str, ImageRef]],
-    fingerprint: Fingerprint,
-    kept: PreparedImages | None,
-) -> Batch:
-    """Prepares images, or takes them from where prepared ones are kept.
-
-    Args:
-        adapter: the model.
-        images: each with a group that has it, for messages.
-        fingerprint: takes them in.
-        kept: where prepared images are kept, if anywhere.
-
-    Returns:
-        One row an image.
-    """
-    if kept is None:
-        return adapter.prepare_images(open_all(images, fingerprint))
-    rows: dict[str, Batch] = {}
-    new = []
-    for group_id, image in images:
-        found = kept.get(image)
-        if found is None:
-            new.append((group_id, image))
-        else:
-            rows[image.name], pixels = found
-            fingerprint.add_digest(image, pixels)
-    if new:
-        batch = adapter.prepare_images(open_all(new, fingerprint))
-        for place, (_, image) in enumerate(new):
-            rows[image.name] = take(batch, slice(place, place + 1))
-            kept.put(image, rows[image.name], fingerprint.of(image))
-        if len(new) == len(images):
-            return batch
-    return concatenate([rows[image.name] for _, image in images])
+    return adapter.prepare_images(opened.new), adapter.prepare_enlarged(opened.new, enlarge)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:

@@ -5,9 +5,10 @@ Pairs are taken image by image, so that what an image was encoded to is kept onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -18,46 +19,56 @@ from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.image_rows import ImageRows, Window
 from ttmbench.scoring.inputs import (
     Prepared,
     Rows,
     concatenate,
     distinct_captions,
-    distinct_images,
     n_rows,
     rows_of,
     take,
 )
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, one_score_each
-from ttmbench.scoring.prepare import PreparedImages, prepare_some
+from ttmbench.scoring.prepare import PreparedImages
 from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
 
-_Encoder = Callable[[np.ndarray], "Batch"]
+_Inputs: TypeAlias = Callable[[np.ndarray], "Batch"]
+"""Rows of distinct images, int [n] -> these, prepared."""
+
+_Encoder: TypeAlias = Callable[[np.ndarray], "Batch"]
 """Rows of distinct images, int [n] -> these, encoded."""
+
+_TOGETHER = 8  # images that are made ready at a time
 
 
 @dataclass(frozen=True)
 class PairTable:
-    """Scores by distinct image and caption.
+    """Scores of the distinct pairs of a task.
 
     Attributes:
-        values: float32 [distinct images, distinct captions]; NaN where the pair was not asked for.
+        groups: float32 [groups, images, captions].
+        values: float32 [distinct images, distinct captions]; None where only pairs inside groups were asked for.
         rows: which distinct image and caption stands where.
     """
 
-    values: np.ndarray
+    groups: np.ndarray
+    values: np.ndarray | None
     rows: Rows
+
+    @property
+    def every(self) -> np.ndarray:
+        """The values; for who asked for every pair."""
+        assert self.values is not None, "every pair was asked for"
+        return self.values
 
     def scores(self, all_pairs: bool) -> Scores:
         """The same by group; every pair of the task too if that was asked for."""
-        groups = self.values[self.rows.images[:, :, None], self.rows.captions[:, None, :]]
-        matrix = (
-            self.values[np.ix_(self.rows.images.reshape(-1), self.rows.captions.reshape(-1))] if all_pairs else None
-        )
-        return Scores(groups, matrix)
+        order = np.ix_(self.rows.images.reshape(-1), self.rows.captions.reshape(-1))
+        return Scores(self.groups, self.every[order] if all_pairs else None)
 
 
 def score_streaming(
@@ -88,13 +99,16 @@ def score_streaming(
         TtmbenchError: too many pairs, or the model did not return one score a pair.
     """
     fingerprint, rows = fingerprint or Fingerprint(groups), rows_of(groups)
-    images = list(distinct_images(groups))
-
-    def encoder(wanted: np.ndarray) -> Batch:
-        return adapter.encode_images(prepare_some(adapter, [images[row] for row in wanted], fingerprint, kept))
-
+    images = ImageRows.of(adapter, groups, fingerprint, kept)
     captions = adapter.prepare_captions(distinct_captions(groups))
-    table = _score(adapter, rows, encoder, captions, len(images), batch_size, all_pairs, blocks)
+
+    @contextmanager
+    def prepared(wanted: np.ndarray) -> Iterator[_Inputs]:
+        lists = [wanted[start : start + _TOGETHER] for start in range(0, len(wanted), _TOGETHER)]
+        with images.parts(lists) as parts:
+            yield Window(parts, lists).get
+
+    table = _score(adapter, rows, prepared, captions, len(images), batch_size, all_pairs, blocks)
     fingerprint.add_remaining()
     return table, fingerprint.hexdigest()
 
@@ -122,37 +136,42 @@ def score_in_memory(
         TtmbenchError: too many pairs, or the model did not return one score a pair.
     """
 
-    def encoder(wanted: np.ndarray) -> Batch:
-        return adapter.encode_images(take(prepared.images, wanted))
+    @contextmanager
+    def inputs(wanted: np.ndarray) -> Iterator[_Inputs]:
+        yield lambda rows: take(prepared.images, rows)
 
     images = n_rows(prepared.images)
-    return _score(adapter, prepared.rows, encoder, prepared.captions, images, batch_size, all_pairs, blocks)
+    return _score(adapter, prepared.rows, inputs, prepared.captions, images, batch_size, all_pairs, blocks)
 
 
 def _score(
     adapter: PreparedPairScorer,
     rows: Rows,
-    encoder: _Encoder,
+    inputs: Callable[[np.ndarray], AbstractContextManager[_Inputs]],
     captions: Batch,
     n_images: int,
     batch_size: int | BatchSizer,
     all_pairs: bool,
     blocks: BlockStore | None,
 ) -> PairTable:
-    wanted, batch_sizer = _wanted(rows, n_images, n_rows(captions), all_pairs), BatchSizer.of(batch_size)
-    values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
-    with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
-            found = load(blocks, "pairs", span)
+    wanted, inside = _wanted(rows, n_images, n_rows(captions), all_pairs)
+    batch_sizer = BatchSizer.of(batch_size)
+    cut = spans(len(wanted), PAIRS, batch_sizer.rows)
+    kept = [load(blocks, "pairs", span) for span in cut]
+    missing = [wanted[span.start : span.stop, 0] for span, found in zip(cut, kept, strict=True) if found is None]
+    opened = np.unique(np.concatenate(missing)) if missing else np.array([], dtype=np.int64)
+    scores = np.empty(len(wanted), dtype=np.float32)
+    bar = progress_bar(len(wanted), "scoring", "pairs")
+    with torch.inference_mode(), bar as shown, inputs(opened) as images:
+        for span, found in zip(cut, kept, strict=True):
             if found is None:
-                work = _Batches(adapter, encoder, captions, wanted)
+                work = _Batches(adapter, lambda rows: adapter.encode_images(images(rows)), captions, wanted)
                 found = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, work.score)))
-                shown.update(len(found))
                 save(blocks, "pairs", span, found)
-            else:
-                shown.update(len(found))
-            values[tuple(wanted[span.start : span.stop].T)] = found
-    return PairTable(values, rows)
+            shown.update(len(found))
+            scores[span.start : span.stop] = found
+    values = scores.reshape(n_images, n_rows(captions)) if all_pairs else None
+    return PairTable(scores[inside], values, rows)
 
 
 class _Batches:
@@ -182,14 +201,15 @@ def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> d
     return found
 
 
-def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> np.ndarray:
-    """Each distinct pair once, image by image: int [pairs, 2]."""
+def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Each distinct pair once, image by image, int [pairs, 2]; and which of them stands where in the groups."""
+    places = rows.images[:, :, None] * n_captions + rows.captions[:, None, :]
     if all_pairs:
         if n_images * n_captions > MAX_GLOBAL_PAIRS:
             raise TtmbenchError(
                 f"every image with every caption makes {n_images * n_captions} pairs for a model that scores pair by "
                 f"pair; at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or what stays inside groups."
             )
-        return np.indices((n_images, n_captions)).reshape(2, -1).T
-    images, captions = np.broadcast_arrays(rows.images[:, :, None], rows.captions[:, None, :])
-    return np.unique(np.stack([images.reshape(-1), captions.reshape(-1)], axis=1), axis=0)
+        return np.indices((n_images, n_captions)).reshape(2, -1).T, places
+    distinct, inside = np.unique(places, return_inverse=True)
+    return np.stack(np.divmod(distinct, n_captions), axis=1), inside.reshape(places.shape)

@@ -1,0 +1,285 @@
+"""Images prepared ahead of the model: in order, a bounded number at a time, to the same bits, and no thread stays."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import weakref
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ttmbench
+from ttmbench.errors import DataError
+from ttmbench.evaluator.determinism import deterministic
+from ttmbench.scoring.ahead import ahead, threads_beside_the_model
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.dual_encoder import encode, encode_side
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_pairs import score_in_memory, score_streaming
+from ttmbench.types import Group, ImageRef
+
+SIDE = 40
+
+
+def groups(count: int, broken: tuple[int, ...] = ()) -> list[Group]:
+    """1x2 groups, each with a PNG of its own in memory."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(count):
+        stream = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(stream, "PNG")
+        content = b"no image" if number in broken else stream.getvalue()
+        image = ImageRef(f"{number}.png", partial(_open, content), read=partial(bytes, content))
+        found.append(Group(f"g{number}", (image,), (f"a red circle {number}", "a dog")))
+    return found
+
+
+def _open(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content))
+
+
+def image_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ttmbench-images")]
+
+
+@pytest.fixture
+def four_threads():
+    """Four threads decode, whatever the machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("ttmbench.scoring.image_rows", "ttmbench.scoring.fingerprint"):
+            patch.setattr(f"{module}.threads_beside_the_model", lambda: 4)
+        yield
+
+
+class Tower:
+    """A dual encoder whose prepared rows are counted while they are in memory, and its calls by thread."""
+
+    prepares_in_threads = True
+
+    def __init__(self) -> None:
+        self.alive = self.most = 0
+        self.lock = threading.Lock()
+        self.threads: set[str] = set()
+        self.batches: list[int] = []
+
+    def prepare_images(self, images):
+        self.threads.add(threading.current_thread().name)
+        rows = np.stack([np.asarray(image, dtype=np.float32) for image in images])
+        with self.lock:
+            self.alive += len(rows)
+            self.most = max(self.most, self.alive)
+        weakref.finalize(rows, self._gone, len(rows))
+        return torch.from_numpy(rows)  # which holds the array
+
+    def _gone(self, rows: int) -> None:
+        with self.lock:
+            self.alive -= rows
+
+    def prepare_captions(self, captions):
+        return torch.tensor([[float(len(caption))] for caption in captions])
+
+    def encode_images(self, prepared):
+        self.batches.append(len(prepared))
+        return prepared.flatten(1)[:, :7] / 255
+
+    def encode_captions(self, prepared):
+        return prepared.repeat(1, 7)
+
+    def logits(self, images, captions):
+        return images @ captions.T
+
+
+class OneThreaded(Tower):
+    prepares_in_threads = False
+
+
+# --- work ahead ----------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_the_jobs_and_few_are_begun():
+    begun: list[int] = []
+
+    def work(job: int) -> int:
+        begun.append(job)
+        time.sleep(0.01 if job % 4 == 0 else 0)
+        return job
+
+    taken = []
+    with ahead(range(60), work, 4, 6, lambda job: job % 7 != 0) as results:
+        for result in results:
+            taken.append(result)
+            assert len(begun) <= len(taken) + 6
+    assert taken == list(range(60)) and sorted(begun) == taken and not image_threads()
+
+
+@pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
+def test_an_error_comes_in_the_place_of_its_result_and_ends_the_threads(raised):
+    begun = []
+
+    def work(job: int) -> int:
+        begun.append(job)
+        if job in (5, 6):
+            raise raised(str(job))
+        return job
+
+    taken = []
+    with pytest.raises(raised, match="5"), ahead(range(100), work, 4, 8, lambda job: True) as results:
+        for result in results:
+            taken.append(result)
+    assert taken == [0, 1, 2, 3, 4] and len(begun) <= 5 + 8 and not image_threads()
+
+
+def test_threads_are_no_more_than_torch_may_use():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert threads_beside_the_model() == 1
+        torch.set_num_threads(64)
+        import os
+
+        assert threads_beside_the_model() == len(os.sched_getaffinity(0))
+        with deterministic(True, 0):
+            assert threads_beside_the_model() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- a dual encoder ------------------------------------------------------------------------------------------
+
+
+def streamed(model, data, batch_size=64, **about) -> torch.Tensor:
+    images = ImageRows.of(model, data, Fingerprint(data), **about)
+    return encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
+
+
+@pytest.mark.parametrize("kind", [Tower, OneThreaded])
+@pytest.mark.parametrize("batch_size", [50, 64, 600])
+def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_threads):
+    """Features, fingerprint, and the very batches that the model gets."""
+    data, model, other = groups(600), kind(), kind()
+    prepared, digest = prepare(other, data, 64)
+    fingerprint = Fingerprint(data)
+    images = ImageRows.of(model, data, fingerprint)
+    features = encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
+    assert torch.equal(features, encode(other, prepared, batch_size).images)
+    assert model.batches == other.batches and fingerprint.hexdigest() == digest and images.seconds > 0
+
+
+def test_images_in_memory_do_not_grow_with_the_task(four_threads):
+    """The images of a block of features, and as many ahead of it as may be decoded."""
+    for kind in (Tower, OneThreaded):
+        model = kind()
+        assert len(streamed(model, groups(1500))) == 1500
+        assert 256 <= model.most <= 256 + 64 + 8 and model.alive == 0
+
+
+def test_only_a_model_that_says_so_prepares_in_other_threads(four_threads):
+    model, other = Tower(), OneThreaded()
+    streamed(model, groups(100))
+    streamed(other, groups(100))
+    assert all(name.startswith("ttmbench-images") for name in model.threads)
+    assert other.threads == {threading.current_thread().name}
+
+
+def test_images_without_bytes_are_opened_by_who_asks(four_threads):
+    names = set()
+
+    def opened(number: int) -> Image.Image:
+        names.add(threading.current_thread().name)
+        return Image.new("RGB", (SIDE, SIDE), (number, 0, 0))
+
+    data = [
+        Group(str(number), (ImageRef(f"{number}", partial(opened, number)),), (f"a {number}", "b"))
+        for number in range(30)
+    ]
+    features = streamed(Tower(), data)
+    assert names == {threading.current_thread().name}
+    assert features[:, 0].tolist() == [pytest.approx(number / 255) for number in range(30)]
+
+
+@pytest.mark.parametrize("kind", [Tower, OneThreaded])
+def test_a_broken_image_is_named_as_without_threads(kind, four_threads):
+    data = groups(400, broken=(300, 301, 350))
+    with pytest.raises(DataError, match=r"^image 300\.png of group g300 cannot be read: ") as found:
+        streamed(kind(), data)
+    assert str(found.value).count("\n") == 0 and not image_threads()
+    with pytest.raises(DataError, match=r"image 300\.png of group g300"):
+        prepare(kind(), data, 64)
+    with pytest.raises(DataError, match=r"image 300\.png of group g300"):
+        Fingerprint(data).add_remaining()
+    assert not image_threads()
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt, RuntimeError])
+def test_what_stops_the_model_stops_the_threads(stopped, four_threads):
+    model = Tower()
+
+    def stop(prepared):
+        raise stopped
+
+    model.encode_images = stop
+    with pytest.raises(stopped):
+        streamed(model, groups(600))
+    assert not image_threads() and model.most <= 256 + 64 + 8
+
+
+def test_memory_that_runs_out_loses_no_image(four_threads, capsys):
+    class Full(Tower):
+        def encode_images(self, prepared):
+            if len(prepared) > 20:
+                raise MemoryError
+            return super().encode_images(prepared)
+
+    data = groups(300)
+    assert torch.equal(streamed(Full(), data), streamed(Tower(), data))
+    assert "going on with 16" in capsys.readouterr().err
+
+
+# --- pairs ---------------------------------------------------------------------------------------------------
+
+
+class Pairs(OneThreaded):
+    def score_pairs(self, images, captions):
+        raise AssertionError("prepared images are there")
+
+    def encode_images(self, prepared):
+        return prepared.flatten(1)[:, :7]
+
+    def score_prepared(self, images, captions):
+        return (images.sum(1) * captions[:, 0]).numpy()
+
+
+def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
+    data, model, other = groups(500), Pairs(), Pairs()
+    table, digest = score_streaming(model, data, 30, all_pairs=False)
+    prepared, expected = prepare(other, data, 64)
+    assert digest == expected and table.values is None
+    assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)
+    assert model.most <= 30 + 2 * 64
+    assert table.scores(False).groups.shape == (500, 1, 2)
+    some = prepare(other, data[:40], 64)[0]
+    every = score_in_memory(other, some, 30, all_pairs=True)
+    assert np.array_equal(every.every[some.rows.images[:, :, None], some.rows.captions[:, None, :]], every.groups)
+    assert np.array_equal(every.groups, table.groups[:40])
+
+
+# --- a run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_streams_and_gives_the_numbers_of_one_that_holds_its_images(folder_task, tmp_path, monkeypatch):
+    """Raw scores of a run without TTM, which streams, and with it, which does not."""
+    task = f"{folder_task(n=40)}/mine.yaml"
+    settings = {"device": "cpu", "bootstrap_iters": 0, "use_cache": "off"}
+    held = ttmbench.simple_evaluate("tiny-clip", task, ttm=True, ttm_args={"iterations": 1, "epochs": 1}, **settings)
+    monkeypatch.setattr("ttmbench.evaluator.score_task.prepare", None)
+    found = ttmbench.simple_evaluate("tiny-clip", task, **settings)
+    assert np.array_equal(found.scores["mine"]["none"][0].groups, held.scores["mine"]["none"][0].groups)
+    assert found["task_hashes"] == held["task_hashes"]
+    assert {"prepare", "score"} <= set(found["timing"]["mine"])
