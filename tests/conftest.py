@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from support import processes  # noqa: F401 - remembers the environment that its servers get
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from support import processes
 
 import ttmbench
 from ttmbench.errors import TtmbenchError, UsageError
@@ -103,7 +104,7 @@ def test_a_precision_that_was_set_for_a_backend_comes_back(tmp_path):
         "    ttmbench.simple_evaluate('tiny-clip', 'shapes_color', deterministic=on, **common)\n"
         "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run(["-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

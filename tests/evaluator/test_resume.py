@@ -17,6 +17,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from support import processes
 
 import ttmbench
 from ttmbench.cli import main
@@ -545,19 +546,16 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
 ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "40", "--ttm", "--device", "cpu"]
 
 
-def start(*arguments: str, **how: Any) -> subprocess.Popen[str]:
+def start(*arguments: str, **how: Any) -> subprocess.Popen[str] | processes.Forked:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "ttmbench", *ARGUMENTS, *arguments],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        **how,
-    )
+    words = ["-m", "ttmbench", *ARGUMENTS, *arguments]
+    streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    if how:  # what is done before the start is done to a process of its own
+        return subprocess.Popen([sys.executable, *words], text=True, env=environment, **streams, **how)
+    return processes.start(words, text=True, env=environment, **streams)
 
 
-def wait_for(condition, process: subprocess.Popen[str]) -> None:
+def wait_for(condition, process: subprocess.Popen[str] | processes.Forked) -> None:
     for _ in range(1200):
         if condition() or process.poll() is not None:
             return
