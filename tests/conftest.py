@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import signal
 
@@ -12,6 +14,7 @@ os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +41,28 @@ def _ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _read_once():
+    """Installed plugins, and task files that ship, do not change while tests run: each is read once a process."""
+    from ttmbench.data import task_file
+    from ttmbench.plugins import manager
+
+    find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
+    seen: dict[Path, Any] = {}
+
+    def read_once(path):
+        if getattr(path, "parent", None) != shipped:
+            return read(path)
+        if path not in seen:
+            seen[path] = read(path)
+        return copy.deepcopy(seen[path])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manager, "entry_points", functools.cache(find))
+        patched.setattr(task_file, "read_yaml", read_once)
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import time
 import pytest
 from support import processes
 
+from ttmbench.cli import main
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
 BOTH = pytest.mark.parametrize("cold", [pytest.param(False, marks=LINUX), True], ids=["forked", "cold"])
 TEXT = {"capture_output": True, "text": True}
@@ -175,6 +177,12 @@ def test_variables_that_are_read_at_the_start_have_a_start(changed, forked, modu
         code = "import sys; print('ttmbench.evaluator.run' in sys.modules, '/x' in sys.path)"
         done = processes.run(["-c", code], env=environment, **TEXT)
         assert done.stdout == f"{modules is processes.EVERYTHING} {'PYTHONPATH' in changed}\n"
+
+
+@LINUX
+def test_a_command_in_this_process_leaves_the_servers_in_use(capsys):
+    assert main(["ls", "metrics"]) == 0
+    assert processes.server_for(os.environ) is processes.server_for(processes.BEFORE) is not None
 
 
 @LINUX
