@@ -35,16 +35,7 @@ BEFORE = dict(os.environ)
 LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE")
 SET_BY_THE_COMMAND = "GOMP_SPINCOUNT"  # for itself, also where a test calls it in this process
 LATER_NAMES = {
-    SET_BY_THE_COMMAND,
-    "COLUMNS",
-    "LINES",
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "TERM",
-    "TMPDIR",
-    "PWD",
-    "OLDPWD",
-    "_",
+    *(SET_BY_THE_COMMAND, "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
     "OPENAI_API_KEY",
 }
 # Read when the package or huggingface_hub is imported: fine for a server that has imported neither.
