@@ -27,6 +27,14 @@ settings.register_profile("untimed", deadline=None)  # on a busy machine an exam
 settings.load_profile("untimed")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Under `-n` neighbours stay in one process, so that what a module shares is made once, and not in each."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """Small models are as fast on one thread, and a busy machine does not slow them down."""
