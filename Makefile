@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow wheel oldest schema format
+.PHONY: check lint types test slow coverage wheel oldest schema format
 
 check: lint types test
 
@@ -19,6 +19,13 @@ test:
 
 slow:
 	$(PYTHON) -m pytest -m slow
+
+# Which lines of the package the tests run, by file; fails under 95 %. Takes about twice as long as `make test`.
+coverage:
+	$(PYTHON) -m coverage erase
+	$(PYTHON) -m coverage run -m pytest -n auto
+	$(PYTHON) -m coverage combine --quiet
+	$(PYTHON) -m coverage report --skip-covered
 
 wheel:
 	$(PYTHON) scripts/check_wheel.py

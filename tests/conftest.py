@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
 import os
 import signal
 
@@ -12,15 +15,36 @@ os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from support import processes  # noqa: F401 - remembers the environment that its servers get
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take any time
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Under `-n` neighbours stay in one process, so that what a module shares is made once, and not in each."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+def pytest_collection_finish():
+    """A million objects of libraries live to the end: the collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """The interpreter's end frees what it would free."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -37,6 +61,28 @@ def _ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _read_once():
+    """Installed plugins, and task files that ship, do not change while tests run: each is read once a process."""
+    from ttmbench.data import task_file
+    from ttmbench.plugins import manager
+
+    find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
+    seen: dict[Path, Any] = {}
+
+    def read_once(path):
+        if getattr(path, "parent", None) != shipped:
+            return read(path)
+        if path not in seen:
+            seen[path] = read(path)
+        return copy.deepcopy(seen[path])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manager, "entry_points", functools.cache(find))
+        patched.setattr(task_file, "read_yaml", read_once)
+        yield
 
 
 @pytest.fixture

@@ -58,19 +58,27 @@ def tokenizer_digest(tokenizer: Any) -> str:
         description["vocabulary"] = dict(tokenizer.get_vocab())
     else:  # open_clip's own: a dictionary and the ranks of its merges
         description["vocabulary"] = getattr(tokenizer, "encoder", None)
-        description["merges"] = [[*pair, rank] for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+        description = plain(description)  # before there are 50,000 merges in it, which are plain
+        description["merges"] = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+        return _sha256(description)
     return digest_of(description)
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:
     """sha256 of settings, in whatever order they are and wherever their files came from."""
-    return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
+    return _sha256(plain(settings))
+
+
+def _sha256(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
     """Settings as JSON has them, without what only says where they came from."""
+    if value is None or isinstance(value, str | int | float):  # first: a vocabulary has nothing else
+        return value
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items() if name not in _VOLATILE}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return str(value)

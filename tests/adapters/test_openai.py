@@ -11,13 +11,13 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 from urllib.parse import unquote
 
 import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from support import processes
 from support.chat_server import ECHOES
 
 import ttmbench
@@ -327,8 +327,8 @@ def test_a_short_key_is_a_word_that_answers_may_hold(chat_server, evaluate, monk
 
 def test_a_process_that_is_killed_leaves_its_answers(chat_server, evaluate, tmp_path):
     arguments = f"model=test-model,base_url={chat_server.url},concurrency=1,cache={tmp_path / 'answers.sqlite'}"
-    command = [sys.executable, "-m", "ttmbench", "--model", "openai", "--model_args", arguments]
-    process = subprocess.Popen(
+    command = ["-m", "ttmbench", "--model", "openai", "--model_args", arguments]
+    process = processes.start(
         [*command, "--tasks", "shapes_color", "--limit", "6"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     chat_server.before = lambda number: process.kill() if number == 10 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -48,13 +49,20 @@ def groups_of(task, limit):
     return load_groups(registry, find_task(registry, task), limit=limit)
 
 
-def own_logits(name, folder, image, caption, written=()):
-    """Logits after the prompt and after each written token: by transformers' own processor and forward."""
+@lru_cache(maxsize=1)  # of one model for many pairs
+def own_model(folder):
+    """The model and its processor as transformers loads them."""
     import transformers as tf
 
     model = tf.AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = tf.AutoProcessor.from_pretrained(folder)
     processor.num_query_tokens = model.config.num_query_tokens
+    return model, processor
+
+
+def own_logits(name, folder, image, caption, written=()):
+    """Logits after the prompt and after each written token: by transformers' own processor and forward."""
+    model, processor = own_model(folder)
     prompt = PROMPTS[name].format(f'Does this figure show "{caption}"? Please answer yes or no.')
     inputs = dict(processor(images=image, text=prompt, return_tensors="pt"))
     more, count = torch.tensor([list(written)], dtype=torch.long), 1 + len(written)

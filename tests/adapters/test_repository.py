@@ -6,14 +6,13 @@ The hub's protocol itself is in ``tests/hub``; here its library is replaced.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from support import processes
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import catalog, tiny_clip
@@ -170,5 +169,5 @@ def test_kinds_tell_their_files():
 
 def test_the_table_in_the_docs_is_that_of_the_catalogue():
     script = ROOT / "scripts" / "docs" / "model_table.py"
-    done = subprocess.run([sys.executable, str(script), "check"], capture_output=True, text=True, check=False)
+    done = processes.run([script, "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -53,12 +54,17 @@ def groups_of(task, limit):
     return load_groups(registry, find_task(registry, task), limit=limit)
 
 
-def own_answers(folder, pairs):
-    """P(yes) and P(no) of single pairs, by the model's own processor, template and forward."""
+@lru_cache(maxsize=1)
+def own_model(folder):
+    """The model and its processor as transformers loads them."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder)
+    return AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+
+
+def own_answers(folder, pairs):
+    """P(yes) and P(no) of single pairs, by the model's own processor, template and forward."""
+    model, processor = own_model(folder)
     words = processor.tokenizer
     found = []
     for image, caption in pairs:
@@ -101,9 +107,7 @@ def test_scores_of_a_run_equal_the_models_own(folder, score):
 @pytest.mark.parametrize("score", ["yes_token", "yes_and_end"])
 def test_the_published_variants_are_the_likelihood_of_one_answer(folder, score):
     """t2v_metrics: exp of minus the mean cross-entropy of "Yes", alone or with the token that ends the answer."""
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    model, processor = AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    model, processor = own_model(folder)
     words = processor.tokenizer
     answer = [words.convert_tokens_to_ids("Yes"), words.eos_token_id][: 1 if score == "yes_token" else 2]
     groups = groups_of("shapes_color", 4)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import processes
 
 import ttmbench
 from ttmbench.cache import entry as entryfile
@@ -480,7 +481,7 @@ def test_sizes_are_read():
 STOPPED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {root!r})
+sys.path[:0] = [{root!r}, {root!r} + "/tests"]
 import torch
 torch.set_num_threads(1)
 from tests.cache import test_scores  # the class is part of the key, so its module has the name that pytest gives it
@@ -489,12 +490,12 @@ test_scores.run(model, use_cache={store!r}, limit=None, batch_size={batch})
 """
 
 
-def start(model: str, store: Path, batch: int) -> subprocess.Popen:
+def start(model: str, store: Path, batch: int) -> subprocess.Popen | processes.Forked:
     code = STOPPED.format(root=str(Path(__file__).parents[2]), model=model, store=str(store), batch=batch)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
+def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | processes.Forked) -> list[Path]:
     for _ in range(1200):
         blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
         if len(blocks) >= count:

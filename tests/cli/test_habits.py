@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
+from support import processes
 
 import ttmbench
 from ttmbench.cli import COMMANDS, main
@@ -190,7 +189,7 @@ def completions(tmp_path, line: str) -> list[str]:
         "COMP_POINT": str(len(line)),
         "COMP_TYPE": "9",
     }
-    subprocess.run([sys.executable, "-m", "ttmbench"], env=settings, check=True, timeout=120)
+    processes.run(["-m", "ttmbench"], env=settings, check=True, timeout=120)
     return [word.strip() for word in answer.read_text(encoding="utf-8").split("\n")]
 
 

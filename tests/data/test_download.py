@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from PIL import Image
+from support import processes
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task
@@ -540,8 +541,8 @@ def test_a_dry_run_lists_what_would_be_fetched_and_writes_nothing(site, tmp_path
 
 def test_two_processes_at_once_fetch_a_file_once(site, tmp_path, data):
     path = task_file(tmp_path, annotations(site))
-    words = [sys.executable, "-m", "ttmbench", "download", str(path), "--data_dir", str(data)]
-    both_of_them = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    words = ["-m", "ttmbench", "download", path, "--data_dir", data]
+    both_of_them = [processes.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both_of_them:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support import processes
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig
@@ -214,11 +215,8 @@ def test_ls_lists_every_file(capsys):
 
 
 def test_the_table_in_the_docs_is_that_of_the_task_files():
-    import subprocess
-    import sys
-
     script = TASKS.parent / "scripts" / "docs" / "task_table.py"
-    done = subprocess.run([sys.executable, str(script), "check"], capture_output=True, text=True, check=False)
+    done = processes.run([script, "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

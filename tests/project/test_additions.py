@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,14 +157,7 @@ def test_one_of_each_is_added_where_the_table_says(copy):
         for file, (before, what) in files.items():
             add(copy, file, before, what)
     environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(copy)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=copy,
-    )
+    done = processes.run(["-c", PROGRAM, copy], capture_output=True, text=True, env=environment, cwd=copy)
     assert done.returncode == 0, done.stderr[-2000:]
     metrics, models, formats, table, exported = re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)[1:]
     assert re.search(r"^mean_margin +group .*own captions win on the whole", metrics, flags=re.MULTILINE)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from support import processes
 
 from ttmbench.cli import main
 
@@ -78,5 +79,5 @@ def test_every_package_is_in_the_table():
 
 def test_the_drawing_is_the_contract():
     script = ROOT / "scripts" / "docs" / "architecture.py"
-    done = subprocess.run([sys.executable, script, "check"], capture_output=True, text=True, check=False)
+    done = processes.run([script, "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = ["--groups", "12", "--layers", "1", "--iterations", "2", "--epochs", "2"]
@@ -16,13 +15,8 @@ SMALL = ["--groups", "12", "--layers", "1", "--iterations", "2", "--epochs", "2"
 
 def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple(SMALL)) -> dict:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / script), *small, *options, "--output", str(output)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    words = [FOLDER / script, *small, *options, "--output", output]
+    done = processes.run(words, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(output.read_text())
 

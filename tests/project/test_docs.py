@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 
 from ttmbench import hookspecs
 from ttmbench.cli import main
@@ -46,7 +45,7 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     ran = 0
     for mark, language, block in blocks:
         if mark == "run":
-            subprocess.run([sys.executable, "-c", block], check=True)
+            processes.run(["-c", block], check=True)
         elif mark:
             Path(mark.removeprefix("file: ")).write_text(block, encoding="utf-8")
         for line in block.splitlines() if language == "console" else ():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 
 import ttmbench
 
@@ -26,13 +25,8 @@ def code_cells() -> list[dict]:
 
 
 def execute(program: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", program],
-        cwd=folder,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    words = ["-W", "error::DeprecationWarning:__main__", "-c", program]
+    done = processes.run(words, cwd=folder, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

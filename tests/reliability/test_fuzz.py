@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import processes
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -34,13 +35,7 @@ def test_a_few_hundred_broken_files_of_every_format(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     report = tmp_path / "report.json"
     words = ["fuzz", "--in_this_process", "--files", "300", "--seed", "7", "--json", str(report)]
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "faults.py"), *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = processes.run([FOLDER / "faults.py", *words], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     *rows, total = json.loads(report.read_text())["rows"]
     assert len(rows) == 25 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)

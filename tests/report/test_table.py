@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support import processes
 
 from ttmbench.cli import main
 from ttmbench.report.table import TableColumn, lay_out, print_table
@@ -148,9 +149,7 @@ def test_no_number_breaks_where_the_encoding_has_nothing(tmp_path):
 @pytest.mark.parametrize("words", [["ls", "tasks"], ["reproduce", "ttm_table1"]], ids=" ".join)
 def test_a_reader_that_has_enough_ends_in_silence(words):
     """As `ttmbench ls tasks | head -1` closes its end."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "ttmbench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = processes.start(["-m", "ttmbench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None and command.stderr is not None
     command.stdout.close()
     assert command.stderr.read() == "" and command.wait(timeout=60) == 0

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support import processes
 
 SCRIPT = """
 import contextlib, io, json, sys
@@ -43,16 +46,16 @@ def run_commands(
 ) -> list[Done]:
     """Runs command lines, without the word ttmbench, one after another; each must end by itself."""
     lines = [line.split() for line in commands]
-    done = subprocess.run(
-        [python, "-c", SCRIPT],
-        input=json.dumps(lines),
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    how: dict[str, Any] = {
+        "input": json.dumps(lines),
+        "env": {**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        "cwd": cwd,
+        "timeout": timeout,
+    }
+    if python == sys.executable:
+        done = processes.run(["-c", SCRIPT], capture_output=True, text=True, **how)
+    else:
+        done = subprocess.run([python, "-c", SCRIPT], capture_output=True, text=True, check=False, **how)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(lines), done.stderr

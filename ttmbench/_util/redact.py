@@ -120,7 +120,13 @@ def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
 
 def secrets_in_environment() -> tuple[str, ...]:
     """Values of environment variables that are named like a secret."""
-    return tuple(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.fullmatch(name))
+    values = (os.environ.get(name, "") for name in os.environ if _named_like_a_secret(name))
+    return tuple(value for value in values if len(value) >= SHORTEST)
+
+
+@lru_cache(maxsize=1000)  # every text that is printed asks for every variable
+def _named_like_a_secret(name: str) -> bool:
+    return _VARIABLE.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=50_000)  # a results document has the same words again and again, and is written after every task

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,17 @@ PACKAGES = ("ttmbench", "torch", "transformers", "numpy", "scipy", "datasets", "
 def packages() -> dict[str, str]:
     """Versions of what changes numbers; absent packages are left out."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    versions = ((name, _version(name)) for name in PACKAGES)
+    return found | {name: one for name, one in versions if one is not None}
+
+
+@cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
+def _version(name: str) -> str | None:
+    """Version of an installed package, None if it is absent."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def hardware() -> dict[str, Any]:
