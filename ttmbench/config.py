@@ -189,6 +189,8 @@ class RunConfig(BaseModel):
         ttm_holdout: also adapt to a part of the groups and score the others; this share is held out.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
+        rerank: in retrieval, for models that score pairs: ``model`` (a name) ranks all candidates, and the best ``k`` of
+            each query are ranked again; what else is given are that model's arguments.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
         limit: use the first groups only: so many, or below 1 this share of a task's groups, rounded up.
         samples: a JSON file listing the group ids to use.
@@ -235,6 +237,7 @@ class RunConfig(BaseModel):
     ttm_holdout: float | None = Field(None, gt=0, lt=1)
     audit_labels: bool = False
     save_adapted: str | None = None
+    rerank: dict[str, Any] = {}
     seeds: list[int] | None = Field(None, min_length=1)
     limit: int | float | None = None
     samples: str | None = None
@@ -259,6 +262,19 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @field_validator("rerank", mode="before")
+    @classmethod
+    def _read_rerank(cls, value: Any) -> Any:
+        pairs = parse_pairs(value) if isinstance(value, str) else value
+        if not isinstance(pairs, Mapping) or not pairs:
+            return pairs
+        if not isinstance(pairs.get("model"), str):
+            raise ValueError("needs model=NAME, which ranks all candidates, and may have k=N")
+        k = pairs.get("k", 1)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"k should be a whole number from 1, got {k!r}")
+        return dict(pairs)
 
     @field_validator("model_args", mode="before")
     @classmethod

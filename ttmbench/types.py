@@ -260,12 +260,14 @@ class SourceRequest:
     Attributes:
         options: the ``source:`` mapping of the task file without ``kind``.
         columns: the ``group:`` mapping's column names (``id``, ``images``, ``captions``, ``tags``).
-        shape: images and captions per group.
+        shape: images and captions per group; of tasks of another kind, whose rows have one image each, 1x2.
         n_groups: how many groups the task file promises, if it does.
         folder: folder of the task file, for relative paths; None for tasks inside a package archive.
         limit: read no more groups than this, if set.
         offline: never touch the network.
         data_dir: folder of the files that users fetch themselves; may not exist.
+        kind: of the task. Of ``retrieval`` a group is an image with its captions, any number from one; of
+            ``classification`` an image with its label as the only caption.
     """
 
     options: Mapping[str, Any]
@@ -276,6 +278,7 @@ class SourceRequest:
     limit: int | None = None
     offline: bool = False
     data_dir: Path | None = None
+    kind: Literal["groups", "retrieval", "classification"] = "groups"
 
 
 @dataclass(frozen=True)
@@ -317,25 +320,29 @@ class MetricSpec:
     Attributes:
         name: as task files and results spell it.
         compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images].
+            scores [all images, all captions] and true caption [all images] -> bool [all images]. With the scopes of
+            retrieval (``i2t``, ``t2i``) and classification (``class``): `ttmbench.results.ranks.Ranks` -> bool or
+            fraction [queries], or None where these ranks do not tell.
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
         chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
-            ``scope="global"`` the arguments are the numbers of all images and all captions.
+            ``scope="global"`` the arguments are the numbers of all images and all captions; with ranks they are the
+            argument.
         defined: (images, captions) -> whether the metric means anything for this shape.
-        scope: ``group`` or ``global``.
+        scope: what it is a metric of: a ``group``, all pairs (``global``), the captions that an image finds (``i2t``),
+            the images that a caption finds (``t2i``), or an image's ``class``.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
         plugin: that registered it, for messages; left to the registry.
     """
 
     name: str
-    compute: Callable[..., np.ndarray]
+    compute: Callable[..., Any]
     summary: str = ""
     ties: Callable[..., np.ndarray] | None = None
-    chance: Callable[[int, int], float | None] | None = None
+    chance: Callable[..., float | None] | None = None
     defined: Callable[[int, int], bool] = lambda images, captions: True
-    scope: Literal["group", "global"] = "group"
+    scope: Literal["group", "global", "i2t", "t2i", "class"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
     plugin: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,72 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+Kind = Literal["groups", "retrieval", "classification"]
+"""What is asked of a model: to tell things apart inside groups, to find a caption's image and an image's captions among
+all, or to name an image's class."""
+
+SCOPES: dict[str, tuple[str, ...]] = {
+    "groups": ("group", "global"),
+    "retrieval": ("i2t", "t2i"),
+    "classification": ("class",),
+}
+"""Kind of task -> scopes of the metrics that are defined for it."""
+
+PACKAGED = re.compile(r"open_clip:[A-Z][A-Z0-9_]*")
+
+
+class ClassSpec(BaseModel):
+    """The classes of a classification task, and the prompts that name them.
+
+    Attributes:
+        names: of the classes, the label of an image being a place in this list or a name of it; or ``open_clip:NAME``,
+            a list of the installed package.
+        templates: prompts with ``{}`` where the name goes; or ``open_clip:NAME``.
+        count: how many classes there are, where the list is not here.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: str | list[str]
+    templates: str | list[str] = ["a photo of a {}."]
+    count: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ClassSpec:
+        for key, value in (("names", self.names), ("templates", self.templates)):
+            if isinstance(value, str) and not PACKAGED.fullmatch(value):
+                raise ValueError(f"classes.{key}: '{value}' is neither a list nor open_clip:NAME")
+            if isinstance(value, list) and (not value or not all(one.strip() for one in value)):
+                raise ValueError(f"classes.{key}: the list is empty, or an entry of it is")
+        wrong = [one for one in self.templates if one.count("{}") != 1] if isinstance(self.templates, list) else []
+        if wrong:
+            raise ValueError(f"classes.templates: {wrong[0]!r:.80} should have {{}} once, where the name goes")
+        if isinstance(self.names, str) and self.count is None:
+            raise ValueError("classes.count is needed where the names come from a package")
+        if isinstance(self.names, list) and self.count not in (None, len(self.names)):
+            raise ValueError(f"classes.count is {self.count}, but {len(self.names)} names are listed")
+        if self.n_classes < 2:
+            raise ValueError("classes.names: at least two classes are needed")
+        return self
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are; those of one name count apart."""
+        return len(self.names) if isinstance(self.names, list) else self.count or 0
+
+
 class GroupSpec(BaseModel):
     """Shape and number of groups, and the columns of the raw data that hold them.
 
     Attributes:
-        shape: images and captions in a group.
-        n_groups: number of groups.
+        shape: images and captions in a group; for tasks of kind ``groups`` alone.
+        n_groups: number of groups; for other kinds, of images.
+        n_captions: of a retrieval task, all captions together.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
         id: column of the group's id.
         images: columns of the images; or one column that holds them all in a list.
         captions: columns of the captions; or one column that holds them all in a list.
+        label: column of an image's class, in a classification task.
         tags: columns to keep with each group.
         constant_tags: tags that are the same for all groups.
         tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
@@ -47,30 +104,26 @@ class GroupSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    shape: tuple[int, int]
+    shape: tuple[int, int] | None = None
     n_groups: int | None = Field(None, ge=1)
+    n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
     id: str | None = None
     images: str | list[str] = []
     captions: str | list[str] = []
+    label: str | None = None
     tags: list[str] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
 
     @model_validator(mode="after")
     def _shape_is_one(self) -> GroupSpec:
-        GroupShape(*self.shape)
-        captions = self.shape[1]
+        captions = 0 if self.shape is None else GroupShape(*self.shape).captions
         if captions > limit("captions"):
             raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
         if self.n_groups is not None and self.n_groups > limit("groups"):
             raise ValueError(f"{self.n_groups} groups are too many: at most {limit('groups')}")
         return self
-
-    @property
-    def group_shape(self) -> GroupShape:
-        """The shape as a type."""
-        return GroupShape(*self.shape)
 
 
 class TaskSpec(BaseModel):
@@ -88,7 +141,10 @@ class TaskSpec(BaseModel):
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
         tag: labels by which ``--tasks`` selects several tasks.
+        kind: what is asked of the model.
         source: ``kind`` of reader, and its options.
+        classes: of a classification task.
+        rerank_k: of a retrieval task, how many candidates a model that scores pairs is given of each query.
         group: shape, number and columns.
         matching: inside groups, or one assignment over all images and captions.
         metrics: names, in the order of tables.
@@ -109,8 +165,11 @@ class TaskSpec(BaseModel):
     gated: bool = False
     aggregate: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    kind: Kind = "groups"
     source: dict[str, Any]
     group: GroupSpec
+    classes: ClassSpec | None = None
+    rerank_k: int | None = Field(None, ge=1)
     matching: Literal["group", "global"] = "group"
     metrics: list[str] = Field(min_length=1)
     ttm: dict[str, dict[str, Any]] = {}
@@ -118,7 +177,8 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        if self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+        self._fits_its_kind()
+        if self.kind == "groups" and self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
             raise ValueError(
                 f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
             )
@@ -134,10 +194,54 @@ class TaskSpec(BaseModel):
                 raise ValueError(f"ttm.{name}: {describe(error)}") from None
         return self
 
+    def _fits_its_kind(self) -> None:
+        """ValueError for a key that another kind of task has, or a missing one of this kind."""
+        group = self.group
+        if (self.kind == "groups") != (group.shape is not None):
+            raise ValueError(
+                "group.shape: images and captions of a group are needed"
+                if self.kind == "groups"
+                else f"group.shape: a task of kind {self.kind} has no groups, so leave it out"
+            )
+        if (self.kind == "classification") != (self.classes is not None):
+            raise ValueError(
+                "classes: names and templates are needed"
+                if self.classes is None
+                else f"classes: a task of kind {self.kind} has none"
+            )
+        own: dict[str, tuple[bool, str]] = {
+            "group.n_captions": (group.n_captions is not None, "retrieval"),
+            "rerank_k": (self.rerank_k is not None, "retrieval"),
+            "group.label": (group.label is not None, "classification"),
+            "ttm": (bool(self.ttm), "groups"),
+            "matching: global": (self.is_global, "groups"),
+        }
+        for key, (given, kind) in own.items():
+            if given and self.kind != kind:
+                raise ValueError(f"{key}: only a task of kind {kind} has it, this one is of kind {self.kind}")
+        if self.kind == "retrieval" and None not in (group.n_groups, group.n_captions):
+            assert group.n_groups is not None and group.n_captions is not None, "as was just said"
+            if group.n_captions < group.n_groups:
+                raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
+
     @property
     def shape(self) -> GroupShape:
-        """Images and captions in each group."""
-        return self.group.group_shape
+        """Images and captions in each group.
+
+        Raises:
+            UsageError: the task is of another kind.
+        """
+        if self.group.shape is None:
+            raise UsageError(f"task '{self.task}' is of kind {self.kind}: it has no groups, which this needs")
+        return GroupShape(*self.group.shape)
+
+    @property
+    def extent(self) -> str:
+        """The shape in words: of a group, or how many images meet how many captions or classes."""
+        if self.kind == "groups":
+            return str(self.shape)
+        others = self.group.n_captions if self.classes is None else self.classes.n_classes
+        return f"{self.group.n_groups or '?'}x{others or '?'}"
 
     @property
     def is_global(self) -> bool:
@@ -259,7 +363,8 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
-    return GroupSpec if first_error(error)["loc"][:1] == ("group",) else TaskSpec
+    models: dict[str | int, type[BaseModel]] = {"group": GroupSpec, "classes": ClassSpec}
+    return models.get(first_error(error)["loc"][0], TaskSpec) if first_error(error)["loc"] else TaskSpec
 
 
 def task_schema() -> dict[str, Any]:

@@ -28,6 +28,7 @@ from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER
+from ttmbench.results.ranks import Ranks
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.data_identity import groups_digest
@@ -35,7 +36,7 @@ from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
 from ttmbench.types import Group, MetricSpec, Scores
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training")
+_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,15 @@ class TaskOutcome:
         subsets: filter -> positions of the groups that its score arrays are of, where these are not all.
         breakdowns: tag -> value -> numbers of its groups.
         choices: which forced choices were answered right; such a task has no score arrays.
-        choice_lines: samples lines of the forced choices.
+        own_lines: samples lines of a task without score arrays: of forced choices, or of queries.
         failure: what ended the test-time stage before its time; what was reached before it is here.
         undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
         truncated: of the captions, how many the model cuts; None for a model that does not say.
+        ranks: scope -> ranks of the queries of a task that ranks; such a task has no score arrays.
+        of_query: scope -> the image that each of these queries is about.
+        shape: images, and captions or classes, of a task that ranks.
     """
 
     spec: TaskSpec
@@ -77,12 +81,15 @@ class TaskOutcome:
     subsets: dict[str, list[int]] = field(default_factory=dict)
     breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     choices: Choices | None = None
-    choice_lines: list[dict[str, Any]] = field(default_factory=list)
+    own_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
     undecided: dict[str, int] | None = None
     clusters: Clusters | None = None
     truncated: dict[str, int] | None = None
+    ranks: dict[str, Ranks] = field(default_factory=dict)
+    of_query: Mapping[str, np.ndarray] = field(default_factory=dict)
+    shape: tuple[int, int] | None = None
 
     @property
     def shares_images(self) -> bool:
@@ -97,7 +104,9 @@ class TaskOutcome:
 
     @property
     def n_groups(self) -> int:
-        """Number of groups that were scored."""
+        """Number of groups that were scored; of a task that ranks, of images."""
+        if self.shape is not None:
+            return self.shape[0]
         return len(self.scores[RAW][0].groups) if self.choices is None else len(self.choices)
 
 
@@ -106,6 +115,9 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
     task = outcome.spec.task
     if config.log_samples:
         files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
+    if config.save_scores and outcome.ranks:
+        about = {"task": task, "model": config.model_name, "data_sha256": outcome.fingerprint}
+        files.write_ranks(task, outcome.ranks, outcome.of_query, about)
     if config.save_scores and outcome.scores:
         metadata = {
             "task": task,
@@ -134,7 +146,7 @@ def _cluster_lists(clusters: Clusters) -> dict[str, str]:
 
 def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One line per filter, seed and group."""
-    yield from outcome.choice_lines
+    yield from outcome.own_lines
     of = outcome.cluster_names
     for name, per_seed in outcome.scores.items():
         for index, scores in enumerate(per_seed):
@@ -353,7 +365,7 @@ def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
         "revision": outcome.source.get("revision"),
         "fingerprint": outcome.fingerprint,
         "n_groups": outcome.n_groups,
-        "shape": list(spec.group.shape),
+        "shape": list(outcome.shape or spec.group.shape or ()),
         "license": spec.license,
         **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),
         **({"from_store": outcome.from_store} if outcome.from_store else {}),

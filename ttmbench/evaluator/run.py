@@ -72,6 +72,7 @@ def simple_evaluate(
     ttm_holdout: float | None = None,
     audit_labels: bool = False,
     save_adapted: str | None = None,
+    rerank: Mapping[str, Any] | str = {},
     seeds: Sequence[int] | None = None,
     limit: int | float | None = None,
     samples: str | None = None,
@@ -118,6 +119,7 @@ def simple_evaluate(
         ttm_holdout: share of the groups to hold out in a further run of TTM.
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
+        rerank: in retrieval by a model that scores pairs: ``model`` ranks all, its best ``k`` are ranked again.
         seeds: of TTM and SimpleMatch.
         limit: use the first groups only: so many, or below 1 this share of them.
         samples: a JSON file listing the group ids to use.

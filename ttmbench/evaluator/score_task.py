@@ -31,6 +31,7 @@ from ttmbench.scoring.prepare import prepare, stored
 from ttmbench.scoring.prepared_pairs import score_streaming
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
+from ttmbench.scoring.stored_pool import stored_pool
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
 DECODED = 64  # images held decoded at a time, while they are prepared
@@ -283,6 +284,9 @@ def data_fingerprint(
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
+    if way_of(adapter) == "stored_features" and task.spec.kind != "groups":
+        limit = groups_of(config.limit, task.spec.group.n_groups)
+        return DataNow(stored_pool(adapter, task.spec, limit)[2])
     if way_of(adapter) == "stored_features":
         return DataNow(_stored(adapter, config, task.spec)[1])
     pixels = None if run_cache is None else run_cache.pixels(task.spec.task)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
@@ -67,7 +67,7 @@ def scored_file(
         if limit is not None:
             raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
         stored = read_scores(path, None, logit_scale)
-        spec = spec_of_scores(stored.scores[RAW][0].groups, list(registry.metrics))
+        spec = spec_of_scores(stored.scores[RAW][0].groups, metric_names(registry))
     else:
         spec = (find_task(registry, task) if isinstance(task, str) else task).spec
         stored = read_scores(path, spec.shape, logit_scale)
@@ -91,6 +91,11 @@ def scored_file(
         command=command,
     )
     return document, stored
+
+
+def metric_names(registry: Registry) -> list[str]:
+    """Names of the metrics of score arrays."""
+    return [name for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES["groups"]]
 
 
 def spec_of_scores(array: np.ndarray, metrics: list[str]) -> TaskSpec:
@@ -168,7 +173,7 @@ def score_stored(
 def _metrics_for(spec: TaskSpec, registered: Sequence[MetricSpec]) -> list[MetricSpec]:
     by_name = {metric.name: metric for metric in registered}
     rest = [name for name in by_name if name not in spec.metrics]
-    return [by_name[name] for name in (*spec.metrics, *rest)]
+    return [by_name[name] for name in (*spec.metrics, *rest) if by_name[name].scope in SCOPES[spec.kind]]
 
 
 def _real_limit(spec: TaskSpec, limit: int | None) -> int | None:

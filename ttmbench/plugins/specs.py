@@ -78,7 +78,7 @@ def _metric(spec: MetricSpec) -> Iterator[str]:
     for what in ("ties", "chance"):
         if getattr(spec, what) is not None:
             yield from _callable(what, getattr(spec, what))
-    for what, allowed in (("scope", ("group", "global")), ("track", get_args(Track))):
+    for what, allowed in (("scope", ("group", "global", "i2t", "t2i", "class")), ("track", get_args(Track))):
         if getattr(spec, what) not in allowed:
             yield f"{what} should be one of {', '.join(allowed)}, got {getattr(spec, what)!r}"
     if not isinstance(spec.higher_is_better, bool):

@@ -12,13 +12,17 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ttmbench._util.files import file_digest, safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
+from ttmbench.results.ranks import Ranks
+from ttmbench.results.ranks_file import save_ranks
 from ttmbench.results.scores_file import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
-_KINDS, _ENDINGS = ("samples", "scores", "ttm"), ("jsonl", "safetensors")
+_KINDS, _ENDINGS = ("samples", "scores", "ranks", "ttm"), ("jsonl", "safetensors")
 
 
 @dataclass
@@ -86,6 +90,12 @@ class RunFiles:
     def write_scores(self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
         """Writes the score arrays of a task."""
         self._write("scores", task, "safetensors", lambda path: save_scores(path, scores, metadata))
+
+    def write_ranks(
+        self, task: str, ranks: Mapping[str, Ranks], of_query: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+    ) -> None:
+        """Writes the ranks of a task's queries, as ``ttmbench score`` reads them."""
+        self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata))
 
     def remove_strays(self) -> None:
         """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""

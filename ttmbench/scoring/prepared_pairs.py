@@ -35,7 +35,7 @@ from ttmbench.types import Group, Scores
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
 
-_Encoder = Callable[[np.ndarray], "Batch"]
+ImageEncoder = Callable[[np.ndarray], "Batch"]
 """Rows of distinct images, int [n] -> these, encoded."""
 
 
@@ -132,15 +132,44 @@ def score_in_memory(
 def _score(
     adapter: PreparedPairScorer,
     rows: Rows,
-    encoder: _Encoder,
+    encoder: ImageEncoder,
     captions: Batch,
     n_images: int,
     batch_size: int | BatchSizer,
     all_pairs: bool,
     blocks: BlockStore | None,
 ) -> PairTable:
-    wanted, batch_sizer = _wanted(rows, n_images, n_rows(captions), all_pairs), BatchSizer.of(batch_size)
+    wanted = _wanted(rows, n_images, n_rows(captions), all_pairs)
     values = np.full((n_images, n_rows(captions)), np.nan, dtype=np.float32)
+    values[tuple(wanted.T)] = score_wanted(adapter, encoder, captions, wanted, batch_size, blocks)
+    return PairTable(values, rows)
+
+
+def score_wanted(
+    adapter: PreparedPairScorer,
+    encoder: ImageEncoder,
+    captions: Batch,
+    wanted: np.ndarray,
+    batch_size: int | BatchSizer,
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores some pairs.
+
+    Args:
+        adapter: the model.
+        encoder: encodes images.
+        captions: prepared.
+        wanted: rows of images and captions, int [pairs, 2], the pairs of an image together.
+        batch_size: pairs given to the model at a time; changes no score.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        TtmbenchError: the model did not return one score a pair.
+    """
+    batch_sizer, values = BatchSizer.of(batch_size), np.empty(len(wanted), dtype=np.float32)
     with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
         for span in spans(len(wanted), PAIRS, batch_sizer.rows):
             found = load(blocks, "pairs", span)
@@ -151,14 +180,14 @@ def _score(
                 save(blocks, "pairs", span, found)
             else:
                 shown.update(len(found))
-            values[tuple(wanted[span.start : span.stop].T)] = found
-    return PairTable(values, rows)
+            values[span.start : span.stop] = found
+    return values
 
 
 class _Batches:
     """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once."""
 
-    def __init__(self, adapter: PreparedPairScorer, encoder: _Encoder, captions: Batch, wanted: np.ndarray) -> None:
+    def __init__(self, adapter: PreparedPairScorer, encoder: ImageEncoder, captions: Batch, wanted: np.ndarray) -> None:
         self._adapter, self._encoder, self._captions, self._wanted = adapter, encoder, captions, wanted
         # Begun anew with every span: what a batch encodes must not depend on where the run began.
         self._kept: dict[int, Batch] = {}
@@ -171,7 +200,7 @@ class _Batches:
         return one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
 
 
-def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
+def _encoded(encoder: ImageEncoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
     """What the images of a batch are encoded to; those that are kept from the batch before are not encoded again."""
     needed = np.unique(images).tolist()
     found = {row: kept[row] for row in needed if row in kept}

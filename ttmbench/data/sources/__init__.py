@@ -11,6 +11,7 @@ _KINDS = {
     "huggingface": "a dataset of the Hugging Face hub",
     "hub_files": "loose files of a repository of the hub",
     "first_of": "the first of several sources that is at hand",
+    "class_folders": "a folder of images for each class, in the data folder",
     "whatsup": "WhatsUp's photographs, alone or in pairs",
 }
 
