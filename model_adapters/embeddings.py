@@ -39,9 +39,9 @@ def load(
 
     Args:
         path: an npz or safetensors file with ``img`` [groups * images, d] and ``cap`` [groups * captions, d], group by
-            group, of any norm; for retrieval also ``image_of_caption`` int [captions], unless every image has as
-            many; for classification ``cap`` has a row a class, and ``label`` int [images] says which. It may hold the scalars ``logit_scale`` and ``logit_bias``. Or a folder that
-            ``--save_adapted`` wrote.
+            group, of any norm. For retrieval also ``image_of_caption`` int [captions], unless every image has as many;
+            for classification ``cap`` has a row a class, and ``label`` int [images] says which one is true. The file
+            may hold the scalars ``logit_scale`` and ``logit_bias``. Or a folder that ``--save_adapted`` wrote.
         logit_scale: what cosines are multiplied with; by default the file's, else 100 (CLIP's). It is a factor, not
             its logarithm.
         logit_bias: what is added to every logit; with one the loss is SigLIP's pairwise sigmoid.

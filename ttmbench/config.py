@@ -189,8 +189,8 @@ class RunConfig(BaseModel):
         ttm_holdout: also adapt to a part of the groups and score the others; this share is held out.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
-        rerank: in retrieval, for models that score pairs: ``model`` (a name) ranks all candidates, and the best ``k`` of
-            each query are ranked again; what else is given are that model's arguments.
+        rerank: in retrieval, for models that score pairs: ``model`` (a name) ranks all candidates, and the best ``k``
+            of each query are ranked again; what else is given are that model's arguments.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
         limit: use the first groups only: so many, or below 1 this share of a task's groups, rounded up.
         samples: a JSON file listing the group ids to use.

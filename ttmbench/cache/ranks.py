@@ -1,4 +1,4 @@
-"""What the cache does for a task that ranks: recognises the data, keeps blocks while features come, and finished arrays."""
+"""What the cache does for a task that ranks: recognises the data, keeps blocks of features, and ranks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ from ttmbench.scoring.forced_choice.stored_answers import is_answers
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench score``."""
     parser.add_argument(
-        "scores", nargs="+", metavar="FILE", help="scores or ranks (JSONL, npz, npy, safetensors) or answers (JSON), by content"
+        "scores",
+        nargs="+",
+        metavar="FILE",
+        help="scores or ranks (JSONL, npz, npy, safetensors) or answers (JSON), by content",
     )
     parser.add_argument("--task", metavar="NAME", help="whose shape and size the scores have (default: their own)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")

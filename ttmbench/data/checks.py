@@ -63,7 +63,9 @@ def _check_shape(spec: TaskSpec, group: Group) -> None:
     if spec.kind == "groups" and shape != spec.group.shape:
         raise DataError(f"{where} is {shape[0]}x{shape[1]}, the task file says {spec.shape}")
     if spec.kind == "retrieval" and (shape[0] != 1 or not shape[1]):
-        raise DataError(f"{where} has {shape[0]} images and {shape[1]} captions; retrieval needs one image and captions")
+        raise DataError(
+            f"{where} has {shape[0]} images and {shape[1]} captions; retrieval needs one image and captions"
+        )
     if spec.kind == "classification" and shape != (1, 1):
         raise DataError(f"{where} has {shape[0]} images and {shape[1]} labels; classification needs one of each")
 

@@ -85,7 +85,9 @@ def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.n
             continue
         places = numbers.get(label, [])
         if len(places) != 1:
-            what = "the name of several classes" if places else f"neither a number below {len(classes.names)} nor a name"
+            what = (
+                "the name of several classes" if places else f"neither a number below {len(classes.names)} nor a name"
+            )
             raise DataError(f"task '{spec.task}': the label {label!r:.80} of {group.group_id} is {what}")
         found.append(places[0])
     return np.array(found, dtype=np.int64)

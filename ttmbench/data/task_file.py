@@ -178,7 +178,11 @@ class TaskSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         self._fits_its_kind()
-        if self.kind == "groups" and self.matching == "group" and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS:
+        if (
+            self.kind == "groups"
+            and self.matching == "group"
+            and math.perm(self.shape.captions, self.shape.images) > MAX_INJECTIONS
+        ):
             raise ValueError(
                 f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
             )
@@ -222,7 +226,9 @@ class TaskSpec(BaseModel):
         if self.kind == "retrieval" and None not in (group.n_groups, group.n_captions):
             assert group.n_groups is not None and group.n_captions is not None, "as was just said"
             if group.n_captions < group.n_groups:
-                raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
+                raise ValueError(
+                    f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images"
+                )
 
     @property
     def shape(self) -> GroupShape:

@@ -1,4 +1,4 @@
-"""Retrieval by models that see an image and a caption together: all pairs of a small pool, or the best of another model.
+"""Retrieval by models that see an image and a caption together: all pairs of a small pool, or the best of another.
 
 Such a model takes as long for a pair as a dual encoder for an image. So a dual encoder chooses the best k candidates of
 each query, and these alone are ranked by the model's own score.
@@ -116,9 +116,7 @@ def rank_pairs(
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
     sizer = context.batch_sizer
-    values = score_listed(
-        context.adapter, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks
-    )
+    values = score_listed(context.adapter, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
     values = debias(context.adapter, values, texts, pairs.wanted, spec.noise_images, len(images))
     every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
 

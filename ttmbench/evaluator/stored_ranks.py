@@ -1,4 +1,4 @@
-"""From files of ranks, embeddings or a matrix of scores to the numbers of retrieval or classification: no model, no data."""
+"""From files of ranks, embeddings or scores to the numbers of retrieval or classification: no model, no data."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def _read(
 ) -> tuple[StoredRanks, tuple[int, int]]:
     """The ranks, and how many images met how many captions or classes."""
     n_images = spec.group.n_groups if limit is None else limit
-    n_others = (None if limit is not None else spec.group.n_captions) if spec.classes is None else spec.classes.n_classes
+    n_others = (
+        (None if limit is not None else spec.group.n_captions) if spec.classes is None else spec.classes.n_classes
+    )
     if len(paths) == 1:
         content = read_arrays(paths[0])
         saved = read_saved(paths[0], content)
@@ -177,4 +179,3 @@ def _notes(stored: StoredRanks) -> list[str]:
     if T2I in stored.ranks and T2I not in stored.of_query:
         notes.append("which captions are of one image is not known, so intervals take each for an independent answer")
     return notes
-

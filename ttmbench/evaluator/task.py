@@ -31,7 +31,6 @@ from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
 
-
 RANKED = {"retrieval": run_retrieval, "classification": run_classification}
 """Kinds of tasks that rank candidates instead of telling things apart inside groups."""
 

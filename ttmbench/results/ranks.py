@@ -1,7 +1,7 @@
 """Ranks of queries among their candidates, and what is told of them: recall, accuracy, chance, ties and intervals.
 
-A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image that
-looks for its class (``class``). It is found at k if a true candidate of it is among the first k. Ranks count from 0.
+A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image
+that looks for its class (``class``). It is found at k if a true candidate of it is among the first k. Ranks count from 0.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
     values = np.asarray(given).astype(np.float64)
     if values.shape != (len(ranks),) or not ((values >= 0) & (values <= 1)).all():
         raise TtmbenchError(
-            f"{whose} gave an array of shape {list(values.shape)} for {len(ranks)} queries; one fraction each is expected"
+            f"{whose} gave an array of shape {list(values.shape)} for {len(ranks)} queries; one fraction each is needed"
         )
     return values
 

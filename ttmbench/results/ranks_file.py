@@ -121,7 +121,8 @@ def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others:
         if count is None:
             raise DataError(f"{path}: the task does not say how many candidates there are, so ranks cannot be checked")
         _check_ranks(path, values, count)
-        ranks[scope] = Ranks(values.astype(np.int64), None, None, np.ones(len(values), np.int64), count)
+        true = max(1, (n_others or 0) // (n_images or 1)) if scope == "i2t" else 1  # as many as on the mean
+        ranks[scope] = Ranks(values.astype(np.int64), None, None, np.full(len(values), true), count)
     return StoredRanks(ranks, {}, "ranks")
 
 
@@ -136,9 +137,7 @@ def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             row = int(np.argmax(wrong))
             raise DataError(f"{path}: row {row} of '{name}' has norm {norms[row]:.4g}, not 1")
     if arrays["img"].shape[1] != arrays["cap"].shape[1]:
-        raise DataError(
-            f"{path}: 'img' has dimension {arrays['img'].shape[1]}, 'cap' has {arrays['cap'].shape[1]}"
-        )
+        raise DataError(f"{path}: 'img' has dimension {arrays['img'].shape[1]}, 'cap' has {arrays['cap'].shape[1]}")
 
 
 def check_matrix(path: Path, scores: np.ndarray) -> None:
@@ -153,16 +152,14 @@ def _side(path: Path, kind: str, length: int, n_images: int | None, n_others: in
     if kind == "classification":
         fitting = ["class"] if n_images in (None, length) else []
     else:
-        fitting = [
-            side for side, count in (("i2t", n_images), ("t2i", n_others)) if count in (None, length)
-        ]
+        fitting = [side for side, count in (("i2t", n_images), ("t2i", n_others)) if count in (None, length)]
     if len(fitting) > 1:
         fitting = [side for side in fitting if side in path.name]
     if len(fitting) == 1:
         return fitting[0]
     sizes = f"{n_images} images" + (f" or {n_others} captions" if kind == "retrieval" else "")
     raise DataError(
-        f"{path}: has {length} ranks, the task {sizes}; where both are as many, the name of the file should say i2t or t2i"
+        f"{path}: has {length} ranks, the task {sizes}; where both are as many, the file's name should say i2t or t2i"
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores of listed pairs by models that see an image and a caption together: all pairs of a small pool, or chosen ones."""
+"""Scores of listed pairs, by models that see image and caption together: all pairs of a small pool, or chosen ones."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def pool_of(
         owner = np.repeat(np.arange(n_images), n_others // n_images)
     else:
         raise DataError(
-            f"{where} has {n_others} captions for {n_images} images, not as many for each; it needs an array '{OWNER}': "
+            f"{where} has {n_others} captions for {n_images} images, not as many for each; it needs '{OWNER}': "
             "the number of each caption's image, int [captions]"
         )
     lonely = np.flatnonzero(~np.isin(np.arange(n_images), owner))

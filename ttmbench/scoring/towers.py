@@ -145,7 +145,7 @@ def encode_classes(
     batch_sizer: BatchSizer,
     blocks: BlockStore | None = None,
 ) -> Side:
-    """A feature vector for each class: the features of its prompts normalised, their mean, normalised again, as in CLIP.
+    """A feature vector for each class, as in CLIP: features of its prompts normalised, their mean, normalised again.
 
     Args:
         adapter: the model.
