@@ -113,7 +113,10 @@ class EmbeddingsModel(ContrastiveModel):
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
         self.name = name
         self.labels: Mapping[str, np.ndarray] = {}
-        self._digest = hashlib.sha256(images.numpy().tobytes() + captions.numpy().tobytes()).hexdigest()
+        digest = hashlib.sha256()
+        for side in (images, captions):
+            digest.update(memoryview(np.ascontiguousarray(side.numpy())).cast("B"))
+        self._digest = digest.hexdigest()
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the features, temperature and bias."""

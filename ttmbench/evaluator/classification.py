@@ -29,10 +29,9 @@ from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import Ranks
-from ttmbench.scoring.inputs import take
 from ttmbench.scoring.ranking import rank_queries
 from ttmbench.scoring.stored_pool import stored_pool
-from ttmbench.scoring.towers import Side, encode_classes, encode_images, image_scores
+from ttmbench.scoring.towers import Side, encode_classes, encode_images, encode_stored, image_scores
 
 
 def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
@@ -134,14 +133,8 @@ def _notes(classes: Classes, labels: np.ndarray) -> list[str]:
 def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
     adapter, clock = context.adapter, time.perf_counter()
     with phase("score"):
-        pool, _, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
-        images, classes = (
-            Side(encode(take(batch, np.arange(count))).detach(), np.arange(count))
-            for encode, batch, count in (
-                (adapter.encode_images, adapter.stored_images(), pool.shape[0]),
-                (adapter.encode_captions, adapter.stored_captions(), pool.shape[1]),
-            )
-        )
+        pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
+        images, classes = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
         ranks = _ranks_of(adapter, images, classes, pool.images, pool.others)
     return RankedTask(
         ranks={CLASS: ranks},

@@ -27,10 +27,9 @@ from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import Ranks
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.inputs import take
 from ttmbench.scoring.ranking import rank_queries
 from ttmbench.scoring.stored_pool import stored_pool
-from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, image_scores
+from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 
 COUNTS = ("strict", "as_topk", "above", "true")
@@ -104,14 +103,8 @@ def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
     adapter, clock = context.adapter, time.perf_counter()
     with phase("score"):
         pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
-        images, captions = (
-            Side(encode(take(batch, np.flatnonzero(which))), np.arange(int(which.sum())))
-            for encode, batch, which in (
-                (adapter.encode_images, adapter.stored_images(), np.ones(len(pool.images), bool)),
-                (adapter.encode_captions, adapter.stored_captions(), stay),
-            )
-        )
-        ranks = _ranks_of(adapter, _detached(images), _detached(captions), pool.others)
+        images, captions = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, images, captions, pool.others)
     return RankedTask(
         ranks=ranks,
         shape=pool.shape,
@@ -121,10 +114,6 @@ def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
         of_query={I2T: np.arange(len(pool.images)), T2I: pool.others},
         seconds={"score": time.perf_counter() - clock},
     )
-
-
-def _detached(side: Side) -> Side:
-    return Side(side.features.detach(), side.rows)
 
 
 def _as_array(ranks: Ranks) -> np.ndarray:

@@ -142,7 +142,7 @@ def _from_scores(
     if "scores" in arrays:
         scores, form = arrays["scores"], "matrix"
         check_matrix(path, scores)
-        pool = pool_of(spec, *scores.shape, arrays, str(path), limit)
+        pool = pool_of(spec, scores.shape[0], scores.shape[1], arrays, str(path), limit)
 
         def of_images(rows: slice) -> np.ndarray:
             return scores[rows]

@@ -1,11 +1,12 @@
 """Ranks of queries among their candidates, and what is told of them: recall, accuracy, chance, ties and intervals.
 
 A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image
-that looks for its class (``class``). It is found at k if a true candidate of it is among the first k. Ranks count from 0.
+that looks for its class (``class``). It is found at k if a true candidate is among the first k. Ranks count from 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,10 +82,13 @@ def chance(k: int, ranks: Ranks) -> float:
     >>> chance(1, ranks), round(chance(3, ranks), 4)
     (0.375, 0.875)
     """
-    missed = np.ones(len(ranks))
-    for drawn in range(min(k, ranks.candidates)):
-        missed *= np.clip(ranks.candidates - ranks.true - drawn, 0, None) / (ranks.candidates - drawn)
-    return float(1 - missed.mean())
+    counts, queries = np.unique(ranks.true, return_counts=True)
+    missed, found = np.ones(len(counts)), np.zeros(len(counts))
+    for drawn in range(min(k, ranks.candidates)):  # summed draw by draw, so that small chances keep their digits
+        left = ranks.candidates - drawn
+        found += missed * np.minimum(counts / left, 1)
+        missed *= np.clip(left - counts, 0, None) / left
+    return math.fsum((found * queries).tolist()) / len(ranks)
 
 
 def summarise_ranks(

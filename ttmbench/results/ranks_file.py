@@ -131,7 +131,7 @@ def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name in ("img", "cap"):
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
             raise DataError(f"{path}: embeddings '{name}' must be [rows, d], got shape {list(arrays[name].shape)}")
-        norms = np.linalg.norm(arrays[name].astype(np.float64), axis=1)
+        norms = np.sqrt(np.einsum("ij,ij->i", arrays[name], arrays[name], dtype=np.float64))
         wrong = ~(np.abs(norms - 1) <= NORM_TOLERANCE)
         if wrong.any():
             row = int(np.argmax(wrong))

@@ -186,6 +186,38 @@ def encode_classes(
     return Side(_together(adapter, parts), rows)
 
 
+def encode_stored(adapter: Any, n_images: int, others: np.ndarray, batch_sizer: BatchSizer) -> tuple[Side, Side]:
+    """Features from a file, as the model's heads make them.
+
+    Args:
+        adapter: a `DualEncoder` that has `StoredFeatures`.
+        n_images: how many of the first images are used.
+        others: which captions or classes are used, bool.
+        batch_sizer: rows encoded at a time.
+
+    Returns:
+        Both sides.
+
+    Raises:
+        TtmbenchError: the model gave something else than one feature vector a row.
+    """
+    places = np.flatnonzero(others)
+    images, captions = adapter.stored_images(), adapter.stored_captions()
+
+    def of_images(rows: slice) -> torch.Tensor:
+        features: torch.Tensor = adapter.encode_images(take(images, rows))
+        return features
+
+    def of_captions(rows: slice) -> torch.Tensor:
+        features: torch.Tensor = adapter.encode_captions(take(captions, places[rows]))
+        return features
+
+    return (
+        Side(_encode(adapter, n_images, of_images, "images", batch_sizer, None), np.arange(n_images)),
+        Side(_encode(adapter, len(places), of_captions, "captions", batch_sizer, None), np.arange(len(places))),
+    )
+
+
 def _encode(
     adapter: DualEncoder,
     total: int,
