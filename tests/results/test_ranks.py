@@ -1,4 +1,4 @@
-"""Recall and accuracy from ranks: literal ranks, chance by counting, both rules of ties, stored ranks of real models."""
+"""Recall and accuracy from ranks: literal ranks, chance by counting, rules of ties, stored ranks of real models."""
 
 from __future__ import annotations
 

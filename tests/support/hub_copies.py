@@ -39,6 +39,7 @@ def _copies() -> dict[str, Callable[..., None]]:
         "facebook/winoground": hub_datasets.winoground,
         "ServiceNow/whatsup_all": hub_datasets.whatsup,
         "MMVP/MMVP_VLM": hub_datasets.mmvp,
+        "ILSVRC/imagenet-1k": hub_datasets.imagenet,
         **{repo: partial(hub_datasets.sugarcrepe, subset=subset) for repo, subset in subsets.items()},
     }
 
