@@ -221,7 +221,7 @@ def sugarcrepe(root: Path, subset: str) -> None:
 
 
 def imagenet(root: Path) -> None:
-    """ILSVRC/imagenet-1k: gated; a split that the task reads, of which this copy has 1,000 of 50,000, and two others."""
+    """ILSVRC/imagenet-1k: gated; the split that is read, of which this copy has 1,000 of 50,000, and two others."""
     import datasets
 
     _, folder = repository(root, "ILSVRC/imagenet-1k", gated="auto")
