@@ -26,11 +26,11 @@ from ttmbench.evaluator.ranked import (
     stored_limit,
 )
 from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import Ranks
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.stored_pool import stored_pool
 from ttmbench.scoring.towers import Side, encode_classes, encode_images, encode_stored, image_scores
 
 

@@ -23,12 +23,12 @@ from ttmbench.evaluator.ranked import (
 )
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.reranking import first_stage, rank_pairs
+from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import Ranks
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.stored_pool import stored_pool
 from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 

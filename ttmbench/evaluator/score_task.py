@@ -18,6 +18,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
+from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
@@ -31,7 +32,6 @@ from ttmbench.scoring.prepare import prepare, stored
 from ttmbench.scoring.prepared_pairs import score_streaming
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
-from ttmbench.scoring.stored_pool import stored_pool
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
 DECODED = 64  # images held decoded at a time, while they are prepared

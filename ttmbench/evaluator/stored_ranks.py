@@ -136,8 +136,8 @@ def _checked(
 def _from_scores(
     path: Path, arrays: dict[str, np.ndarray], spec: TaskSpec, limit: int | None, logit_scale: float
 ) -> tuple[StoredRanks, tuple[int, int]]:
+    from ttmbench.evaluator.stored_pool import pool_of
     from ttmbench.scoring.ranking import rank_queries
-    from ttmbench.scoring.stored_pool import pool_of
 
     if "scores" in arrays:
         scores, form = arrays["scores"], "matrix"
