@@ -115,7 +115,7 @@ class EmbeddingsModel(ContrastiveModel):
         self.labels: Mapping[str, np.ndarray] = {}
         digest = hashlib.sha256()
         for side in (images, captions):
-            digest.update(memoryview(np.ascontiguousarray(side.numpy())).cast("B"))
+            digest.update(np.ascontiguousarray(side.numpy()).data)
         self._digest = digest.hexdigest()
 
     def fingerprint(self) -> Mapping[str, Any]:

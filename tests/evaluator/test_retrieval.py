@@ -17,6 +17,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
 from ttmbench.results.files import schema
+from ttmbench.scoring.inputs import n_rows
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}
@@ -153,7 +154,7 @@ class _Stopping:
             self._left -= 1
             if self._left < 0:
                 raise RuntimeError("the power is gone")
-        self.encoded += len(prepared)
+        self.encoded += n_rows(prepared)
         return self._model.encode_images(prepared)
 
     def encode_captions(self, prepared):

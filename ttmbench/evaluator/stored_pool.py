@@ -110,7 +110,7 @@ def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> t
         assert not isinstance(batch, list), "features are tensors"
         tensors: Any = batch.values() if isinstance(batch, Mapping) else [batch]
         for tensor in tensors:
-            digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+            digest.update(tensor.contiguous().numpy().data)
     for array in (pool.images, pool.others):
         digest.update(array.astype(np.int64).tobytes())
     digest.update(str(limit).encode())
