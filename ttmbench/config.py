@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ttmbench._util.places import of_this_machine
-from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit
+from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit, read_rerank
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 
@@ -266,15 +266,7 @@ class RunConfig(BaseModel):
     @field_validator("rerank", mode="before")
     @classmethod
     def _read_rerank(cls, value: Any) -> Any:
-        pairs = parse_pairs(value) if isinstance(value, str) else value
-        if not isinstance(pairs, Mapping) or not pairs:
-            return pairs
-        if not isinstance(pairs.get("model"), str):
-            raise ValueError("needs model=NAME, which ranks all candidates, and may have k=N")
-        k = pairs.get("k", 1)
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k should be a whole number from 1, got {k!r}")
-        return dict(pairs)
+        return read_rerank(parse_pairs(value) if isinstance(value, str) else value)
 
     @field_validator("model_args", mode="before")
     @classmethod

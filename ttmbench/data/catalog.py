@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import warn
+from ttmbench.data.kinds import SCOPES
 from ttmbench.data.memory import Task
-from ttmbench.data.task_file import SCOPES, TaskFile, load_task
+from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
 

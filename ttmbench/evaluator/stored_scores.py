@@ -13,7 +13,8 @@ import numpy as np
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.kinds import SCOPES
+from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
