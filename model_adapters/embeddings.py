@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 IMAGES, CAPTIONS = "img", "cap"
 SCALE, BIAS = "logit_scale", "logit_bias"
+LABELS = ("image_of_caption", "label")  # of retrieval and of classification: what belongs to what
 DEFAULT_SCALE = 100.0
 FILE_NAME = "embeddings.safetensors"
 
@@ -38,8 +39,9 @@ def load(
 
     Args:
         path: an npz or safetensors file with ``img`` [groups * images, d] and ``cap`` [groups * captions, d], group by
-            group, of any norm; it may hold the scalars ``logit_scale`` and ``logit_bias``. Or a folder that
-            ``--save_adapted`` wrote.
+            group, of any norm. For retrieval also ``image_of_caption`` int [captions], unless every image has as many;
+            for classification ``cap`` has a row a class, and ``label`` int [images] says which one is true. The file
+            may hold the scalars ``logit_scale`` and ``logit_bias``. Or a folder that ``--save_adapted`` wrote.
         logit_scale: what cosines are multiplied with; by default the file's, else 100 (CLIP's). It is a factor, not
             its logarithm.
         logit_bias: what is added to every logit; with one the loss is SigLIP's pairwise sigmoid.
@@ -63,7 +65,9 @@ def load(
     if not scale > 0:
         raise UsageError(f"logit_scale must be positive, got {scale}")
     heads = ResidualHeads(images.shape[1])
-    return EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=device)
+    model = EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=device)
+    model.labels = {name: arrays[name] for name in LABELS if name in arrays}
+    return model
 
 
 def locate(*, path: str) -> list[ModelFiles]:
@@ -108,7 +112,11 @@ class EmbeddingsModel(ContrastiveModel):
         self._scale = torch.tensor(scale, device=self.device)
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
         self.name = name
-        self._digest = hashlib.sha256(images.numpy().tobytes() + captions.numpy().tobytes()).hexdigest()
+        self.labels: Mapping[str, np.ndarray] = {}
+        digest = hashlib.sha256()
+        for side in (images, captions):
+            digest.update(np.ascontiguousarray(side.numpy()).data)
+        self._digest = digest.hexdigest()
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the features, temperature and bias."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ttmbench._util.places import of_this_machine
-from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit
+from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit, read_rerank
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 
@@ -190,6 +190,8 @@ class RunConfig(BaseModel):
         ttm_also: other tasks that each adapted model is measured on too, beside the model as it was.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
+        rerank: in retrieval, for models that score pairs: ``model`` (a name) ranks all candidates, and the best ``k``
+            of each query are ranked again; what else is given are that model's arguments.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
         limit: use the first groups only: so many, or below 1 this share of a task's groups, rounded up.
         samples: a JSON file listing the group ids to use.
@@ -237,6 +239,7 @@ class RunConfig(BaseModel):
     ttm_also: list[str] = []
     audit_labels: bool = False
     save_adapted: str | None = None
+    rerank: dict[str, Any] = {}
     seeds: list[int] | None = Field(None, min_length=1)
     limit: int | float | None = None
     samples: str | None = None
@@ -261,6 +264,11 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @field_validator("rerank", mode="before")
+    @classmethod
+    def _read_rerank(cls, value: Any) -> Any:
+        return read_rerank(parse_pairs(value) if isinstance(value, str) else value)
 
     @field_validator("model_args", mode="before")
     @classmethod

@@ -300,12 +300,14 @@ class SourceRequest:
         options: the ``source:`` mapping of the task file without ``kind``.
         columns: what the ``group:`` mapping says of columns and rows (``id``, ``images``, ``captions``, ``tags``,
             ``crop``, ``where``, ``first_rows``).
-        shape: images and captions per group.
+        shape: images and captions per group; of tasks of another kind, whose rows have one image each, 1x2.
         n_groups: how many groups the task file promises, if it does.
         folder: folder of the task file, for relative paths; None for tasks inside a package archive.
         limit: read no more groups than this, if set.
         offline: never touch the network.
         data_dir: folder of the files that users fetch themselves; may not exist.
+        kind: of the task. Of ``retrieval`` a group is an image with its captions, any number from one; of
+            ``classification`` an image with its label as the only caption.
     """
 
     options: Mapping[str, Any]
@@ -316,6 +318,7 @@ class SourceRequest:
     limit: int | None = None
     offline: bool = False
     data_dir: Path | None = None
+    kind: Literal["groups", "retrieval", "classification"] = "groups"
 
 
 @dataclass(frozen=True)
@@ -362,13 +365,17 @@ class MetricSpec:
         name: as task files and results spell it.
         compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
             scores [all images, all captions] and true caption [all images] -> bool [all images]. With
-            ``scope="captions"``: likeness of captions [groups, captions, captions] -> bool or fraction [groups].
+            ``scope="captions"``: likeness of captions [groups, captions, captions] -> bool or fraction [groups]. With
+            the scopes of retrieval (``i2t``, ``t2i``) and classification (``class``): `ttmbench.results.ranks.Ranks`
+            -> bool or fraction [queries], or None where these ranks do not tell.
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
         chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
-            ``scope="global"`` the arguments are the numbers of all images and all captions.
+            ``scope="global"`` the arguments are the numbers of all images and all captions; with ranks they are the
+            argument.
         defined: (images, captions) -> whether the metric means anything for this shape.
-        scope: ``group``, ``global``, or ``captions`` for what never looks at an image.
+        scope: what it is a metric of: a ``group``, all pairs (``global``), the ``captions`` of a group alone, the
+            captions that an image finds (``i2t``), the images that a caption finds (``t2i``), or an image's ``class``.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
         several_true: tasks in which several captions are true for an image: the metric is ``undefined`` for them,
@@ -379,12 +386,12 @@ class MetricSpec:
     """
 
     name: str
-    compute: Callable[..., np.ndarray]
+    compute: Callable[..., Any]
     summary: str = ""
     ties: Callable[..., np.ndarray] | None = None
     chance: Callable[..., float | None] | None = None
     defined: Callable[..., bool] = _for_every_shape
-    scope: Literal["group", "global", "captions"] = "group"
+    scope: Literal["group", "global", "captions", "i2t", "t2i", "class"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
     several_true: Literal["undefined", "defined", "only"] = "undefined"

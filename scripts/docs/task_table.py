@@ -13,6 +13,7 @@ from typing import Any
 from page_table import write_or_check
 
 from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import TaskSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tasks.md"
@@ -32,13 +33,13 @@ def table() -> str:
         spec = file.spec
         chances = []
         for metric in ("group_score", "group_match"):
-            chance = registry.metric(metric).chance
+            chance = registry.metric(metric).chance if spec.kind == "groups" else None
             value = chance(spec.shape.images, spec.shape.captions) if chance else None
             chances.append("-" if value is None else f"{100 * value:.2f}")
         cells = [
             f"`{name}`",
             "-" if spec.group.n_groups is None else str(spec.group.n_groups),
-            f"{spec.shape}, global" if spec.is_global else str(spec.shape),
+            f"{spec.shape}, global" if spec.is_global else _shape(spec),
             *chances,
             spec.images_needed or "-",
             ", else ".join(_places(spec.source)),
@@ -51,6 +52,10 @@ def table() -> str:
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def _shape(spec: TaskSpec) -> str:
+    return spec.extent if spec.kind == "groups" else f"{spec.extent}, {spec.kind}"
 
 
 def _places(source: Mapping[str, Any]) -> Iterator[str]:
@@ -72,6 +77,8 @@ def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]
     """What a user may put into the data folder."""
     files: list[str] = []
     for one in source.get("of", [source]):
+        if one["kind"] == "class_folders":
+            files.append(one["path"])
         if one["kind"] == "annotations":
             files += one["get"] if "get" in one else [one["file"], one["images"]]
     return files + [one.file for one in tag_files.values()]

@@ -63,7 +63,7 @@ def test_every_name_and_every_dataset_has_a_copy():
     sources = {name: json.dumps(dict(task.spec.source)) for name, task in all_tasks(registry).items()}
     of_copies = {name for name, source in sources.items() if any(f'"{repo}"' in source for repo in COPIES)}
     twice = {name for name in of_copies if name.endswith(("_global", "_train"))}  # the same table, read otherwise
-    assert of_copies - twice == set(TASKS)
+    assert of_copies - twice - {"imagenet"} == set(TASKS)  # of which the copy is a part
     assert all(copy_of(task) in COPIES for task in TASKS)
 
 
@@ -156,3 +156,23 @@ def test_a_hub_that_falters_is_asked_again(hub, tmp_path):
     (weights,) = (tmp_path / "hf").rglob("snapshots/*/model.safetensors")
     original = hub.root / "models" / CLIP / weights.parent.name / "model.safetensors"
     assert weights.read_bytes() == original.read_bytes()
+
+
+def test_imagenet_of_the_hub_is_read_by_its_columns(hub, tmp_path):
+    """The whole has 50,000 images; the copy has the columns, a validation split in the middle, and 1,000 images."""
+    write_copies(hub.root, ["ILSVRC/imagenet-1k"])
+    command = "--model tiny-clip --tasks imagenet --limit 30 --device cpu --bootstrap_iters 0 --use_cache off"
+    whole, part = run_commands(
+        ["validate imagenet", f"{command} -o {tmp_path / 'r.json'} --log_samples"],
+        hub.environment(tmp_path, TOKEN),
+        tmp_path,
+    )
+    assert whole.code == 4 and "has 1000 groups, but task 'imagenet' (version 1) has 50000" in whole.out
+    check_done([part])
+    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert document["datasets"]["imagenet"]["shape"] == [30, 1000]
+    assert document["datasets"]["imagenet"]["revision"] == commit_of(hub.root, "ILSVRC/imagenet-1k")
+    assert set(document["ranking"]["imagenet"]["classes"]["doubled"]) == {"missile", "sunglasses"}
+    lines = (tmp_path / "r_samples_imagenet.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["captions"] for line in lines] == [[str(7 * index)] for index in range(30)]
+    assert not any("train" in name or "test-" in name for name in hub.fetched("datasets/"))

@@ -40,6 +40,7 @@ def _copies() -> dict[str, Callable[..., None]]:
         "ServiceNow/whatsup_all": hub_datasets.whatsup,
         "MMVP/MMVP_VLM": hub_datasets.mmvp,
         **hub_sets.COPIES,
+        "ILSVRC/imagenet-1k": hub_datasets.imagenet,
         **{repo: partial(hub_datasets.sugarcrepe, subset=subset) for repo, subset in subsets.items()},
     }
 

@@ -220,6 +220,22 @@ def sugarcrepe(root: Path, subset: str) -> None:
     write_card(folder, [write_table(folder, "test", columns, features)], features)
 
 
+def imagenet(root: Path) -> None:
+    """ILSVRC/imagenet-1k: gated; the split that is read, of which this copy has 1,000 of 50,000, and two others."""
+    import datasets
+
+    _, folder = repository(root, "ILSVRC/imagenet-1k", gated="auto")
+    names = [f"class {number}" for number in range(1000)]
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=names)}
+    splits = []
+    for split, count in (("train", 3), ("validation", 1000), ("test", 3)):
+        labels = [(7 * index) % 1000 if split != "test" else -1 for index in range(count)]
+        modes = ["L" if index % 50 == 2 else "CMYK" if index == 9 else "RGB" for index in range(count)]
+        images = [cell(draw_image(index, mode), f"ILSVRC2012_val_{index:08d}.JPEG") for index, mode in enumerate(modes)]
+        splits.append(write_table(folder, split, {"image": images, "label": labels}, features))
+    write_card(folder, splits, features, license="other", extra_gated_prompt="terms of access")
+
+
 PATTERNS = [
     *("Orientation", "Presence", "State", "Quantity", "Spatial", "Color"),
     *("Structural Character", "Text", "Camera Perspective"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
@@ -62,3 +63,22 @@ def groups_of(limit: float | None, total: int | None) -> int | None:
     if limit is None or limit >= 1:
         return None if limit is None else int(limit)
     return None if total is None else math.ceil(limit * total)
+
+
+def read_rerank(pairs: Any) -> Any:
+    """What ranks candidates before a model that scores pairs does.
+
+    >>> read_rerank({"model": "clip-b32", "k": 64}), read_rerank({})
+    ({'model': 'clip-b32', 'k': 64}, {})
+
+    Raises:
+        ValueError: no model is named, or k is no whole number from 1.
+    """
+    if not isinstance(pairs, Mapping) or not pairs:
+        return pairs
+    if not isinstance(pairs.get("model"), str):
+        raise ValueError("needs model=NAME, which ranks all candidates, and may have k=N")
+    k = pairs.get("k", 1)
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"k should be a whole number from 1, got {k!r}")
+    return dict(pairs)

@@ -106,7 +106,7 @@ def score_identity(
         "model": model,
         "task": spec.task,
         "task_version": spec.version,
-        "shape": list(spec.group.shape),
+        "shape": list(spec.group.shape or ()),
         "all_pairs": all_pairs,
         "debiasing": None if prior is None else _debiasing(prior),
         "ttmbench": __version__,

@@ -314,6 +314,21 @@ class CacheEntry:
             if self.started is not None:
                 shutil.rmtree(self.started.folder, ignore_errors=True)
 
+    def load_arrays(self, expected: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], str] | None:
+        """Arrays of an earlier run that are no score arrays, and when they were written; None if there are none."""
+        entry = self.slot.cache.read(self.path, lambda entry: self._wrong(entry, "scores", dict(expected)))
+        if entry is None:
+            return None
+        with suppress(OSError):
+            self.path.touch()
+        return entry.arrays, str(entry.about["date"])
+
+    def save_arrays(self, arrays: Mapping[str, np.ndarray], n_groups: int, model_name: str) -> None:
+        """Keeps arrays, float32, and drops the blocks that they were made of."""
+        about = {"n_groups": n_groups, "model_name": model_name, "made_of": self.slot.identity.about}
+        if self.slot.cache.write(self.path, Entry({**_about(self.slot, self.data, "scores"), **about}, dict(arrays))):
+            shutil.rmtree(self._blocks, ignore_errors=True)
+
     def get(self, side: str, block: int) -> np.ndarray | None:
         """A finished block of an interrupted run."""
 

@@ -42,7 +42,7 @@ class TaskCache:
     ) -> None:
         self._slot = None if cache is None else cache.slot(adapter, spec, all_pairs, prior)
         self._pixels = None if cache is None or self._slot is None else cache.pixels(spec.task)
-        self._shape = (len(groups), *spec.group.shape)
+        self._shape = (len(groups), *(spec.group.shape or (1, 0)))
         self._blind = isinstance(adapter, Blind)
         self._place: CacheEntry | None = None
         self._finished = 0

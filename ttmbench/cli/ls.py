@@ -49,7 +49,8 @@ def _tasks(registry: Registry) -> list[dict[str, Any]]:
     return [
         {
             "task": name,
-            "shape": "global" if file.spec.is_global else str(file.spec.shape),
+            "shape": "global" if file.spec.is_global else file.spec.extent,
+            "kind": file.spec.kind,
             "groups": file.spec.group.n_groups,
             "gated": file.spec.gated,
             "tags": file.spec.tag,
@@ -118,7 +119,7 @@ _ROWS = {
 }
 
 
-_LONG = {"tasks": ("tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
+_LONG = {"tasks": ("kind", "tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
 _KINDS = {"groups": "number", "size": "number"}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
 
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # in place of --tasks -> what is listed
-_PAIRS = ("model_args", "task_args", "ttm_args", "track_args")
+_PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks")
     ttm.add_argument(
         "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
+    )
+    what.add_argument(
+        "--rerank", metavar="K=V,...", help="retrieval by pairs: model=NAME ranks all, its best k=N are ranked again"
     )
     how = parser.add_argument_group("how to run")
     add_how(how)

@@ -21,7 +21,10 @@ from ttmbench.scoring.forced_choice.stored_answers import is_answers
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench score``."""
     parser.add_argument(
-        "scores", nargs="+", metavar="FILE", help="scores (JSONL, npz, npy, safetensors) or answers (JSON), by content"
+        "scores",
+        nargs="+",
+        metavar="FILE",
+        help="scores or ranks (JSONL, npz, npy, safetensors) or answers (JSON), by content",
     )
     parser.add_argument("--task", metavar="NAME", help="whose shape and size the scores have (default: their own)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")
@@ -64,6 +67,7 @@ def score(options: argparse.Namespace) -> int:
 
 def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any]:
     from ttmbench.evaluator.stored_answers import score_answers
+    from ttmbench.evaluator.stored_ranks import score_ranks
     from ttmbench.evaluator.stored_scores import score_file
 
     common: dict[str, Any] = {
@@ -74,6 +78,8 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
         "seed": options.seed,
         "command": ["ttmbench", *sys.argv[1:]],
     }
+    if options.task is not None and _kind(options) != "groups":
+        return score_ranks(sources, options.task, logit_scale=options.logit_scale, **common)
     if all(is_answers(source) for source in sources):
         if options.task is None:
             raise UsageError(f"{sources[0]}: answers do not say the task that they are of; name it with --task")
@@ -83,3 +89,10 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
     if options.task is None and options.limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
     return score_file(sources[0], options.task, logit_scale=options.logit_scale, **common)
+
+
+def _kind(options: argparse.Namespace) -> str:
+    from ttmbench.data.catalog import find_task
+    from ttmbench.plugins.registry import build_registry
+
+    return find_task(build_registry(options.include_path or []), options.task).spec.kind

@@ -8,13 +8,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from ttmbench._util.console import echo
+from ttmbench.cli.chances import chance_of
 from ttmbench.cli.options import add_verbosity
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.types import GroupShape, MetricSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +31,7 @@ def show(options: argparse.Namespace) -> int:
     name = options.name
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
         spec = find_task(registry, name).spec
-        metrics = {
-            name: _metric_row(metric_for(registry.metric(name), spec.shape), spec.shape) for name in spec.metrics
-        }
+        metrics = {metric: _metric_row(registry, metric, spec) for metric in spec.metrics}
         presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
         shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
         echo(json.dumps(shown, indent=2, ensure_ascii=False))
@@ -48,8 +47,6 @@ def show(options: argparse.Namespace) -> int:
     raise UsageError(f"no task or model is named '{name}'; {hint}")
 
 
-def _metric_row(spec: MetricSpec, shape: GroupShape) -> dict[str, Any]:
-    images, captions = shape.images, shape.captions
-    known = spec.chance is not None and spec.scope != "global" and spec.defined(images, captions)
-    chance = spec.chance(images, captions) if known and spec.chance else None
-    return {"summary": spec.summary, "chance": chance, "track": spec.track}
+def _metric_row(registry: Registry, name: str, task: TaskSpec) -> dict[str, Any]:
+    metric = registry.metric(name) if task.kind != "groups" else metric_for(registry.metric(name), task.shape)
+    return {"summary": metric.summary, "chance": chance_of(metric, task), "track": metric.track}

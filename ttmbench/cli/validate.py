@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import echo, print_traceback
+from ttmbench.cli.chances import chance_of
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import audit_groups
+from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
@@ -66,15 +68,18 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
     spec = task.spec
     chances = []
     for metric_name in spec.metrics:
-        metric = metric_for(registry.metric(metric_name), spec.shape)
-        if not metric.defined(spec.shape.images, spec.shape.captions):
-            raise DataError(f"metric {metric_name} is undefined for {spec.shape} groups")
-        if metric.chance is not None and metric.scope != "global":
-            chances.append(f"{metric_name} {100 * (metric.chance(spec.shape.images, spec.shape.captions) or 0):.2f}")
+        metric = registry.metric(metric_name)
+        if spec.kind == "groups":
+            metric = metric_for(metric, spec.shape)
+            if not metric.defined(spec.shape.images, spec.shape.captions):
+                raise DataError(f"metric {metric_name} is undefined for {spec.shape} groups")
+        chance = chance_of(metric, spec)
+        if chance is not None:
+            chances.append(f"{metric_name} {100 * chance:.2f}")
     data_locations(
         registry, task, data_folder(Path(options.data_dir) if options.data_dir else None)
     )  # the source's options
-    summary = f"ok, version {spec.version}, {spec.shape}, chance in percent: {', '.join(chances) or 'none'}"
+    summary = f"ok, version {spec.version}, {spec.extent}, chance in percent: {', '.join(chances) or 'none'}"
     if options.schema_only:
         return f"{summary}; data not read"
     return f"{summary}; {_check_data(registry, task, options)}"
@@ -99,9 +104,21 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
         raise DataError(f"{count}{'; '.join(report.problems[:SHOWN])}{more} (from {_source(loaded.source)})")
     notes = "".join(f", {note}" for note in report.notes)
     return (
-        f"{len(loaded.groups)} groups, all images decode{notes}; {report.images} images from "
+        f"{_counted(task, loaded.groups)}, all images decode{notes}; {report.images} images from "
         f"{_source(loaded.source)}; first: {_shown(loaded.groups)}"
     )
+
+
+def _counted(task: TaskFile, groups: Sequence[Group]) -> str:
+    """How much there is; of a classification task every label is looked up among the classes."""
+    spec = task.spec
+    if spec.kind == "retrieval":
+        return f"{len(groups)} images with {sum(len(group.captions) for group in groups)} captions"
+    if spec.kind == "classification":
+        classes = load_classes(spec)
+        labels = labels_of(spec, classes, groups)
+        return f"{len(groups)} images of {len(set(labels.tolist()))} among {len(classes.names)} classes"
+    return f"{len(groups)} groups"
 
 
 def _digest(image: ImageRef, group_id: str, animated: set[str], padded: set[str]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import warn
+from ttmbench.data.kinds import SCOPES
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, load_task
 from ttmbench.errors import UsageError
@@ -92,7 +93,12 @@ def take_in(registry: Registry, tasks: Sequence[Task]) -> dict[str, Task]:
 
 def _check_metrics(registry: Registry, task: TaskFile) -> None:
     for metric in task.spec.metrics:
-        registry.get(registry.metrics, metric, f"task {task.spec.task}: metric")
+        scope = registry.get(registry.metrics, metric, f"task {task.spec.task}: metric").scope
+        if scope not in SCOPES[task.spec.kind]:
+            kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
+            raise UsageError(
+                f"task {task.spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {task.spec.kind}"
+            )
 
 
 def _checked(registry: Registry, task: TaskFile) -> TaskFile:

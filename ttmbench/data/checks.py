@@ -35,7 +35,8 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     Raises:
         DataError: the first thing that is wrong.
     """
-    if limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups):
+    whole = limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups)
+    if whole:
         check_count(spec, len(groups), f"the data of task '{spec.task}'")
         for name, mean in spec.means.items():
             problem = mean.problem(groups) if groups else None
@@ -45,17 +46,32 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
         raise DataError(f"task '{spec.task}': the source gave no group")
     for group in groups:
         _check_texts(spec, group)
-        shape = (len(group.images), len(group.captions))
-        if shape != spec.group.shape:
-            raise DataError(
-                f"task '{spec.task}': group {group.group_id} is {shape[0]}x{shape[1]}, the task file says {spec.shape}"
-            )
+        _check_shape(spec, group)
         for position, caption in enumerate(group.captions):
             if not caption.strip():
                 raise DataError(f"task '{spec.task}': caption {position} of group {group.group_id} is empty")
+    captions = sum(len(group.captions) for group in groups)
+    if whole and spec.group.n_captions not in (None, captions):
+        raise DataError(
+            f"the data of task '{spec.task}' has {captions} captions, but the task (version {spec.version}) has "
+            f"{spec.group.n_captions}"
+        )
     doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
     if doubled:
         raise DataError(f"task '{spec.task}': group id {doubled[0]} is given to several groups")
+
+
+def _check_shape(spec: TaskSpec, group: Group) -> None:
+    shape = (len(group.images), len(group.captions))
+    where = f"task '{spec.task}': group {group.group_id}"
+    if spec.kind == "groups" and shape != spec.group.shape:
+        raise DataError(f"{where} is {shape[0]}x{shape[1]}, the task file says {spec.shape}")
+    if spec.kind == "retrieval" and (shape[0] != 1 or not shape[1]):
+        raise DataError(
+            f"{where} has {shape[0]} images and {shape[1]} captions; retrieval needs one image and captions"
+        )
+    if spec.kind == "classification" and shape != (1, 1):
+        raise DataError(f"{where} has {shape[0]} images and {shape[1]} labels; classification needs one of each")
 
 
 def _check_texts(spec: TaskSpec, group: Group) -> None:
@@ -121,10 +137,10 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
                 digests[image.name] = None
                 report.problems.append(str(error))
         content = tuple(digests[image.name] for image in group.images)
-        for defect, problem in _ties(group, content):
+        for defect, problem in _ties(spec.kind, group, content):
             found(defect, problem)
         first = seen.setdefault((content, group.captions), group.group_id)
-        if first != group.group_id and None not in content:
+        if spec.kind == "groups" and first != group.group_id and None not in content:
             found("equal_groups", f"groups {first} and {group.group_id} are the same")
     report.images = len(digests)
     report.notes = [*_notes(spec, groups, digests), *(_KNOWN[defect].format(count) for defect, count in known.items())]
@@ -138,9 +154,9 @@ _KNOWN: dict[Defect, str] = {
 }
 
 
-def _ties(group: Group, content: Sequence[str | None]) -> Iterator[tuple[Defect, str]]:
+def _ties(kind: str, group: Group, content: Sequence[str | None]) -> Iterator[tuple[Defect, str]]:
     """What a group has twice, so that no model can tell it apart."""
-    if len(set(group.captions)) < len(group.captions):
+    if kind == "groups" and len(set(group.captions)) < len(group.captions):
         yield "equal_captions", f"group {group.group_id} has the same caption twice, so it can only tie"
     known = [one for one in content if one is not None]
     if len(set(known)) < len(known):
@@ -152,7 +168,7 @@ def _notes(spec: TaskSpec, groups: Sequence[Group], digests: Mapping[str, str | 
     known = [one for one in digests.values() if one is not None]
     if len(set(known)) < len(known):
         notes.append(f"{len(known) - len(set(known))} images have the content of another one")
-    if spec.is_global:
+    if spec.is_global or spec.kind == "retrieval":
         every = [caption for group in groups for caption in group.captions]
         repeated = len(every) - len(set(every))
         notes += [f"{repeated} captions repeat an earlier one and can only tie"] if repeated else []

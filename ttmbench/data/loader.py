@@ -14,10 +14,10 @@ from ttmbench.data.checks import check_groups
 from ttmbench.data.loading import LoadRequest, given_data_folder
 from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
-from ttmbench.data.task_file import COLUMN_KEYS, TaskFile
+from ttmbench.data.task_file import COLUMN_KEYS, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import Registry, load_target
-from ttmbench.types import Group, Loaded, SourceRequest, SourceSpec
+from ttmbench.types import Group, GroupShape, Loaded, SourceRequest, SourceSpec
 
 
 def load_task_data(
@@ -98,14 +98,21 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> LoadRequest:
     spec = task.spec
     return LoadRequest(
         options={},
-        columns=spec.group.model_dump(include=set(COLUMN_KEYS)),
-        shape=spec.shape,
+        columns=_columns(spec),
+        shape=spec.shape if spec.kind == "groups" else GroupShape(1, 2),
         n_groups=spec.group.n_groups,
         folder=task.folder,
         data_dir=data_dir,
+        kind=spec.kind,
         read=partial(_read_source, registry),
         places=partial(_source_places, registry),
     )
+
+
+def _columns(spec: TaskSpec) -> dict[str, Any]:
+    """Columns as sources know them; the label of an image stands in the place of its caption."""
+    columns = spec.group.model_dump(include=set(COLUMN_KEYS))
+    return columns if spec.group.label is None else {**columns, "captions": [spec.group.label]}
 
 
 def _source_places(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:

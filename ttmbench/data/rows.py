@@ -90,7 +90,7 @@ def groups_from_rows(
     for row in islice(kept_rows(rows, columns, where), wanted):
         pending.append(row)
         if len(pending) == rows_per_group:
-            yield _group(pending, columns, where, image, per_row)
+            yield _group(pending, request, where, image, per_row)
             pending = []
     if pending:
         raise DataError(
@@ -101,13 +101,17 @@ def groups_from_rows(
 
 def _group(
     rows: Sequence[Row],
-    columns: Mapping[str, Any],
+    request: SourceRequest,
     where: str,
     image: Callable[[ImageCell], ImageRef],
-    per_row: tuple[int, int],
+    per_row: tuple[int, int | None],
 ) -> Group:
+    columns = request.columns
     group_id = "-".join(_own_id(row, columns.get("id"), where) for row in rows)
-    captions = [text for row in rows for text in _captions(row, columns["captions"], where, group_id, per_row[1])]
+    if request.kind == "classification":
+        captions = [_label(rows[0], columns["captions"][0], where, group_id)]
+    else:
+        captions = [text for row in rows for text in _captions(row, columns["captions"], where, group_id, per_row[1])]
     images: list[ImageRef] = []
     for row in rows:
         whole = [image(one) for one in _images(row, columns["images"], where, group_id, per_row[0])]
@@ -130,7 +134,17 @@ def _own_id(row: Row, column: str | None, where: str) -> str:
     return f"{row.file}/{own}" if row.file else own
 
 
-def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[str]:
+def _label(row: Row, column: str, where: str, group_id: str) -> str:
+    """The class of an image as text: a number, or a name."""
+    value = value_of(row, column, where)
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
+        raise DataError(
+            f"{where}: '{column}' of group {group_id} should be the number or the name of a class, got {value!r:.80}"
+        )
+    return str(value)
+
+
+def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int | None) -> list[str]:
     if isinstance(columns, str):
         values = _listed(row, columns, where, group_id, count, "captions")
         named = [(f"{columns}[{index}]", value) for index, value in enumerate(values)]
@@ -165,27 +179,38 @@ def _images(row: Row, columns: str | Sequence[str], where: str, group_id: str, c
     return [ImageCell(row, columns, index, group_id, where) for index in range(count)]
 
 
-def _listed(row: Row, column: str, where: str, group_id: str, count: int, what: str) -> list[Any]:
+def _listed(row: Row, column: str, where: str, group_id: str, count: int | None, what: str) -> list[Any]:
     values = cell(row, column, where)
     if not isinstance(values, list):
         raise DataError(f"{where}: '{column}' of group {group_id} should hold a list of {what}, got {values!r:.80}")
-    if len(values) != count:
-        raise DataError(f"{where}: '{column}' of group {group_id} holds {len(values)} {what}, but {count} are needed")
+    if len(values) != (count or max(1, len(values))):
+        raise DataError(
+            f"{where}: '{column}' of group {group_id} holds {len(values)} {what}, but {count or 'some'} are needed"
+        )
     return values
 
 
-def _share(request: SourceRequest, rows_per_group: int) -> tuple[int, int]:
-    """Images and captions that each row brings."""
+def _share(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None]:
+    """Images and captions that each row brings; None for any number of captions."""
     shape = request.shape
+    if request.kind != "groups":
+        if rows_per_group > 1:
+            raise UsageError(f"source.rows_per_group: a task of kind {request.kind} has one row an image")
+        return 1, None
     if rows_per_group < 1 or shape.images % rows_per_group or shape.captions % rows_per_group:
         raise UsageError(f"source.rows_per_group: {rows_per_group} rows cannot share a {shape} group evenly")
     return shape.images // rows_per_group, shape.captions // rows_per_group
 
 
 def _check_columns(
-    columns: Mapping[str, Any], per_row: tuple[int, int], request: SourceRequest, rows_per_group: int
+    columns: Mapping[str, Any], per_row: tuple[int, int | None], request: SourceRequest, rows_per_group: int
 ) -> None:
     images, captions = columns["images"], columns["captions"]
+    if request.kind != "groups":
+        what = "captions" if request.kind == "retrieval" else "label"
+        if not captions or (not isinstance(images, str) and len(images) != 1):
+            raise UsageError(f"group.images should name one column, and group.{what} is needed (kind: {request.kind})")
+        return
     counts = tuple(_number_of(names) for names in (images, captions))
     if any(count not in (None, share) for count, share in zip(counts, per_row, strict=True)):
         share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""

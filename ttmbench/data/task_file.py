@@ -14,6 +14,7 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.validation import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import PathPart
+from ttmbench.data.kinds import ClassSpec, Kind, check_kind
 from ttmbench.data.origin import TagFile
 from ttmbench.data.selection import Condition, Where
 from ttmbench.errors import UsageError
@@ -42,13 +43,15 @@ class GroupSpec(BaseModel):
     """Shape and number of groups, and the columns of the raw data that hold them.
 
     Attributes:
-        shape: images and captions in a group.
+        shape: images and captions in a group; for tasks of kind ``groups`` alone.
         true_captions: how many captions are true for each image.
-        n_groups: number of groups.
+        n_groups: number of groups; for other kinds, of images.
+        n_captions: of a retrieval task, all captions together.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
         id: column of the group's id.
         images: columns of the images; or one column that holds them all in a list.
         captions: columns of the captions; or one column that holds them all in a list.
+        label: column of an image's class, in a classification task.
         tags: columns to keep with each group; or tag -> column, template of columns, or part of a path.
         crop: columns of left edge, upper edge, width and height of the part of each image that is used.
         where: column -> what its cell has to be for the row to be read.
@@ -60,13 +63,15 @@ class GroupSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    shape: tuple[int, int]
+    shape: tuple[int, int] | None = None
     true_captions: int = Field(1, ge=1)
     n_groups: int | None = Field(None, ge=1)
+    n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
     id: str | None = None
     images: str | list[str] = []
     captions: str | list[str] = []
+    label: str | None = None
     tags: Tags = []
     crop: Crop | None = None
     where: Where = {}
@@ -77,18 +82,12 @@ class GroupSpec(BaseModel):
 
     @model_validator(mode="after")
     def _shape_is_one(self) -> GroupSpec:
-        GroupShape(*self.shape, self.true_captions)
-        captions = self.shape[1]
+        captions = 0 if self.shape is None else GroupShape(*self.shape, self.true_captions).captions
         if captions > limit("captions"):
             raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
         if self.n_groups is not None and self.n_groups > limit("groups"):
             raise ValueError(f"{self.n_groups} groups are too many: at most {limit('groups')}")
         return self
-
-    @property
-    def group_shape(self) -> GroupShape:
-        """The shape as a type."""
-        return GroupShape(*self.shape, self.true_captions)
 
 
 class TaskSpec(BaseModel):
@@ -111,7 +110,10 @@ class TaskSpec(BaseModel):
         parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that state tags
             are scored for each of them, too.
         tag: labels by which ``--tasks`` selects several tasks.
+        kind: what is asked of the model.
         source: ``kind`` of reader, and its options.
+        classes: of a classification task.
+        rerank_k: of a retrieval task, how many candidates a model that scores pairs is given of each query.
         group: shape, number and columns.
         matching: inside groups, or one assignment over all images and captions.
         metrics: names, in the order of tables.
@@ -136,8 +138,11 @@ class TaskSpec(BaseModel):
     aggregate: str | None = None
     parts: str | None = None
     tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    kind: Kind = "groups"
     source: dict[str, Any]
     group: GroupSpec
+    classes: ClassSpec | None = None
+    rerank_k: int | None = Field(None, ge=1)
     matching: Literal["group", "global"] = "group"
     metrics: list[str] = Field(min_length=1)
     means: dict[str, TagMean] = {}
@@ -146,13 +151,14 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        shape = self.shape
+        check_kind(self)
         if (
-            self.matching == "group"
-            and count_matchings(shape.images, shape.captions, shape.true_captions) > MAX_INJECTIONS
+            self.kind == "groups"
+            and self.matching == "group"
+            and count_matchings(self.shape.images, self.shape.captions, self.shape.true_captions) > MAX_INJECTIONS
         ):
             raise ValueError(
-                f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
             )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
@@ -168,8 +174,22 @@ class TaskSpec(BaseModel):
 
     @property
     def shape(self) -> GroupShape:
-        """Images, captions and true captions in each group."""
-        return self.group.group_shape
+        """Images, captions and true captions in each group.
+
+        Raises:
+            UsageError: the task is of another kind.
+        """
+        if self.group.shape is None:
+            raise UsageError(f"task '{self.task}' is of kind {self.kind}: it has no groups, which this needs")
+        return GroupShape(*self.group.shape, self.group.true_captions)
+
+    @property
+    def extent(self) -> str:
+        """The shape in words: of a group, or how many images meet how many captions or classes."""
+        if self.kind == "groups":
+            return str(self.shape)
+        others = self.group.n_captions if self.classes is None else self.classes.n_classes
+        return f"{self.group.n_groups or '?'}x{others or '?'}"
 
     @property
     def is_global(self) -> bool:
@@ -295,8 +315,8 @@ def _model_at(error: ValidationError) -> type[BaseModel]:
     place = tuple(str(part) for part in first_error(error)["loc"])
     if len(place) < 2:
         return TaskSpec
-    if place[0] == "group" and len(place) == 2:
-        return GroupSpec
+    if place[0] in ("group", "classes") and len(place) == 2:
+        return GroupSpec if place[0] == "group" else ClassSpec
     if place[0] == "means" and len(place) == 3:
         return TagMean
     return Condition if place[:2] == ("group", "where") and len(place) == 4 else BaseModel

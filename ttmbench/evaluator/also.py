@@ -71,7 +71,7 @@ class AlsoOutcome:
                 **({} if one.clusters is None else {"clusters": one.clusters.count}),
             },
             "fingerprint": one.fingerprint,
-            "shape": list(one.spec.group.shape),
+            "shape": list(one.shape or one.spec.group.shape or ()),
             "seconds": self.seconds,
         }
 

@@ -19,6 +19,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.stored_answers import score_answers
+from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within
@@ -132,7 +133,7 @@ def score(
 
     Args:
         scores: array [groups, images, captions] in logits, in which caption i is true for image i; or a file of scores
-            or answers, in a format that ``ttmbench score`` reads.
+            or answers, in a format that ``ttmbench score`` reads; ranks, embeddings or a matrix for a task that ranks.
         task: whose shape and number of groups the scores have. Without it they are of the task ``scores``, of their own
             shape; embeddings and answers need it.
         all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
@@ -167,6 +168,8 @@ def score(
             if task is None:
                 raise UsageError(f"{path}: answers need the task that they are of; give task=")
             document = score_answers([path], task, include_path=include_path, **common)
+        elif isinstance(task, str) and find_task(build_registry(include_path), task).spec.kind != "groups":
+            document = score_ranks([path], task, include_path=include_path, logit_scale=logit_scale, **common)
         else:
             scored = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
             document, arrays = scored.document, scored.scores

@@ -133,7 +133,9 @@ def task_groups(outcome: TaskOutcome) -> TaskGroups:
     """
     names = outcome.cluster_names
     clusters = None if names is None else dict(zip((group.group_id for group in outcome.groups), names, strict=True))
-    values = values_of_lines(outcome.choice_lines)
+    values = values_of_lines(outcome.own_lines)
+    if clusters is not None and outcome.ranks:  # captions are queries of their own
+        clusters = {line["group_id"]: line["cluster"] for line in outcome.own_lines}
     for name, per_seed in outcome.scores.items():
         members: Sequence[int] = outcome.subsets.get(name, range(len(outcome.groups)))
         ids = [outcome.groups[member].group_id for member in members]

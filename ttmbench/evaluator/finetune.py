@@ -30,13 +30,14 @@ from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, tra
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
 from ttmbench.evaluator.resume import run_key
-from ttmbench.evaluator.score_task import DECODED, load_data
+from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable, StoredFeatures
 from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.image_rows import DECODED
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.checkpoint import training_parts, training_tensors
 from ttmbench.ttm.supervised import (
@@ -304,7 +305,7 @@ def _load(
                 "task": name,
                 "version": spec.version,
                 "groups": len(own),
-                "shape": list(spec.group.shape),
+                "shape": list(spec.group.shape or ()),
                 "source": source,
                 "license": spec.license,
                 "images_from": spec.images_from,

@@ -61,7 +61,7 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
         notes=notes,
         seconds={"load": loaded - clock, "score": asked - loaded},
         choices=answered.choices,
-        choice_lines=_lines(answered, groups),
+        own_lines=_lines(answered, groups),
         clusters=answered.clusters,
     )
 

@@ -29,6 +29,7 @@ from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_ORDER, supervised_tracks
+from ttmbench.results.ranks import Ranks
 from ttmbench.results.summary import Summary, metric_values
 from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.data_identity import groups_digest
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.also import AlsoOutcome
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,16 @@ class TaskOutcome:
         breakdowns: tag -> value -> numbers of its groups.
         tag_means: name -> a mean of means over the values of tags.
         choices: which forced choices were answered right; such a task has no score arrays.
-        choice_lines: samples lines of the forced choices.
+        own_lines: samples lines of a task without score arrays: of forced choices, or of queries.
         failure: what ended the test-time stage before its time; what was reached before it is here.
         undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
         from_store: what of the raw scores an earlier run kept; None for nothing.
         clusters: which groups share images; None where that is not known.
         truncated: of the captions, how many the model cuts; None for a model that does not say.
         also: other task -> what the model adapted to this one is on it.
+        ranks: scope -> ranks of the queries of a task that ranks; such a task has no score arrays.
+        of_query: scope -> the image that each of these queries is about.
+        shape: images, and captions or classes, of a task that ranks.
     """
 
     spec: TaskSpec
@@ -84,13 +88,16 @@ class TaskOutcome:
     breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     tag_means: dict[str, dict[str, Any]] = field(default_factory=dict)
     choices: Choices | None = None
-    choice_lines: list[dict[str, Any]] = field(default_factory=list)
+    own_lines: list[dict[str, Any]] = field(default_factory=list)
     failure: Exception | None = None
     from_store: dict[str, Any] | None = None
     undecided: dict[str, int] | None = None
     clusters: Clusters | None = None
     truncated: dict[str, int] | None = None
     also: Mapping[str, AlsoOutcome] = field(default_factory=dict)
+    ranks: dict[str, Ranks] = field(default_factory=dict)
+    of_query: Mapping[str, np.ndarray] = field(default_factory=dict)
+    shape: tuple[int, int] | None = None
 
     @property
     def shares_images(self) -> bool:
@@ -105,7 +112,9 @@ class TaskOutcome:
 
     @property
     def n_groups(self) -> int:
-        """Number of groups that were scored."""
+        """Number of groups that were scored; of a task that ranks, of images."""
+        if self.shape is not None:
+            return self.shape[0]
         return len(self.scores[RAW][0].groups) if self.choices is None else len(self.choices)
 
 
@@ -114,6 +123,9 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
     task = outcome.spec.task
     if config.log_samples:
         files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
+    if config.save_scores and outcome.ranks:
+        about = {"task": task, "model": config.model_name, "data_sha256": outcome.fingerprint}
+        files.write_ranks(task, outcome.ranks, outcome.of_query, about)
     if config.save_scores and outcome.scores:
         files.write_scores(task, outcome.scores, _about_scores(config, outcome))
     for other, one in outcome.also.items():
@@ -157,7 +169,7 @@ def _cluster_lists(clusters: Clusters) -> dict[str, str]:
 
 def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One line per filter, seed and group."""
-    yield from outcome.choice_lines
+    yield from outcome.own_lines
     of = outcome.cluster_names
     for name, per_seed in outcome.scores.items():
         for index, scores in enumerate(per_seed):
@@ -391,7 +403,7 @@ def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
         "revision": outcome.source.get("revision"),
         "fingerprint": outcome.fingerprint,
         "n_groups": outcome.n_groups,
-        "shape": list(spec.group.shape),
+        "shape": list(outcome.shape or spec.group.shape or ()),
         **({"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}),
         "license": spec.license,
         **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),

@@ -73,6 +73,7 @@ def simple_evaluate(
     ttm_also: str | Sequence[str] = (),
     audit_labels: bool = False,
     save_adapted: str | None = None,
+    rerank: Mapping[str, Any] | str = {},
     seeds: Sequence[int] | None = None,
     limit: int | float | None = None,
     samples: str | None = None,
@@ -120,6 +121,7 @@ def simple_evaluate(
         ttm_also: other tasks to measure each adapted model on: names, tags or globs.
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
+        rerank: in retrieval by a model that scores pairs: ``model`` ranks all, its best ``k`` are ranked again.
         seeds: of TTM and SimpleMatch.
         limit: use the first groups only: so many, or below 1 this share of them.
         samples: a JSON file listing the group ids to use.

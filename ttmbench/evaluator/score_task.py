@@ -18,6 +18,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
+from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
@@ -321,6 +322,9 @@ def data_fingerprint(
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
+    if way_of(adapter) == "stored_features" and task.spec.kind != "groups":
+        limit = groups_of(config.limit, task.spec.group.n_groups)
+        return DataNow(stored_pool(adapter, task.spec, limit)[2])
     if way_of(adapter) == "stored_features":
         return DataNow(_stored(adapter, config, task.spec)[1])
     pixels = None if run_cache is None else run_cache.pixels(task.spec.task)

@@ -184,6 +184,13 @@ def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
+    if config.adapts and spec.kind != "groups":
+        raise UsageError(
+            f"task '{spec.task}' is of kind {spec.kind}: it has no groups in which captions compete, so there is no "
+            "test-time matching; leave --ttm, --simple_match and --oracle out, or run it by itself"
+        )
+    if config.rerank and spec.kind != "retrieval":
+        raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; leave it out")
     settings = TTMConfig()
     name = config.model
     if name in registry.adapters:

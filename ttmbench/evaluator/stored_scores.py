@@ -14,6 +14,7 @@ import numpy as np
 
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.checks import check_count
+from ttmbench.data.kinds import SCOPES
 from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
@@ -248,7 +249,7 @@ def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 def _metrics_for(spec: TaskSpec, registry: Registry, every: bool) -> list[MetricSpec]:
     """The metrics of a task, and on request all others after them."""
-    by_name = {name: metric for name, (metric, _) in registry.metrics.items()}
+    by_name = {name: metric for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
     rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
     return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
 

@@ -17,10 +17,12 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import ScoredTask, score_task
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
@@ -33,6 +35,9 @@ from ttmbench.scoring.truncation import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
+
+RANKED = {"retrieval": run_retrieval, "classification": run_classification}
+"""Kinds of tasks that rank candidates instead of telling things apart inside groups."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,11 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     adapter, config = context.adapter, context.config
     _notes_of(adapter)  # those of a task that failed are not this one's
     _undecided(adapter)
+    if task.spec.kind in RANKED:
+        outcome = RANKED[task.spec.kind](context, task)
+        outcome.notes.extend(_notes_of(adapter))
+        _notify(context, task.spec.task, RAW, outcome.summary)
+        return replace(outcome, undecided=_undecided(adapter))
     plan = plan_task(context, task, settings)
     spec, metrics = plan.spec, plan.metrics
     if plan.way == "choices":

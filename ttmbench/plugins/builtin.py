@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench import metrics, schedules
 from ttmbench.hookspecs import hookimpl
+from ttmbench.results.ranks import RANK_METRICS
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def ttmbench_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def ttmbench_register_metrics() -> Iterable[MetricSpec]:
-    """`METRICS` of `ttmbench.metrics`."""
-    return metrics.METRICS
+    """`METRICS` of `ttmbench.metrics`, and those of ranks."""
+    return (*metrics.METRICS, *RANK_METRICS)
 
 
 @hookimpl

@@ -81,7 +81,7 @@ def _metric(spec: MetricSpec) -> Iterator[str]:
             yield from _callable(what, getattr(spec, what))
     tracks = tuple(one for one in get_args(Track) if one != "supervised")  # which is the model's, not a metric's
     for what, allowed in (
-        ("scope", ("group", "global", "captions")),
+        ("scope", ("group", "global", "captions", "i2t", "t2i", "class")),
         ("track", tracks),
         ("several_true", SEVERAL_TRUE),
     ):

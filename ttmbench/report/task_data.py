@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,4 +54,9 @@ def load_again(
         groups = load_groups(registry, source, wanted, offline=True, data_dir=data_dir)
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(" ".join(str(error).split())) from None
-    return source.spec, {group.group_id: group for group in groups}
+    found = {group.group_id: group for group in groups}
+    if source.spec.kind == "retrieval":  # a caption is a query of its own, with a samples line
+        for group in groups:
+            for place, caption in enumerate(group.captions):
+                found.setdefault(f"{group.group_id}/{place}", replace(group, captions=(caption,)))
+    return source.spec, found

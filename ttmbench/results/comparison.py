@@ -159,9 +159,9 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
     extents = [extent_of(run.document, task) for run in (baseline, other)]
-    sizes = [extent.of for extent in extents if extent.of is not None]
     known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
+        sizes = [of for of in (_size(run.document, task, metric) for run in (baseline, other)) if of is not None]
         ids = [group for group in left[metric] if group in right[metric]]
         if not ids:
             raise UsageError(f"task '{task}': the two runs share no group id")
@@ -193,6 +193,14 @@ def _rows(
             "lost": [group for group, x, y in zip(ids, before, after, strict=True) if y < x],
             "smallest_difference": stats.smallest_difference(len(ids), clusters=count),
         }
+
+
+def _size(document: Mapping[str, Any], task: str, metric: str) -> int | None:
+    """How many answers a metric has on the whole task: groups, or the queries of a task that ranks."""
+    group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}
+    if metric.startswith("t2i_") and isinstance(group.get("n_captions"), int):
+        return int(group["n_captions"])
+    return extent_of(document, task).of
 
 
 def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:

@@ -26,6 +26,7 @@ from ttmbench.results.records import (
     Key,
     OracleRecord,
     Part,
+    RankingRecord,
     Real,
     Samples,
     SimpleMatchRecord,
@@ -98,6 +99,9 @@ class ResultsDocument(Part):
         None,
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
+    )
+    ranking: ByTask[RankingRecord] | Absent = Field(
+        None, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
     )
     truncated: ByTask[Truncated] | Absent = Field(
         None, description="Captions cut at the model's context length; of models that say so (`Truncating`)."

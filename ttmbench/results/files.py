@@ -12,13 +12,18 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ttmbench._util.files import file_digest, safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
+from ttmbench.results.ranks import Ranks
+from ttmbench.results.ranks_file import save_ranks
 from ttmbench.results.scores_file import save_scores
 from ttmbench.types import Scores
 
 SCHEMA_VERSION = "1.0"
-_KINDS, _ENDINGS = ("samples", "scores", "ttm", "also_samples", "also_scores"), ("jsonl", "safetensors")
+_KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
+_ENDINGS = ("jsonl", "safetensors")
 
 
 @dataclass
@@ -89,6 +94,12 @@ class RunFiles:
         """Writes the score arrays of a task, or those of another task that its model was measured on."""
         kind = "scores" if other is None else "also_scores"
         self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata), other)
+
+    def write_ranks(
+        self, task: str, ranks: Mapping[str, Ranks], of_query: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+    ) -> None:
+        """Writes the ranks of a task's queries, as ``ttmbench score`` reads them."""
+        self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata))
 
     def remove_strays(self) -> None:
         """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""

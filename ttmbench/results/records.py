@@ -216,6 +216,36 @@ class ChoiceRecord(Part):
     )
 
 
+class ClassesRecord(Part):
+    """The classes of a task and the prompts that name them."""
+
+    names: str = Field(description="Where they come from.")
+    templates: str = Field(description="Where they come from.")
+    n_classes: AtLeastOne
+    n_templates: AtLeastOne
+    sha256: Digest = Field(description="Of both lists.")
+    doubled: dict[str, list[Count]] = Field(description="Names that several classes have -> these; they always tie.")
+
+
+class RerankRecord(Part):
+    """The model that chose the candidates which were ranked."""
+
+    model: str
+    k: AtLeastOne = Field(description="Candidates of each query.")
+    fingerprint: dict[str, Any]
+
+
+class RankingRecord(Part):
+    """How a task was ranked. Scopes: i2t (images look for captions), t2i (captions look for images), class."""
+
+    kind: Literal["retrieval", "classification"]
+    queries: dict[str, AtLeastOne]
+    candidates: dict[str, AtLeastOne]
+    resampled: str = Field(description="What standard errors and intervals are over.")
+    classes: ClassesRecord | Absent = None
+    rerank: RerankRecord | Absent = None
+
+
 class Difference(Part):
     """A number beside that of the baseline."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
     *("original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
 )
+_RANKED = re.compile(r"(?:(?:i2t|t2i)_recall_at_|accuracy_top)\d+(?:_as_topk)?")
 LARGEST = 1e300
 
 
@@ -32,7 +34,7 @@ def wrong_number(key: str, value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "which is no finite number"
     metric = key.partition(",")[0]
-    if base_metric(metric) in FRACTIONS and not 0 <= value <= 1:
+    if (base_metric(metric) in FRACTIONS or _RANKED.fullmatch(base_metric(metric))) and not 0 <= value <= 1:
         return "which is no fraction"
     return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _Inputs: TypeAlias = Callable[[np.ndarray], "Batch"]
 """Rows of distinct images, int [n] -> these, prepared."""
 
-_Encoder: TypeAlias = Callable[[np.ndarray], "Batch"]
+ImageEncoder: TypeAlias = Callable[[np.ndarray], "Batch"]
 """Rows of distinct images, int [n] -> these, encoded."""
 
 _TOGETHER = 8  # images that are made ready at a time
@@ -174,10 +174,47 @@ def _score(
     return PairTable(scores[inside], values, rows)
 
 
+def score_wanted(
+    adapter: PreparedPairScorer,
+    encoder: ImageEncoder,
+    captions: Batch,
+    wanted: np.ndarray,
+    batch_size: int | BatchSizer,
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores some pairs.
+
+    Args:
+        adapter: the model.
+        encoder: encodes images.
+        captions: prepared.
+        wanted: rows of images and captions, int [pairs, 2], the pairs of an image together.
+        batch_size: pairs given to the model at a time; changes no score.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        TtmbenchError: the model did not return one score a pair.
+    """
+    batch_sizer, values = BatchSizer.of(batch_size), np.empty(len(wanted), dtype=np.float32)
+    with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
+        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
+            found = load(blocks, "pairs", span)
+            if found is None:
+                work = _Batches(adapter, encoder, captions, wanted)
+                found = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, work.score)))
+                save(blocks, "pairs", span, found)
+            shown.update(len(found))
+            values[span.start : span.stop] = found
+    return values
+
+
 class _Batches:
     """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once."""
 
-    def __init__(self, adapter: PreparedPairScorer, encoder: _Encoder, captions: Batch, wanted: np.ndarray) -> None:
+    def __init__(self, adapter: PreparedPairScorer, encoder: ImageEncoder, captions: Batch, wanted: np.ndarray) -> None:
         self._adapter, self._encoder, self._captions, self._wanted = adapter, encoder, captions, wanted
         # Begun anew with every span: what a batch encodes must not depend on where the run began.
         self._kept: dict[int, Batch] = {}
@@ -190,7 +227,7 @@ class _Batches:
         return one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
 
 
-def _encoded(encoder: _Encoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
+def _encoded(encoder: ImageEncoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
     """What the images of a batch are encoded to; those that are kept from the batch before are not encoded again."""
     needed = np.unique(images).tolist()
     found = {row: kept[row] for row in needed if row in kept}

@@ -1,11 +1,13 @@
 """Groups of the rendered tasks: which images and captions are told apart together.
 
-Four kinds, each in the manner of a published benchmark and made from eight shapes and eight colours:
+Six kinds, each in the manner of a published benchmark and made from eight shapes and eight colours:
 
 - `color` (2x2, ColorSwap): two objects, and the same two with their colours exchanged;
 - `spatial` (1x4, WhatsUp): two objects, and the four relations they could be in;
 - `replace` (1x2, SugarCrepe): a caption, and the same one with one word replaced;
-- `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the image.
+- `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the image;
+- `describe` (retrieval, COCO): an image of two objects, and two captions that both say what it shows;
+- `name` (classification, ImageNet): an image of one object, whose name of 64 is the caption.
 
 Pixels are made by `ttmbench.data.rendered.drawing`, whose rules about determinism hold here too.
 """
@@ -40,7 +42,7 @@ __all__ = [
     "render",
 ]
 
-KINDS: tuple[str, ...] = ("color", "spatial", "replace", "place")
+KINDS: tuple[str, ...] = ("color", "spatial", "replace", "place", "describe", "name")
 COLORS: tuple[str, ...] = tuple(HUES)
 
 RELATIONS: dict[str, str] = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
@@ -74,7 +76,7 @@ class Look:
 
 @dataclass(frozen=True)
 class SceneGroup:
-    """Scenes and captions told apart together; caption i is true for scene i.
+    """Scenes and captions told apart together; caption i is true for scene i (`describe`: both are, for the one scene).
 
     Attributes:
         group_id: unique within the kind and seed.
@@ -211,6 +213,24 @@ def _place_group(rng: np.random.RandomState, group_id: str, style: str) -> Scene
     )
 
 
+def _described_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    looks, relation = random_looks(rng), _any_relation(rng)
+    return SceneGroup(
+        group_id=group_id,
+        scenes=(draw_two(rng, looks, relation, style),),
+        captions=(
+            f"{looks[0]} {RELATIONS[relation]} {looks[1]}",
+            f"{looks[1]} {RELATIONS[OPPOSITE[relation]]} {looks[0]}",
+        ),
+        tags={"axis": "left-right" if relation in ("left", "right") else "top-bottom"},
+    )
+
+
+def _named_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    look = Look(COLORS[below(rng, len(COLORS))], tuple(SHAPES)[below(rng, len(SHAPES))])
+    return SceneGroup(group_id, (draw_one(rng, look, _any_relation(rng), style),), (str(look),), {"color": look.color})
+
+
 _ATTEMPTS = 20  # to find captions that no earlier group has
 
 _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
@@ -218,6 +238,8 @@ _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
     "spatial": _spatial_group,
     "replace": _replace_group,
     "place": _place_group,
+    "describe": _described_group,
+    "name": _named_group,
 }
 
 
@@ -234,7 +256,7 @@ def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list
 
     Returns:
         Groups without two alike: captions repeat only where a kind has hardly any new ones left ("place" has 128
-        sets of captions), and then about other images.
+        sets of captions, "name" 64), and then about other images.
 
     Raises:
         ValueError: the kind or the style is unknown, or n_groups is negative.

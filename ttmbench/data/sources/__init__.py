@@ -12,6 +12,7 @@ _KINDS = {
     "hub_files": "loose files of a repository of the hub",
     "first_of": "the first of several sources that is at hand",
     "random_foils": "pairs of another source, beside pairs drawn at random",
+    "class_folders": "a folder of images for each class, in the data folder",
     "whatsup": "WhatsUp's photographs, alone or in pairs",
 }
 

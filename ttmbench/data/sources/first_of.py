@@ -31,6 +31,7 @@ class Columns(BaseModel):
     id: str | None = None
     images: str | list[str] | None = None
     captions: str | list[str] | None = None
+    label: str | None = None
     tags: Tags | None = None
     crop: Crop | None = None
     where: Where | None = None
@@ -95,4 +96,7 @@ def with_columns(request: LoadRequest, columns: Any) -> SourceRequest:
     except (TypeError, ValidationError) as error:
         what = describe(error, Columns) if isinstance(error, ValidationError) else "should be a mapping"
         raise UsageError(f"source.of.columns: {what}") from None
-    return replace(request, columns={**request.columns, **given.model_dump(exclude_none=True)})
+    own = given.model_dump(exclude_none=True)
+    if "label" in own:  # which stands in the place of the caption, as in every request
+        own["captions"] = [own.pop("label")]
+    return replace(request, columns={**request.columns, **own})

@@ -103,12 +103,16 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> str:
         known = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}
         raw_metric, match_metric = headline(known, matching.get((model, task)) == "global")
         raw, matched = (by_key.get((model, task, metric, RAW)) for metric in (raw_metric, match_metric))
+        if raw is None and matched is None:
+            continue  # a task that ranks has other metrics, which stand below
         row = [latex(model), latex(task), _cell(raw), _cell(matched)]
         for column in adapted:
             metric = raw_metric if column is OVERFITTED_COLUMN else match_metric
             value = by_key.get((model, task, metric, column.filter))
             row += [_cell(value), *(_gains(matched, value) if column is TTM_COLUMN else [])]
         rows.append([*row, _extent(raw, matched)])
+    if not rows:
+        return ""
     about = (
         "% Percent. raw: group score (text score if there is none); SimpleMatch, TTM, oracle: group match (assignment\n"
         "% accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points, relative, error\n"

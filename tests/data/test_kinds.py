@@ -1,0 +1,243 @@
+"""Task files of kind retrieval and classification, and copies of the real releases: names, nesting, columns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.classes import labels_of, load_classes
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.plugins.registry import build_registry
+
+RETRIEVAL = {
+    "task": "mine",
+    "version": 1,
+    "kind": "retrieval",
+    "source": {"kind": "folder", "path": "rows.jsonl", "images": "."},
+    "group": {"n_groups": 3, "n_captions": 6, "images": ["image"], "captions": "caption"},
+    "metrics": ["i2t_recall_at_1"],
+}
+CLASSES = {
+    "task": "mine",
+    "version": 1,
+    "kind": "classification",
+    "source": {"kind": "folder", "path": "rows.jsonl", "images": "."},
+    "group": {"n_groups": 3, "images": ["image"], "label": "label"},
+    "classes": {"names": ["cat", "dog"]},
+    "metrics": ["accuracy_top1"],
+}
+
+
+def write(folder: Path, spec: dict, rows: list[dict] = ()) -> Path:
+    for row in rows:
+        Image.new("RGB", (6, 4), "red").save(folder / row["image"])
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return path
+
+
+def changed(spec: dict, path: str, value: object) -> dict:
+    found = json.loads(json.dumps(spec))
+    *outer, last = path.split(".")
+    inner = found
+    for key in outer:
+        inner = inner[key]
+    if value is None:
+        inner.pop(last)
+    else:
+        inner[last] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "value", "message"),
+    [
+        (RETRIEVAL, "kind", None, "group.shape: images and captions of a group are needed"),
+        (RETRIEVAL, "kind", "ranking", "'kind': input should be 'groups', 'retrieval' or 'classification'"),
+        (RETRIEVAL, "group.shape", [1, 5], "a task of kind retrieval has no groups"),
+        (RETRIEVAL, "group.n_captions", 2, "2 captions are too few for 3 images"),
+        (RETRIEVAL, "group.label", "x", "only a task of kind classification has it"),
+        (RETRIEVAL, "classes", {"names": ["a", "b"]}, "a task of kind retrieval has none"),
+        (RETRIEVAL, "ttm", {"defaults": {"epochs": 3}}, "ttm: only a task of kind groups has it"),
+        (RETRIEVAL, "matching", "global", "matching: global: only a task of kind groups"),
+        (RETRIEVAL, "metrics", ["group_match"], "metric 'group_match' is one of kind groups, the task is of kind retr"),
+        (RETRIEVAL, "metrics", ["accuracy_top1"], "metric 'accuracy_top1' is one of kind classification"),
+        (CLASSES, "rerank_k", 5, "rerank_k: only a task of kind retrieval has it"),
+        (CLASSES, "classes", None, "names and templates are needed"),
+        (CLASSES, "classes.names", ["cat"], "at least two classes"),
+        (CLASSES, "classes.names", "numpy:NAMES", "neither a list nor open_clip:NAME"),
+        (CLASSES, "classes.names", "open_clip:IMAGENET_CLASSNAMES", "classes.count is needed"),
+        (CLASSES, "classes.count", 3, "classes.count is 3, but 2 names are listed"),
+        (CLASSES, "classes.templates", ["a photo"], "should have {} once"),
+        (CLASSES, "classes.prompts", ["{}"], "unknown key 'classes.prompts'"),
+    ],
+)
+def test_a_wrong_task_file_is_an_error_that_names_the_key(tmp_path, spec, path, value, message):
+    file = write(tmp_path, changed(spec, path, value))
+    with pytest.raises(UsageError) as error:
+        find_task(build_registry(), str(file))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"caption": ["a", "b"]}, {"caption": ["c"]}, {"caption": ["d", "e"]}], "has 5 captions, but the task"),
+        ([{"caption": ["a", "b", "c"]}, {"caption": []}, {"caption": ["d", "e", "f"]}], "holds 0 captions, but some"),
+        ([{"caption": "a"}] * 3, "should hold a list of captions"),
+        ([{"caption": ["a", "b", "c"]}] * 2, "has 2 groups, but task"),
+    ],
+)
+def test_captions_of_an_image_may_be_any_number_that_adds_up(tmp_path, rows, message):
+    file = write(tmp_path, RETRIEVAL, [{"image": f"{place}.png", **row} for place, row in enumerate(rows)])
+    with pytest.raises(DataError) as error:
+        load_task_data(build_registry(), load_task(file))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("label", [True, "", None, 1.5, ["cat"]])
+def test_a_label_is_a_number_or_a_name(tmp_path, label):
+    file = write(tmp_path, CLASSES, [{"image": "0.png", "label": label}])
+    with pytest.raises(DataError, match="should be the number or the name of a class"):
+        load_task_data(build_registry(), load_task(file))
+
+
+def test_validate_counts_captions_and_what_can_only_tie(tmp_path, capsys):
+    captions = [["a", "b", "c"], ["a"], ["d", "e"]]
+    write(tmp_path, RETRIEVAL, [{"image": f"{place}.png", "caption": one} for place, one in enumerate(captions)])
+    assert main(["validate", str(tmp_path / "mine.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "ok, version 1, 3x6" in shown and "3 images with 6 captions" in shown
+    assert "1 captions repeat an earlier one and can only tie" in shown and "2 images have the content" in shown
+    assert main(["ls", "tasks", "--json", "--include_path", str(tmp_path)]) == 0
+    row = next(one for one in json.loads(capsys.readouterr().out) if one["task"] == "mine")
+    assert (row["kind"], row["shape"], row["groups"]) == ("retrieval", "3x6", 3)
+    assert main(["show", "mine", "--include_path", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["i2t_recall_at_1"]["chance"] == pytest.approx(1 / 3)
+
+
+def of_small_size(task: str, n_images: int, **group: object) -> TaskFile:
+    """A task of this package that promises fewer images: its columns, paths and places stay."""
+    found = find_task(build_registry(), task)
+    spec = found.spec.model_copy(update={"group": found.spec.group.model_copy(update={"n_groups": n_images, **group})})
+    return TaskFile(spec, found.folder)
+
+
+def draw(path: Path, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (9, 7), 100 if mode == "L" else None).save(path)
+
+
+def test_coco_is_read_as_its_authors_lay_it_out(tmp_path):
+    """``coco_karpathy_test.json``: a list of image and captions, of which some images have more than five; one grey."""
+    rows = [
+        {"image": f"val2014/COCO_val2014_{one:012d}.jpg", "caption": [f"{one} {n}" for n in range(5 + (one == 42))]}
+        for one in (391895, 42, 184613)
+    ]
+    for place, row in enumerate(rows):
+        draw(tmp_path / "coco" / row["image"], "L" if place == 1 else "RGB")
+    (tmp_path / "retrieval").mkdir()
+    (tmp_path / "retrieval" / "coco_karpathy_test.json").write_text(json.dumps(rows), encoding="utf-8")
+    task = of_small_size("coco_retrieval", 3, n_captions=16)
+    loaded = load_task_data(build_registry(), task, data_dir=tmp_path)
+    assert [len(group.captions) for group in loaded.groups] == [5, 6, 5]
+    assert loaded.groups[1].images[0].name == "val2014/COCO_val2014_000000000042.jpg"
+    assert loaded.source["file"] == "retrieval/coco_karpathy_test.json" and loaded.source["exif"] == "ignore"
+    (tmp_path / "coco" / rows[2]["image"]).unlink()
+    with pytest.raises(DataError, match=r"COCO_val2014_000000184613\.jpg of group 2 is not in"):
+        load_task_data(build_registry(), task, data_dir=tmp_path)
+
+
+def test_flickr_is_read_as_its_authors_lay_it_out(tmp_path):
+    rows = [{"image": f"flickr30k-images/{one}.jpg", "caption": [f"{one} {n}" for n in range(5)]} for one in (10, 7)]
+    for row in rows:
+        draw(tmp_path / "flickr30k" / row["image"])
+    (tmp_path / "retrieval").mkdir()
+    (tmp_path / "retrieval" / "flickr30k_test.json").write_text(json.dumps(rows), encoding="utf-8")
+    loaded = load_task_data(build_registry(), of_small_size("flickr30k_retrieval", 2, n_captions=10), data_dir=tmp_path)
+    assert [group.images[0].name for group in loaded.groups] == ["flickr30k-images/10.jpg", "flickr30k-images/7.jpg"]
+    with pytest.raises(DataError, match="has 2 groups, but task 'flickr30k_retrieval'"):
+        load_task_data(build_registry(), find_task(build_registry(), "flickr30k_retrieval"), data_dir=tmp_path)
+
+
+def test_what_is_missing_is_named_with_its_address(tmp_path):
+    with pytest.raises(OutOfReachError) as error:
+        load_task_data(build_registry(), find_task(build_registry(), "coco_retrieval"), data_dir=tmp_path, offline=True)
+    assert "coco_karpathy_test.json from https://storage.googleapis.com/" in str(error.value)
+    assert "coco/val2014 from http://images.cocodataset.org/zips/val2014.zip" in str(error.value)
+
+
+def lay_out_imagenet(folder: Path, classes: int = 1000) -> None:
+    """Folders by WordNet id, whose order by name is that of the classes; images only in a few."""
+    for number in range(classes):
+        (folder / f"n{1440764 + 7 * number:08d}").mkdir(parents=True)
+    for number, mode in ((0, "RGB"), (657, "CMYK"), (744, "L")):
+        name = f"n{1440764 + 7 * number:08d}"
+        draw(folder / name / f"ILSVRC2012_val_0000{number:04d}.JPEG", mode)
+
+
+@pytest.mark.parametrize("place", ["imagenet/val", "ILSVRC2012/val"])
+def test_imagenet_is_read_from_folders_by_class(tmp_path, place):
+    lay_out_imagenet(tmp_path / place)
+    task = of_small_size("imagenet", 3)
+    loaded = load_task_data(build_registry(), task, data_dir=tmp_path)
+    assert [group.captions for group in loaded.groups] == [("0",), ("657",), ("744",)]
+    assert loaded.groups[1].group_id == "n01445363/ILSVRC2012_val_00000657"
+    classes = load_classes(task.spec)
+    labels = labels_of(task.spec, classes, loaded.groups).tolist()
+    assert [classes.names[label] for label in labels][1:] == ["missile", "missile"]
+    assert loaded.source["classes"] == 1000
+
+
+def test_imagenet_with_a_class_too_few_is_refused(tmp_path):
+    lay_out_imagenet(tmp_path / "imagenet" / "val", 999)
+    with pytest.raises(DataError, match="holds 999 folders; 1000 are needed"):
+        load_task_data(build_registry(), of_small_size("imagenet", 3), data_dir=tmp_path)
+
+
+def test_folders_of_classes_are_for_classification_alone(tmp_path):
+    spec = changed(RETRIEVAL, "source", {"kind": "class_folders", "path": "x"})
+    with pytest.raises(UsageError, match="for tasks of kind classification"):
+        load_task_data(build_registry(), load_task(write(tmp_path, spec)))
+
+
+def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, monkeypatch):
+    open_clip = pytest.importorskip("open_clip")
+    spec = find_task(build_registry(), "imagenet").spec
+    classes = load_classes(spec)
+    assert classes.names == list(open_clip.IMAGENET_CLASSNAMES) and len(set(classes.names)) == 998
+    assert [one.replace("{}", "cat") for one in classes.templates] == [
+        template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES
+    ]
+    assert "open_clip_torch" in classes.origin_of_names
+    from ttmbench.evaluator.classification import doubled_names
+
+    assert doubled_names(classes.names) == {"missile": [657, 744], "sunglasses": [836, 837]}
+    strange = changed(CLASSES, "classes", {"names": "open_clip:NOTHING_HERE", "count": 4})
+    with pytest.raises(UsageError, match="the installed package has IMAGENET_CLASSNAMES"):
+        load_classes(load_task(write(tmp_path, strange)).spec)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install open_clip_torch"):
+        load_classes(spec)
+
+
+def test_class_names_are_read_without_importing_torch():
+    import subprocess
+
+    code = (
+        "import sys\nfrom ttmbench.data.classes import load_classes\nfrom ttmbench.data.catalog import find_task\n"
+        "from ttmbench.plugins.registry import build_registry\n"
+        "load_classes(find_task(build_registry(), 'imagenet').spec)\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

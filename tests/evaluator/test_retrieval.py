@@ -1,0 +1,367 @@
+"""Retrieval and classification from the command to every reader of results; stops and goes on; what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.hookspecs import hookimpl
+from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
+from ttmbench.results.files import schema
+from ttmbench.scoring.inputs import n_rows
+from ttmbench.types import AdapterSpec
+
+QUICK = {"device": "cpu", "bootstrap_iters": 50}
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    common = {**QUICK, "output_path": str(folder), "log_samples": True, "save_scores": True}
+    return ttmbench.simple_evaluate("tiny-clip", "shapes_retrieval,shapes_naming", **common)
+
+
+def _table(limit: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """The whole matrix of logits of the built-in model, and whose each caption is: the slow way."""
+    import torch
+
+    from ttmbench.data.catalog import find_task
+    from ttmbench.data.loader import load_groups
+    from ttmbench.plugins.registry import build_registry
+
+    registry = build_registry()
+    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
+    model = load_tiny_clip(device="cpu")
+    captions = [caption for group in groups for caption in group.captions]
+    with torch.inference_mode():
+        images = model.encode_images(model.prepare_images([group.images[0].open() for group in groups]))
+        texts = model.encode_captions(model.prepare_captions(captions))
+        return model.logits(images, texts).numpy(), np.repeat(np.arange(len(groups)), 2)
+
+
+def test_recalls_are_those_of_the_whole_matrix(ranked):
+    table, owner = _table()
+    numbers = ranked.results["shapes_retrieval"]
+    for k in (1, 5, 10):
+        i2t = [image in owner[np.argsort(-row)[:k]] for image, row in enumerate(table)]
+        t2i = [owner[caption] in np.argsort(-column)[:k] for caption, column in enumerate(table.T)]
+        assert numbers[f"i2t_recall_at_{k},none"] == pytest.approx(np.mean(i2t))
+        assert numbers[f"t2i_recall_at_{k},none"] == pytest.approx(np.mean(t2i))
+
+
+def test_the_document_says_what_was_ranked(ranked):
+    document = json.loads(ranked.path.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    about = document["ranking"]
+    assert about["shapes_retrieval"]["queries"] == {"i2t": 100, "t2i": 200}
+    assert about["shapes_retrieval"]["candidates"] == {"i2t": 200, "t2i": 100}
+    assert about["shapes_naming"]["classes"]["n_classes"] == 64 and about["shapes_naming"]["classes"]["doubled"] == {}
+    assert document["datasets"]["shapes_retrieval"]["shape"] == [100, 200]
+    assert document["n-samples"]["shapes_naming"] == {"original": 128, "effective": 128, "clusters": 128}
+    assert document["track"] == "zero_shot" and document["chance"]["shapes_naming"]["accuracy_top1"] == 1 / 64
+
+
+def test_samples_have_a_line_a_query_with_its_ranks(ranked):
+    (path,) = ranked.path.parent.glob("samples_shapes_retrieval_*")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 300 and {line["query"] for line in lines} == {"image", "caption"}
+    caption = next(line for line in lines if line["group_id"] == "describe-0-0007/1")
+    assert caption["cluster"] == "describe-0-0007" and len(caption["captions"]) == 1
+    assert set(caption["metrics"]) == {name for name in caption["metrics"] if name.startswith("t2i")}
+    for line in lines:
+        for name, value in line["metrics"].items():
+            k = int(name.removesuffix("_as_topk").rsplit("_", 1)[1])
+            assert value == float(line["ranks"]["as_topk" if name.endswith("topk") else "strict"] < k)
+
+
+def test_every_reader_of_results_takes_it(ranked, capsys, tmp_path):
+    path = str(ranked.path)
+    for command in (
+        ["compare", path, path],
+        ["report", str(ranked.path.parent), "-o", str(tmp_path / "page.html")],
+        ["leaderboard", str(ranked.path.parent)],
+        *(["export", path, "--to", form] for form in ("csv", "latex", "lm-eval", "model-index")),
+    ):
+        assert main(command) == 0, command
+    shown = capsys.readouterr().out
+    assert "200 of 200" in shown and "t2i_recall_at_10" in shown
+    assert "i2t_recall_at_1" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "differ from the data at hand" not in shown
+    rows = ttmbench.compare(ranked.path, ranked.path)
+    assert {row["groups"] for row in rows if row["metric"].startswith("t2i")} == {200}
+    assert {row["clusters"] for row in rows if row["metric"].startswith("t2i")} == {100}
+    (saved,) = ranked.path.parent.glob("ranks_shapes_retrieval_*")
+    again = ttmbench.score(saved, "shapes_retrieval", bootstrap_iters=50)
+    assert again.results == {"shapes_retrieval": ranked.results["shapes_retrieval"]}
+    assert again["ci"]["shapes_retrieval"] == ranked["ci"]["shapes_retrieval"]
+
+
+@pytest.mark.parametrize("option", [{"ttm": True}, {"simple_match": True}, {"oracle": True}])
+@pytest.mark.parametrize("task", ["shapes_retrieval", "shapes_naming"])
+def test_test_time_matching_is_refused_in_one_line(task, option, tmp_path):
+    with pytest.raises(
+        UsageError, match="no test-time matching; leave --ttm, --simple_match and --oracle out"
+    ) as error:
+        ttmbench.simple_evaluate("tiny-clip", task, output_path=str(tmp_path / "none"), **option, **QUICK)
+    assert "\n" not in str(error.value) and not (tmp_path / "none").exists()
+
+
+def test_a_part_is_a_smaller_pool_and_says_so():
+    found = ttmbench.simple_evaluate("tiny-clip", "shapes_retrieval", limit=20, **QUICK)
+    table, owner = _table(20)
+    i2t = [owner[np.argmax(row)] == image for image, row in enumerate(table)]
+    assert found.results["shapes_retrieval"]["i2t_recall_at_1,none"] == pytest.approx(np.mean(i2t))
+    assert found["datasets"]["shapes_retrieval"]["shape"] == [20, 40]
+    assert any("a smaller pool" in note for note in found["notes"]["shapes_retrieval"])
+    assert found["chance"]["shapes_retrieval"]["t2i_recall_at_1"] == 1 / 20
+
+
+def test_batch_size_moves_no_number(ranked):
+    for batch in (3, 200):
+        found = ttmbench.simple_evaluate("tiny-clip", "shapes_retrieval,shapes_naming", batch_size=batch, **QUICK)
+        assert found.results == ranked.results
+
+
+class _Stopping:
+    """The built-in model, which breaks down after so many batches of images."""
+
+    def __init__(self, batches: int | None) -> None:
+        self._model, self._left, self.encoded = load_tiny_clip(device="cpu"), batches, 0
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def fingerprint(self):
+        return self._model.fingerprint()
+
+    def prepare_images(self, images):
+        return self._model.prepare_images(images)
+
+    def prepare_captions(self, captions):
+        return self._model.prepare_captions(captions)
+
+    def encode_images(self, prepared):
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise RuntimeError("the power is gone")
+        self.encoded += n_rows(prepared)
+        return self._model.encode_images(prepared)
+
+    def encode_captions(self, prepared):
+        return self._model.encode_captions(prepared)
+
+    def logits(self, images, captions):
+        return self._model.logits(images, captions)
+
+
+def test_a_stopped_run_goes_on_after_the_blocks_that_were_finished(tmp_path, monkeypatch, ranked):
+    monkeypatch.setattr("ttmbench.scoring.towers.FEATURES", 16)
+    common = {**QUICK, "use_cache": str(tmp_path / "cache"), "batch_size": 16, "model_name": "m"}
+    with pytest.raises(TtmbenchError, match="the power is gone"):
+        ttmbench.simple_evaluate(_Stopping(4), "shapes_retrieval", **common)
+    second = _Stopping(None)
+    found = ttmbench.simple_evaluate(second, "shapes_retrieval", **common)
+    assert second.encoded == 100 - 4 * 16
+    assert found.results["shapes_retrieval"] == ranked.results["shapes_retrieval"]
+    assert found["datasets"]["shapes_retrieval"]["from_store"]["blocks"] == 4
+    third = _Stopping(0)
+    again = ttmbench.simple_evaluate(third, "shapes_retrieval", **common)
+    assert third.encoded == 0 and again.results == found.results and again["ci"] == found["ci"]
+    assert "date" in again["datasets"]["shapes_retrieval"]["from_store"]
+
+
+def test_the_same_command_keeps_what_is_done(tmp_path, capsys):
+    arguments = ["--model", "tiny-clip", "--tasks", "shapes_retrieval", "-o", str(tmp_path), "--log_samples"]
+    assert main(arguments) == 0 and main(arguments) == 0
+    assert "every task is done" in capsys.readouterr().err
+
+
+class PixelsAndLetters:
+    """Scores pairs by nothing but numbers; it counts them. ``best`` makes it know the truth of the built-in task."""
+
+    def __init__(self, best: dict[tuple[int, int], float] | None = None) -> None:
+        self.pairs = 0
+
+    def fingerprint(self):
+        return {"kind": "pixels and letters"}
+
+    def score_pairs(self, images, captions):
+        self.pairs += len(captions)
+        means = [np.asarray(image, dtype=np.float64).mean() for image in images]
+        return np.array(
+            [(mean * 7 + len(one) * 13) % 17 for mean, one in zip(means, captions, strict=True)], np.float32
+        )
+
+
+def _pair_table(limit: int) -> tuple[np.ndarray, np.ndarray]:
+    from ttmbench.data.catalog import find_task
+    from ttmbench.data.loader import load_groups
+    from ttmbench.plugins.registry import build_registry
+
+    registry = build_registry()
+    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
+    captions = [caption for group in groups for caption in group.captions]
+    scorer = PixelsAndLetters()
+    rows = [scorer.score_pairs([group.images[0].open()] * len(captions), captions) for group in groups]
+    return np.stack(rows), np.repeat(np.arange(len(groups)), 2)
+
+
+def test_a_model_of_pairs_ranks_a_small_pool_whole():
+    found = ttmbench.simple_evaluate(PixelsAndLetters(), "shapes_retrieval", limit=15, **QUICK)
+    table, owner = _pair_table(15)
+    best = np.array([table[image][owner == image].max() for image in range(15)])
+    higher = [(table[image][owner != image] >= best[image]).sum() for image in range(15)]
+    assert found.results["shapes_retrieval"]["i2t_recall_at_5,none"] == np.mean(np.array(higher) < 5)
+    ties = [(table[image][owner != image] == best[image]).any() for image in range(15)]
+    assert any(ties) and found["ties"]["shapes_retrieval"]["i2t_recall_at_1,none"] is not None
+
+
+def test_the_best_of_a_dual_encoder_are_ranked_again_by_pairs():
+    scorer = PixelsAndLetters()
+    rerank = {"model": "tiny-clip", "k": 6}
+    found = ttmbench.simple_evaluate(scorer, "shapes_retrieval", limit=30, rerank=rerank, **QUICK)
+    first, owner = _table(30)
+    again, _ = _pair_table(30)
+    every = set()
+    for k, name in ((1, "i2t_recall_at_1"), (5, "i2t_recall_at_5"), (10, "i2t_recall_at_10")):
+        right = []
+        for image in range(30):
+            chosen = np.sort(np.argsort(-first[image], kind="stable")[:6])
+            every |= {(image, caption) for caption in chosen}
+            own = owner[chosen] == image
+            scores = again[image][chosen]
+            right.append(own.any() and (scores[~own] >= scores[own].max()).sum() < k)
+        assert found.results["shapes_retrieval"][f"{name},none"] == pytest.approx(np.mean(right))
+    for caption in range(60):
+        every |= {(image, caption) for image in np.argsort(-first[:, caption], kind="stable")[:6]}
+    assert scorer.pairs == len(every) < 30 * 60
+    about = found["ranking"]["shapes_retrieval"]["rerank"]
+    assert about["model"] == "tiny-clip" and about["k"] == 6 and about["fingerprint"]["weights_sha256"]
+
+
+def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
+    found = ttmbench.simple_evaluate(PixelsAndLetters(), "shapes_retrieval", rerank={"model": "tiny-clip"}, **QUICK)
+    assert found["ranking"]["shapes_retrieval"]["rerank"]["k"] == 16
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "rerank", "message"),
+    [
+        ("pairs", "shapes_retrieval", {}, "has 20000 pairs, more than 100; --rerank model=MODEL gives it the best"),
+        ("tiny-clip", "shapes_retrieval", {"model": "tiny-clip"}, "ranks all candidates itself; leave --rerank out"),
+        ("tiny-clip", "shapes_naming", {"model": "tiny-clip"}, "--rerank is for retrieval"),
+        ("pairs", "shapes_naming", {}, "needs a model that encodes images and captions"),
+        ("pairs", "shapes_retrieval", {"model": "blind"}, "cannot rank all candidates"),
+        ("pairs", "shapes_retrieval", {"k": 3}, "needs model=NAME"),
+        ("pairs", "shapes_retrieval", {"model": "tiny-clip", "k": 0}, "k should be a whole number from 1"),
+    ],
+)
+def test_what_cannot_be_ranked_is_said_in_a_line(model, task, rerank, message, monkeypatch):
+    monkeypatch.setattr("ttmbench.evaluator.reranking.MAX_GLOBAL_PAIRS", 100)
+
+    class Plugin:
+        @hookimpl
+        def ttmbench_register_adapters(self):
+            return [AdapterSpec("blind", f"{__name__}:PixelsAndLetters")]
+
+    given = PixelsAndLetters() if model == "pairs" else model
+    named = {} if rerank.get("model") != "blind" else {"plugins": [("mine", Plugin())]}
+    if named:
+        rerank = {"model": "blind-pairs"}
+        Plugin.ttmbench_register_adapters = hookimpl(
+            lambda self: [AdapterSpec("blind-pairs", f"{__name__}:PixelsAndLetters")]
+        )
+    with pytest.raises(UsageError, match=message):
+        ttmbench.simple_evaluate(given, task, rerank=rerank, **named, **QUICK)
+
+
+class Answering:
+    """A model that answers in words."""
+
+    choice_style = ttmbench.ChoiceStyle()
+
+    def answer(self, questions):
+        return ["1"] * len(questions)
+
+
+def test_a_model_that_answers_in_words_cannot_rank():
+    with pytest.raises(UsageError, match="answers in words and has no scores"):
+        ttmbench.simple_evaluate(Answering(), "shapes_retrieval", **QUICK)
+
+
+def test_stored_features_rank_without_an_image(tmp_path):
+    rng = np.random.default_rng(0)
+    img, cap = rng.standard_normal((100, 6)).astype(np.float32), rng.standard_normal((200, 6)).astype(np.float32)
+    np.savez(tmp_path / "f.npz", img=img, cap=cap)
+    run = {"model_args": {"path": str(tmp_path / "f.npz")}, "save_scores": True, "output_path": str(tmp_path / "o")}
+    found = ttmbench.simple_evaluate("embeddings", "shapes_retrieval", **run, **QUICK)
+    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (img, cap)]
+    np.savez(tmp_path / "u.npz", img=unit[0], cap=unit[1])
+    assert ttmbench.score(tmp_path / "u.npz", "shapes_retrieval").results == found.results
+    part = ttmbench.simple_evaluate("embeddings", "shapes_retrieval", model_args=run["model_args"], limit=10, **QUICK)
+    assert part["datasets"]["shapes_retrieval"]["shape"] == [10, 20]
+    label = rng.integers(0, 64, 128)
+    np.savez(tmp_path / "c.npz", img=rng.standard_normal((128, 6)), cap=rng.standard_normal((64, 6)), label=label)
+    naming = ttmbench.simple_evaluate(
+        "embeddings", "shapes_naming", model_args={"path": str(tmp_path / "c.npz")}, **QUICK
+    )
+    assert naming["ranking"]["shapes_naming"]["candidates"] == {"class": 64}
+    with pytest.raises(DataError, match="has 100 images, but task 'shapes_naming' has 128"):
+        ttmbench.simple_evaluate("embeddings", "shapes_naming", model_args=run["model_args"], **QUICK)
+
+
+def _class_task(folder: Path, names: list[str], labels: list[object], **classes: object) -> str:
+    (folder / "images").mkdir()
+    rows = []
+    for number, label in enumerate(labels):
+        Image.new("RGB", (8, 8), (40 * number, 10, 200)).save(folder / "images" / f"{number}.png")
+        rows.append({"image": f"{number}.png", "label": label})
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    spec = {
+        "task": "mine",
+        "version": 1,
+        "kind": "classification",
+        "source": {"kind": "folder", "path": "rows.jsonl", "images": "images"},
+        "group": {"n_groups": len(labels), "images": ["image"], "label": "label"},
+        "classes": {"names": names, **classes},
+        "metrics": ["accuracy_top1", "accuracy_top1_as_topk"],
+    }
+    (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return str(folder / "mine.yaml")
+
+
+def test_classes_of_a_users_own_with_two_of_one_name(tmp_path, capsys):
+    task = _class_task(tmp_path, ["a red circle", "a blue star", "a red circle"], [0, 2, "a blue star", 1])
+    assert main(["validate", task]) == 0
+    assert "4 images of 3 among 3 classes" in capsys.readouterr().out
+    found = ttmbench.simple_evaluate("tiny-clip", task, **QUICK)
+    assert found["ranking"]["mine"]["classes"]["doubled"] == {"a red circle": [0, 2]}
+    assert found["notes"]["mine"] == [
+        "classes of one name always tie (a red circle: 0, 2): 2 images, which accuracy_top1 counts as wrong"
+    ]
+    lines = ttmbench.simple_evaluate("tiny-clip", task, output_path=str(tmp_path / "o"), log_samples=True, **QUICK)
+    (samples,) = lines.path.parent.glob("samples_*")
+    ranks = [json.loads(line)["ranks"] for line in samples.read_text(encoding="utf-8").splitlines()]
+    for number in (0, 1):  # images of a doubled class: the other class of the name ties
+        assert ranks[number]["strict"] == ranks[number]["above"] + 1
+    assert ranks[1]["as_topk"] == ranks[1]["strict"]  # the class that comes second never wins
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [([0, 3], "'3' of 1 is neither a number below 3"), (["a red circle"], "is the name of several classes")],
+)
+def test_a_label_that_is_no_class_is_named(tmp_path, labels, message):
+    task = _class_task(tmp_path, ["a red circle", "a blue star", "a red circle"], labels)
+    with pytest.raises(DataError, match=message):
+        ttmbench.simple_evaluate("tiny-clip", task, **QUICK)

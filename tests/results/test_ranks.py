@@ -1,0 +1,182 @@
+"""Recall and accuracy from ranks: literal ranks, chance by counting, rules of ties, stored ranks of real models."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.stored_ranks import score_ranks
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.files import schema
+from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
+from ttmbench.types import MetricSpec
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+STORED = SHARED / "real-scores" / "retrieval_ranks"
+METRICS = {metric.name: metric for metric in RANK_METRICS}
+
+# Of four queries: found at once; tied with one that comes later; tied with one that comes earlier; sixth.
+LITERAL = Ranks(np.array([0, 1, 1, 5]), np.array([0, 0, 1, 5]), np.array([0, 0, 0, 5]), np.ones(4, int), 10)
+
+
+def test_strict_and_topk_ties_stand_side_by_side():
+    summary = summarise_ranks({"i2t": LITERAL}, list(METRICS.values()), 100, 0)
+    shown = {key.removesuffix(",none"): value for key, value in summary.results.items() if "stderr" not in key}
+    assert shown["i2t_recall_at_1"] == 0.25 and shown["i2t_recall_at_1_as_topk"] == 0.5
+    assert shown["i2t_recall_at_5"] == shown["i2t_recall_at_5_as_topk"] == 0.75
+    assert shown["i2t_recall_at_10"] == 1.0
+    assert shown["t2i_recall_at_1"] is None and summary.ci["t2i_recall_at_1,none"] is None
+    assert summary.ties["i2t_recall_at_1,none"] == 2 and summary.ties["i2t_recall_at_5,none"] == 0
+    assert summary.chance["i2t_recall_at_5"] == pytest.approx(0.5)
+    assert set(summary.tracks.values()) == {"zero_shot"}
+
+
+@pytest.mark.parametrize(("candidates", "true", "k"), [(5, 2, 2), (6, 1, 3), (4, 3, 2), (7, 2, 6), (3, 1, 10)])
+def test_chance_is_what_counting_all_orders_gives(candidates, true, k):
+    orders = list(itertools.permutations(range(candidates)))
+    share = np.mean([any(one < true for one in order[:k]) for order in orders])
+    assert chance(k, Ranks(np.zeros(1), None, None, np.array([true]), candidates)) == pytest.approx(share, abs=1e-12)
+
+
+def test_chance_is_the_mean_over_queries_that_differ():
+    alone = [chance(2, Ranks(np.zeros(1), None, None, np.array([true]), 9)) for true in (1, 1, 4)]
+    assert chance(2, Ranks(np.zeros(3), None, None, np.array([1, 1, 4]), 9)) == pytest.approx(np.mean(alone))
+    assert chance(1, Ranks(np.zeros(1), None, None, np.array([1]), 1000)) == 0.001
+
+
+def test_captions_of_one_image_are_one_observation():
+    values = np.repeat(np.arange(20) % 2, 5)  # of each image all five captions, or none
+    ranks = {"t2i": Ranks(values * 9, None, None, np.ones(100, int), 20)}
+    metric = [METRICS["t2i_recall_at_1"]]
+    apart = summarise_ranks(ranks, metric, 100, 0)
+    together = summarise_ranks(ranks, metric, 100, 0, "wilson", {"t2i": np.repeat(np.arange(20), 5)})
+    key, stderr = "t2i_recall_at_1,none", "t2i_recall_at_1_stderr,none"
+    assert apart.results[key] == together.results[key] == 0.5
+    assert together.results[stderr] == pytest.approx(np.std(np.arange(20) % 2, ddof=1) / np.sqrt(20))
+    assert together.results[stderr] > 2 * apart.results[stderr]
+    assert together.ci[key][0] < apart.ci[key][0]
+
+
+def test_a_plugins_metric_of_ranks_gives_one_fraction_a_query():
+    good = MetricSpec("mrr", lambda ranks: 1 / (1 + ranks.strict), scope="i2t")
+    assert rank_values(good, LITERAL).tolist() == [1.0, 0.5, 0.5, 1 / 6]
+    with pytest.raises(TtmbenchError, match="one fraction each is needed"):
+        rank_values(MetricSpec("wrong", lambda ranks: ranks.strict, scope="i2t", plugin="mine"), LITERAL)
+
+
+def _published(model: str) -> dict[tuple[str, str], str]:
+    with (SHARED / "published" / "published-2.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == model and "recall" in row["metric"]]
+    return {(row["task"], row["metric"]): row["percent"] for row in rows}
+
+
+@pytest.mark.skipif(not STORED.is_dir(), reason="stored ranks of real models are not at hand")
+@pytest.mark.parametrize(("task", "data"), [("coco_retrieval", "coco"), ("flickr30k_retrieval", "flickr")])
+def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
+    files = [STORED / f"{data}_clipcap_coco_test_{side}.txt.npy" for side in ("i2t", "t2i")]
+    for order in (files, files[::-1]):
+        document = score_ranks(order, task, bootstrap_iters=100)
+        numbers = document["results"][task]
+        known = {metric: value for (name, metric), value in _published("clipcap-coco").items() if name == task}
+        assert len(known) == 6
+        for metric, value in known.items():
+            digits = len(value.partition(".")[2])
+            assert f"{100 * numbers[f'{metric},none']:.{digits}f}" == value
+        assert numbers["t2i_recall_at_1_as_topk,none"] is None
+    ranking = document["ranking"][task]
+    assert ranking["queries"] == {"t2i": ranking["queries"]["t2i"], "i2t": document["datasets"][task]["shape"][0]}
+    # Flickr30k has five captions an image, so they can be put together; COCO has more of some.
+    note = "which captions are of one image is not known"
+    assert any(note in one for one in document["notes"][task]) == (task == "coco_retrieval")
+    jsonschema.Draft202012Validator(schema("results")).validate(json.loads(json.dumps(document)))
+
+
+@pytest.fixture
+def small_task(tmp_path) -> str:
+    """A retrieval task of four images and eight captions that no data belong to."""
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        "task: small\nversion: 1\nkind: retrieval\nsource: {kind: folder, path: rows.jsonl}\n"
+        "group: {n_groups: 4, n_captions: 8, images: [image], captions: captions}\n"
+        "metrics: [i2t_recall_at_1, t2i_recall_at_1, i2t_recall_at_1_as_topk, t2i_recall_at_5]\n",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0, 1, 2], "has 3 ranks, the task 4 images or 8 captions"),
+        ([0, 1, 2, -1], "query 3 has rank -1"),
+        ([0, 1.5, 2, 3], "query 1 has rank 1.5"),
+        ([0, 9, 2, 3], "query 1 has rank 9"),
+        ([[0, 1], [2, 3]], "expected ranks"),
+    ],
+)
+def test_ranks_that_no_query_can_have_are_named(tmp_path, small_task, values, message):
+    np.save(tmp_path / "r.npy", np.array(values, dtype=np.float64))
+    with pytest.raises(DataError, match=message):
+        score_ranks([tmp_path / "r.npy"], small_task)
+
+
+def test_too_many_files_and_two_of_one_side_are_refused(tmp_path, small_task):
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.zeros(4))
+    with pytest.raises(DataError, match="another file of the ranks of 'i2t'"):
+        score_ranks([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
+    with pytest.raises(UsageError, match="give 2 files at most, not 3"):
+        score_ranks([tmp_path / "a.npy"] * 3, small_task)
+
+
+def _unit(rows: int, seed: int) -> np.ndarray:
+    found = np.random.default_rng(seed).standard_normal((rows, 5)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def test_embeddings_and_a_matrix_give_what_a_loop_over_queries_gives(tmp_path, small_task):
+    img, cap, owner = _unit(4, 1), _unit(8, 2), np.array([0, 0, 0, 1, 2, 2, 3, 3])
+    scores = img @ cap.T
+    np.savez(tmp_path / "e.npz", img=img, cap=cap, image_of_caption=owner)
+    np.savez(tmp_path / "m.npz", scores=scores, image_of_caption=owner)
+    i2t = [owner[np.argmax(row)] == image for image, row in enumerate(scores)]
+    t2i = [np.argmax(column) == owner[caption] for caption, column in enumerate(scores.T)]
+    for name in "em":
+        found = ttmbench.score(tmp_path / f"{name}.npz", small_task)
+        numbers = found.results["small"]
+        assert numbers["i2t_recall_at_1,none"] == numbers["i2t_recall_at_1_as_topk,none"] == np.mean(i2t)
+        assert numbers["t2i_recall_at_1,none"] == np.mean(t2i) and numbers["t2i_recall_at_5,none"] == 1.0
+        assert found["datasets"]["small"]["shape"] == [4, 8]
+        assert found["chance"]["small"]["i2t_recall_at_1"] == pytest.approx(np.mean([3, 1, 2, 2]) / 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_of_caption": np.array([0, 0, 0, 1, 2, 2, 2, 2])}, "image 3 has no caption"),
+        ({"image_of_caption": np.array([0, 0, 0, 1, 2, 2, 4, 3])}, "numbers outside 0 to 3"),
+        ({"image_of_caption": np.array([0, 1])}, "should be 8 whole numbers"),
+        ({"cap": _unit(7, 2)}, "has 7 captions, but task 'small' has 8"),
+        ({"img": 2 * _unit(4, 1)}, "row 0 of 'img' has norm 2, not 1"),
+    ],
+)
+def test_embeddings_that_do_not_fit_the_task_are_named(tmp_path, small_task, change, message):
+    arrays = {"img": _unit(4, 1), "cap": _unit(8, 2), "image_of_caption": np.repeat(np.arange(4), 2), **change}
+    np.savez(tmp_path / "e.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        score_ranks([tmp_path / "e.npz"], small_task)
+
+
+def test_every_metric_is_listed_with_its_rule():
+    registered = build_registry().metrics
+    assert set(METRICS) <= set(registered)
+    assert "a tie is none" in METRICS["accuracy_top1"].summary
+    assert "the first in the data wins" in METRICS["accuracy_top1_as_topk"].summary

@@ -1,0 +1,141 @@
+"""Listed pairs: the same scores however a model takes images, blocks kept, refusals, and log P(t) taken off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.special import logsumexp
+
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.listed_pairs import LOWEST, debias, score_listed
+from ttmbench.types import Group, ImageRef
+
+CAPTIONS = ["a", "bb a", "ccc", "dd"]
+
+
+class Plain:
+    """Opens images as their pairs come."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+
+    def score_pairs(self, images, captions):
+        self.pairs += len(captions)
+        return np.array(
+            [image.getpixel((0, 0))[0] + 100 * len(one) for image, one in zip(images, captions, strict=True)]
+        )
+
+
+class Prepared(Plain):
+    """Encodes each image once."""
+
+    def prepare_images(self, images):
+        return torch.tensor([[image.getpixel((0, 0))[0]] for image in images])
+
+    def prepare_captions(self, captions):
+        return torch.tensor([[len(one)] for one in captions])
+
+    def encode_images(self, prepared):
+        return prepared
+
+    def score_prepared(self, images, captions):
+        self.pairs += len(images)
+        return (images[:, 0] + 100 * captions[:, 0]).numpy()
+
+
+class Many(Plain):
+    """Is handed more pairs than images are open."""
+
+    pairs_at_once = 3
+
+
+class Kept(dict):
+    """Blocks in memory."""
+
+    def get(self, side, block):
+        return super().get((side, block))
+
+    def put(self, side, block, values):
+        self[side, block] = values
+
+
+def some_groups(count: int) -> list[Group]:
+    def reference(number: int) -> ImageRef:
+        return ImageRef(f"i{number}", lambda: Image.new("RGB", (2, 2), (number, 0, 0)))
+
+    return [Group(str(number), (reference(number),), ("x",)) for number in range(count)]
+
+
+WANTED = np.array([[0, 1], [0, 3], [1, 0], [3, 0], [3, 1], [3, 2]])
+EXPECTED = [400, 200, 101, 103, 403, 303]
+
+
+@pytest.mark.parametrize("kind", [Plain, Prepared, Many])
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, monkeypatch):
+    monkeypatch.setattr("ttmbench.scoring.listed_pairs.PAIRS", 2)
+    monkeypatch.setattr("ttmbench.scoring.prepared_pairs.PAIRS", 2)
+    groups, model, kept = some_groups(5), kind(), Kept()
+    images = [(group.group_id, group.images[0]) for group in groups]
+    fingerprint = Fingerprint(groups)
+    found = score_listed(model, images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
+    assert found.tolist() == EXPECTED and model.pairs == 6
+    assert sorted(kept) == [("pairs", 0), ("pairs", 1), ("pairs", 2)]
+    assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
+    again = kind()
+    assert score_listed(
+        again, images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
+    ).tolist() == (EXPECTED)
+    assert again.pairs == 0
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
+    class Refusing(Plain):
+        refusals_are_wrong = wrong
+
+        def score_pairs(self, images, captions):
+            return np.array([np.nan if one == "ccc" else 1.0 for one in captions])
+
+    groups = some_groups(4)
+    arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
+    if wrong:
+        assert score_listed(Refusing(), *arguments, Fingerprint(groups))[-1] == LOWEST
+    else:
+        with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
+            score_listed(Refusing(), *arguments, Fingerprint(groups))
+
+
+class Generative(Prepared):
+    """Has log P(t) from noise, or from the test images."""
+
+    def __init__(self, prior: str, alpha: float) -> None:
+        super().__init__()
+        self.prior, self.alpha = prior, alpha
+
+    def log_priors(self, captions):
+        return np.array([-float(len(one)) for one in captions], np.float32)
+
+
+def test_log_p_of_the_caption_is_taken_off():
+    values = np.arange(6, dtype=np.float32)
+    found = debias(Generative("noise", 0.5), values, CAPTIONS, WANTED, None, 5)
+    assert found.tolist() == [
+        value + 0.5 * len(CAPTIONS[caption]) for value, (_, caption) in zip(values, WANTED, strict=True)
+    ]
+    assert debias(Generative("noise", 0.0), values, CAPTIONS, WANTED, None, 5) is values
+    assert debias(Plain(), values, CAPTIONS, WANTED, None, 5) is values
+
+
+def test_a_mean_over_all_images_needs_every_pair():
+    model = Generative("test_images", 1.0)
+    with pytest.raises(UsageError, match="of chosen candidates not all are scored; use prior=noise"):
+        debias(model, np.zeros(6, np.float32), CAPTIONS, WANTED, None, 5)
+    every = np.indices((3, 4)).reshape(2, -1).T
+    values = np.random.default_rng(0).normal(size=12).astype(np.float32)
+    table = values.reshape(3, 4) - (logsumexp(values.reshape(3, 4).astype(np.float64), axis=0) - np.log(3))
+    assert np.allclose(debias(model, values, CAPTIONS, every, None, 3), table.reshape(-1), atol=1e-6)

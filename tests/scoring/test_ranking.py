@@ -1,0 +1,237 @@
+"""Ranks counted by blocks: what a loop over queries gives, whatever the block; and features in place of images."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from ttmbench.errors import TtmbenchError
+from ttmbench.scoring import ranking, towers
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
+from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_classes, encode_images, image_scores
+from ttmbench.types import Group, ImageRef
+
+
+def by_loop(table: np.ndarray, queries: np.ndarray, candidates: np.ndarray) -> list[tuple[int, int, int]]:
+    """strict, as_topk and above of each query, the slow way: sorted lists."""
+    found = []
+    for row, label in zip(table.tolist(), queries.tolist(), strict=True):
+        best = max(score for score, one in zip(row, candidates, strict=True) if one == label)
+        false = [score for score, one in zip(row, candidates, strict=True) if one != label]
+        order = sorted(range(len(row)), key=lambda place: -row[place])  # stable: of equals the first wins
+        place = next(rank for rank, one in enumerate(order) if candidates[one] == label)
+        found.append((sum(one >= best for one in false), place, sum(one > best for one in false)))
+    return found
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 9), st.integers(1, 40))
+def test_any_block_gives_what_a_loop_gives(seed, n_labels, more, block):
+    rng = np.random.default_rng(seed)
+    candidates = rng.permutation(np.concatenate([np.arange(n_labels), rng.integers(0, n_labels, more)]))
+    queries = rng.integers(0, n_labels, 7)
+    table = rng.integers(0, 4, (7, len(candidates))).astype(np.float32)  # few values, so that many tie
+    ranks = rank_queries(lambda rows: table[rows], queries, candidates, block=block)
+    assert list(zip(ranks.strict, ranks.as_topk, ranks.above, strict=True)) == by_loop(table, queries, candidates)
+    assert ranks.true.tolist() == [int((candidates == label).sum()) for label in queries]
+    topk = torch.from_numpy(table).argsort(dim=1, descending=True, stable=True).numpy()
+    assert [int(np.argmax(candidates[one] == label)) for one, label in zip(topk, queries, strict=True)] == list(
+        ranks.as_topk
+    )
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_the_best_candidates_are_those_of_a_stable_sort_and_rank_as_among_themselves(seed, k):
+    rng = np.random.default_rng(seed)
+    candidates, queries = rng.permutation(np.repeat(np.arange(4), 2)), np.arange(4)
+    first = rng.integers(0, 5, (4, 8)).astype(np.float32)
+    again = rng.integers(0, 3, (4, 8)).astype(np.float32)
+    chosen = best_candidates(lambda rows: first[rows], 4, 8, k, "queries")
+    expected = [sorted(sorted(range(8), key=lambda place, row=row: -row[place])[:k]) for row in first]
+    assert chosen.tolist() == expected
+
+    def score(rows: slice) -> np.ndarray:
+        return np.take_along_axis(again[rows], chosen[rows].astype(int), axis=1)
+
+    ranks = rank_chosen(score, chosen, queries, candidates)
+    for query in queries:
+        places = chosen[query]
+        if query not in candidates[places]:
+            assert ranks.strict[query] == ranks.above[query] == ranks.as_topk[query] == 8
+        else:
+            one = by_loop(again[query][places][None], queries[query : query + 1], candidates[places])[0]
+            assert (ranks.strict[query], ranks.as_topk[query], ranks.above[query]) == one
+    assert ranks.true.tolist() == [2] * 4 and ranks.candidates == 8
+
+
+def test_a_score_that_is_none_is_named():
+    table = np.zeros((3, 4), np.float32)
+    table[2, 1] = np.nan
+    with pytest.raises(TtmbenchError, match="number 2 of the images a score that is not a finite number"):
+        rank_queries(lambda rows: table[rows], np.arange(3), np.arange(4), "images")
+    with pytest.raises(TtmbenchError, match=r"shape \[3, 3\], \[3, 4\] are expected"):
+        rank_queries(lambda rows: table[rows, :3], np.arange(3), np.arange(4), "images")
+    with pytest.raises(ValueError, match="number 1 has no true candidate"):
+        rank_queries(lambda rows: table[rows], np.array([0, 9, 1]), np.arange(4))
+
+
+def test_the_matrix_is_never_there():
+    """2,000 x 10,000 scores would be 80 MB; the products and counts of a block of 2^20 take a few of 4 MB."""
+    rng = np.random.default_rng(0)
+    images, captions = (rng.standard_normal((rows, 8)).astype(np.float32) for rows in (2_000, 10_000))
+    owner = np.repeat(np.arange(2_000), 5)
+    asked = []
+
+    def score(rows: slice) -> np.ndarray:
+        asked.append((rows.stop - rows.start) * len(captions))
+        return images[rows] @ captions.T
+
+    tracemalloc.start()
+    try:
+        rank_queries(score, np.arange(2_000), owner, "images")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert max(asked) <= ranking.BLOCK and sum(asked) == 2_000 * 10_000
+    assert peak < 40e6
+
+
+class Towers:
+    """A dual encoder of a few numbers; it counts what it is given."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.images, self.largest = 0, 0
+
+    def prepare_images(self, images):
+        self.largest = max(self.largest, len(images))
+        return torch.stack(
+            [torch.tensor(image.resize((1, 1)).getpixel((0, 0)), dtype=torch.float32) for image in images]
+        )
+
+    def prepare_captions(self, captions):
+        return torch.tensor([[len(one), one.count("a"), one.count(" ")] for one in captions], dtype=torch.float32)
+
+    def encode_images(self, prepared):
+        self.images += len(prepared)
+        return prepared
+
+    def encode_captions(self, prepared):
+        return prepared
+
+    def logits(self, images, captions):
+        return images @ captions.T
+
+
+class Kept(dict):
+    """Blocks in memory."""
+
+    def get(self, side, block):
+        return super().get((side, block))
+
+    def put(self, side, block, values):
+        self[side, block] = values
+
+
+def images_and_captions(count: int, opened: list[str] | None = None) -> list[Group]:
+    def image(number: int) -> ImageRef:
+        def open_it():
+            if opened is not None:
+                opened.append(str(number))
+            return Image.new("RGB", (2, 2), (number % 7, 3, number % 11))
+
+        return ImageRef(str(number), open_it)
+
+    return [Group(str(number), (image(number),), (f"caption {number}",)) for number in range(count)]
+
+
+def of(groups):
+    return [(group.group_id, group.images[0]) for group in groups]
+
+
+def test_images_are_encoded_block_by_block_and_kept_ones_not_again(monkeypatch):
+    monkeypatch.setattr(towers, "FEATURES", 8)
+    groups, model, kept = images_and_captions(30), Towers(), Kept()
+    whole = encode_images(model, of(groups), BatchSizer(4), Fingerprint(groups), blocks=kept)
+    assert (
+        model.images == 30 and model.largest <= towers.DECODED and sorted(kept) == [("images", one) for one in range(4)]
+    )
+    del kept["images", 2]
+    again, fingerprint = Towers(), Fingerprint(groups)
+    part = encode_images(again, of(groups), BatchSizer(4), fingerprint, blocks=kept)
+    assert again.images == 8
+    assert torch.equal(part.features, whole.features) and np.array_equal(part.rows, whole.rows)
+    assert fingerprint.hexdigest() == _digest(groups)
+
+
+def _digest(groups) -> str:
+    found = Fingerprint(groups)
+    found.add_remaining()
+    return found.hexdigest()
+
+
+def test_batches_do_not_change_ranks():
+    groups = images_and_captions(40)
+    captions = [caption for group in groups for caption in group.captions]
+    found = []
+    for batch in (1, 7, 64):
+        model = Towers()
+        images = encode_images(model, of(groups), BatchSizer(batch), Fingerprint(groups))
+        texts = encode_captions(model, captions, BatchSizer(batch))
+        every = np.arange(40)
+        found.append(
+            [
+                rank_queries(image_scores(model, images, texts), every, every).strict.tolist(),
+                rank_queries(caption_scores(model, images, texts), every, every).as_topk.tolist(),
+            ]
+        )
+    assert found[0] == found[1] == found[2]
+
+
+def test_equal_images_and_equal_captions_tie_to_the_last_bit():
+    """77 pixels repeat among 80 images, under names of their own; each has one row of features."""
+    groups, model = images_and_captions(80), Towers()
+    images = encode_images(model, of(groups), BatchSizer(16), Fingerprint(groups))
+    assert len(images.features) == 77 and len(images) == 80
+    captions = encode_captions(model, ["twice", "once", "twice"], BatchSizer(16))
+    assert len(captions.features) == 2 and captions.rows.tolist() == [0, 1, 0]
+    ranks = rank_queries(image_scores(model, images, captions), np.zeros(80, int), np.arange(3))
+    assert (ranks.strict - ranks.above >= 1).all()  # the third caption is the first
+
+
+def test_a_class_is_the_mean_of_normalised_prompts_as_open_clip_has_it():
+    open_clip = pytest.importorskip("open_clip")
+    names, templates = ["cat", "a dog", "bar bar", "cat"], ["a {}.", "banana {} a", "{}"]
+
+    class Model:
+        def encode_text(self, tokens, normalize):
+            assert normalize
+            return torch.nn.functional.normalize(tokens, dim=-1)
+
+    model = Towers()
+    ours = encode_classes(model, names, templates, BatchSizer(2))
+    theirs = open_clip.build_zero_shot_classifier(Model(), model.prepare_captions, names, templates)
+    assert torch.allclose(ours.features[torch.from_numpy(ours.rows)], theirs.T, atol=1e-6)
+    assert ours.rows.tolist() == [0, 1, 2, 0]
+    kept = Kept()
+    first = encode_classes(model, names, templates, BatchSizer(64), kept)
+    assert list(kept) == [("classes", 0)] and torch.equal(first.features, torch.from_numpy(kept["classes", 0]))
+    assert torch.allclose(first.features, ours.features, atol=1e-6)
+
+
+def test_logits_of_another_shape_are_refused():
+    class Wrong(Towers):
+        def logits(self, images, captions):
+            return (images @ captions.T)[:, :1]
+
+    side = Side(torch.ones(3, 2), np.arange(3))
+    with pytest.raises(TtmbenchError, match=r"shape \[3, 1\] for 3 images and 3 captions"):
+        image_scores(Wrong(), side, side)(slice(0, 3))

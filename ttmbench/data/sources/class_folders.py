@@ -1,0 +1,94 @@
+"""A folder of images for each class, as ImageNet's validation images are laid out: ``val/n01440764/*.JPEG``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ttmbench._util.images import open_image
+from ttmbench.data.availability import DataLocation
+from ttmbench.data.download.files import DataFile
+from ttmbench.data.layouts import Also, find
+from ttmbench.data.loading import DATA_VARIABLE, below, data_folder, inside, read_options
+from ttmbench.data.origin import Origin
+from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
+
+ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+
+class ClassFoldersOptions(BaseModel):
+    """Options of ``kind: class_folders``.
+
+    Attributes:
+        path: folder below the data folder, with a folder for each class.
+        classes: how many folders there have to be; their order by name is that of the classes.
+        get: where the folder comes from.
+        also: other names for it (`ttmbench.data.layouts`).
+        exif: whether images are turned upright by their EXIF data.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    classes: int | None = Field(None, ge=2)
+    get: dict[str, Origin] = Field(default_factory=dict)
+    also: Also = Field(default_factory=dict)
+    exif: Exif = "apply"
+
+
+def read_class_folders(request: SourceRequest) -> Loaded:
+    """Images by the folders that they lie in: the label of an image is the place of its folder, ordered by name.
+
+    Args:
+        request: of a task of kind ``classification``.
+
+    Returns:
+        One group an image, in the order of folders and names; its id is ``<folder>/<name without ending>``.
+
+    Raises:
+        OutOfReachError: the folder is not there.
+        DataError: there are more or fewer folders than classes, or an image leads out of the folder.
+        UsageError: the task is of another kind.
+    """
+    if request.kind != "classification":
+        raise UsageError("source 'class_folders' gives an image and its class: it is for tasks of kind classification")
+    options = read_options(ClassFoldersOptions, request)
+    base = request.data_dir or data_folder()
+    name = find(base, options.path, options.also)
+    folder = below(base, name, "source.path")
+    if not folder.is_dir():
+        hint = f"; get it from {options.get[options.path]}" if options.path in options.get else ""
+        raise OutOfReachError(
+            f"{options.path} is not in the data folder {base} (--data_dir or {DATA_VARIABLE} names another one){hint}"
+        )
+    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    if options.classes is not None and len(classes) != options.classes:
+        raise DataError(f"{folder} holds {len(classes)} folders; {options.classes} are needed, one for each class")
+    found = list(_images(folder, classes, options.exif, request.limit))
+    return Loaded(found, {"kind": "class_folders", "path": name, "classes": len(classes), "exif": options.exif})
+
+
+def locations(request: SourceRequest) -> list[DataLocation]:
+    """The folder, in the data folder."""
+    options = read_options(ClassFoldersOptions, request)
+    base = request.data_dir or data_folder()
+    name = find(base, options.path, options.also)
+    origin = options.get.get(options.path) if name == options.path else None
+    return [DataLocation("the data folder", [DataFile(base, name, origin)])]
+
+
+def _images(folder: Path, classes: list[Path], exif: Exif, limit: int | None) -> Iterator[Group]:
+    count = 0
+    for label, own in enumerate(classes):
+        for file in sorted(one for one in own.iterdir() if one.suffix.lower() in ENDINGS):
+            if limit is not None and count >= limit:
+                return
+            count += 1
+            name = f"{own.name}/{file.name}"
+            # The folder of a class may be a link that the user made; an image may not lead out of it.
+            path = inside(own, file.name, f"image {name}", (own,))
+            image = ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
+            yield Group(f"{own.name}/{file.stem}", (image,), (str(label),), {})

@@ -1,0 +1,163 @@
+"""Retrieval by models that see an image and a caption together: all pairs of a small pool, or the best of another.
+
+Such a model takes as long for a pair as a dual encoder for an image. So a dual encoder chooses the best k candidates of
+each query, and these alone are ranked by the model's own score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ttmbench.cache.ranks import RankCache
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.adapters import make_adapter, model_info
+from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.ranked import I2T, T2I, RetrievalPool, reads_features
+from ttmbench.evaluator.settings import model_settings
+from ttmbench.protocols import DualEncoder
+from ttmbench.results.ranks import Ranks
+from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.listed_pairs import debias, score_listed
+from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS
+from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
+from ttmbench.scoring.towers import caption_scores, encode_captions, encode_images, image_scores
+
+_ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """The model that chooses candidates.
+
+    Attributes:
+        adapter: the model.
+        name: what the user calls it.
+        k: how many candidates of each query it leaves.
+    """
+
+    adapter: Any
+    name: str
+    k: int
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What results say of it."""
+        return {"model": self.name, "k": self.k, "fingerprint": model_info(self.adapter)["fingerprint"]}
+
+    def choose(self, context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
+        """Places of the best k captions of each image and images of each caption, in ascending order."""
+        cache = RankCache(context.cache, self.adapter, spec, pool.groups, {"best": self.k})
+        found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
+        if found is None:
+            sizer = context.batch_sizer
+            images = encode_images(self.adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
+            captions = encode_captions(self.adapter, pool.captions, sizer, cache.blocks)
+            by_image = image_scores(self.adapter, images, captions)
+            by_caption = caption_scores(self.adapter, images, captions)
+            found = {
+                I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
+                T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
+            }
+        cache.keep(found, f"{self.name}, best {self.k}")
+        return {scope: places.astype(np.int64) for scope, places in found.items()}
+
+
+def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
+    """The model that chooses candidates for one that scores pairs; None where every candidate is ranked.
+
+    Raises:
+        UsageError: there are too many pairs and no first stage is named, or it is none.
+    """
+    config = context.config
+    if isinstance(context.adapter, DualEncoder):
+        return None
+    pairs = pool.n_images * pool.n_captions
+    if not config.rerank:
+        if pairs > MAX_GLOBAL_PAIRS:
+            raise UsageError(
+                f"model {config.model} scores pair by pair, and task '{spec.task}' has {pairs} pairs, more than "
+                f"{MAX_GLOBAL_PAIRS}; {_ADVICE}"
+            )
+        return None
+    k, name = config.rerank.get("k", spec.rerank_k), str(config.rerank["model"])
+    if k is None:
+        raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
+    arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
+    adapter = make_adapter(context.registry, name, arguments, model_settings(config))
+    if not isinstance(adapter, DualEncoder) or reads_features(adapter):
+        raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
+    return FirstStage(adapter, name, min(k, pool.n_images, pool.n_captions))
+
+
+def rank_pairs(
+    context: RunContext,
+    spec: TaskSpec,
+    pool: RetrievalPool,
+    cache: RankCache,
+    chosen: Mapping[str, np.ndarray] | None,
+) -> dict[str, Ranks]:
+    """Ranks by a model that scores pairs.
+
+    Args:
+        context: the run and its model.
+        spec: the task.
+        pool: its images and captions.
+        cache: where finished blocks of scores go.
+        chosen: places of the candidates of images and of captions; None for all.
+
+    Returns:
+        Scope -> ranks.
+    """
+    pairs = _Pairs(pool, chosen)
+    texts, images = list(pairs.texts), list(distinct_images(pool.groups))
+    sizer = context.batch_sizer
+    values = score_listed(context.adapter, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
+    values = debias(context.adapter, values, texts, pairs.wanted, spec.noise_images, len(images))
+    every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
+
+    def of_images(rows: slice) -> np.ndarray:
+        return pairs.look(values, every[rows, None], places if chosen is None else chosen[I2T][rows])
+
+    def of_captions(rows: slice) -> np.ndarray:
+        return pairs.look(values, every if chosen is None else chosen[T2I][rows], places[rows, None])
+
+    if chosen is None:
+        return {
+            I2T: rank_queries(of_images, every, pool.owner, "images"),
+            T2I: rank_queries(of_captions, pool.owner, every, "captions"),
+        }
+    return {
+        I2T: rank_chosen(of_images, chosen[I2T], every, pool.owner, "images"),
+        T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, every, "captions"),
+    }
+
+
+class _Pairs:
+    """Distinct pairs of images and captions, each scored once, and where they stand."""
+
+    def __init__(self, pool: RetrievalPool, chosen: Mapping[str, np.ndarray] | None) -> None:
+        names = {name: row for row, name in enumerate(dict.fromkeys(image.name for _, image in pool.images))}
+        self.texts = {caption: row for row, caption in enumerate(dict.fromkeys(pool.captions))}
+        self._image = np.array([names[image.name] for _, image in pool.images])
+        self._caption = np.array([self.texts[caption] for caption in pool.captions])
+        if chosen is None:
+            self._keys = np.arange(len(names) * len(self.texts))
+        else:
+            of_images = self._key(np.arange(pool.n_images)[:, None], chosen[I2T])
+            of_captions = self._key(chosen[T2I], np.arange(pool.n_captions)[:, None])
+            self._keys = np.unique(np.concatenate([of_images.reshape(-1), of_captions.reshape(-1)]))
+        self.wanted = np.stack(np.divmod(self._keys, len(self.texts)), axis=1)
+
+    def _key(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        keys: np.ndarray = self._image[images] * len(self.texts) + self._caption[captions]
+        return keys
+
+    def look(self, values: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Scores of images with captions, given by their places and broadcast against each other."""
+        found: np.ndarray = values[np.searchsorted(self._keys, self._key(images, captions))]
+        return found

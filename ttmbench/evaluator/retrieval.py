@@ -1,0 +1,125 @@
+"""Retrieval: every image looks for its captions among all, every caption for its image among all."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ttmbench.cache.ranks import RankCache
+from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.errors import UsageError, phase
+from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.ranked import (
+    I2T,
+    T2I,
+    RankedTask,
+    RetrievalPool,
+    check_ranks,
+    load_ranked,
+    outcome_of,
+    reads_features,
+    stored_limit,
+)
+from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.reranking import first_stage, rank_pairs
+from ttmbench.evaluator.stored_pool import stored_pool
+from ttmbench.protocols import DualEncoder
+from ttmbench.results.clusters import clusters_of
+from ttmbench.results.ranks import Ranks
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.ranking import rank_queries
+from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
+from ttmbench.scoring.truncation import count_truncated, truncated_notes
+
+COUNTS = ("strict", "as_topk", "above", "true")
+
+
+def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
+    """Ranks a retrieval task; errors as for `ttmbench.evaluator.task.run_task`.
+
+    A dual encoder ranks all candidates. A model that scores pairs does so where there are few, and else ranks the best
+    of another model again.
+    """
+    check_ranks(context, task.spec)
+    adapter, config = context.adapter, context.config
+    if config.rerank and isinstance(adapter, DualEncoder):
+        raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
+    if reads_features(adapter):
+        return outcome_of(context, task, _from_features(context, task.spec))
+    with phase("load"):
+        clock = time.perf_counter()
+        groups, source = load_ranked(context, task)
+        seconds = {"load": time.perf_counter() - clock}
+    truncated = count_truncated(adapter, groups)
+    pool = RetrievalPool(groups)
+    with phase("model"):
+        first = first_stage(context, task.spec, pool)
+    about = {} if first is None else {"rerank": first.about}
+    cache = RankCache(context.cache, adapter, task.spec, groups, about or None)
+    with phase("score"):
+        clock = time.perf_counter()
+        kept = cache.look_up({I2T: (4, pool.n_images), T2I: (4, pool.n_captions)})
+        if kept is not None:
+            ranks = {scope: _of_array(kept[scope], others) for scope, others in pool.candidates.items()}
+        elif isinstance(adapter, DualEncoder):
+            ranks = _rank_all(adapter, pool, context.batch_sizer, cache)
+        else:
+            chosen = None if first is None else first.choose(context, task.spec, pool)
+            first = None  # its weights are not needed beside those of the model
+            ranks = rank_pairs(context, task.spec, pool, cache, chosen)
+        seconds["score"] = time.perf_counter() - clock
+    done = RankedTask(
+        ranks=ranks,
+        shape=(pool.n_images, pool.n_captions),
+        groups=groups,
+        source=source,
+        fingerprint=cache.data.hexdigest(),
+        of_query={I2T: np.arange(pool.n_images), T2I: pool.owner},
+        about=about,
+        notes=tuple(truncated_notes(truncated)),
+        seconds=seconds,
+        from_store=cache.keep({scope: _as_array(one) for scope, one in ranks.items()}, config.model_name),
+        clusters=clusters_of(groups, cache.data.of),
+    )
+    return outcome_of(context, task, done)
+
+
+def _rank_all(adapter: DualEncoder, pool: RetrievalPool, sizer: BatchSizer, cache: RankCache) -> dict[str, Ranks]:
+    images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
+    captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
+    return _ranks_of(adapter, images, captions, pool.owner)
+
+
+def _ranks_of(adapter: DualEncoder, images: Side, captions: Side, owner: np.ndarray) -> dict[str, Ranks]:
+    every = np.arange(len(images))
+    return {
+        I2T: rank_queries(image_scores(adapter, images, captions), every, owner, "images"),
+        T2I: rank_queries(caption_scores(adapter, images, captions), owner, every, "captions"),
+    }
+
+
+def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
+    adapter, clock = context.adapter, time.perf_counter()
+    with phase("score"):
+        pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
+        images, captions = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, images, captions, pool.others)
+    return RankedTask(
+        ranks=ranks,
+        shape=pool.shape,
+        groups=[],
+        source={"kind": "stored_features"},
+        fingerprint=fingerprint,
+        of_query={I2T: np.arange(len(pool.images)), T2I: pool.others},
+        seconds={"score": time.perf_counter() - clock},
+    )
+
+
+def _as_array(ranks: Ranks) -> np.ndarray:
+    return np.stack([getattr(ranks, name) for name in COUNTS])
+
+
+def _of_array(array: np.ndarray, candidates: int) -> Ranks:
+    strict, as_topk, above, true = array.astype(np.int64)
+    return Ranks(strict, as_topk, above, true, candidates)

@@ -1,0 +1,178 @@
+"""Ranks of queries among their candidates, and what is told of them: recall, accuracy, chance, ties and intervals.
+
+A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image
+that looks for its class (``class``). It is found at k if a true candidate is among the first k. Ranks count from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from ttmbench import stats
+from ttmbench._util.foreign import foreign_errors
+from ttmbench.errors import TtmbenchError
+from ttmbench.results.labels import RAW, key_of, stderr_key
+from ttmbench.results.summary import Summary
+from ttmbench.types import MetricSpec
+
+DEPTHS = {"i2t": (1, 5, 10), "t2i": (1, 5, 10), "class": (1, 5)}
+AS_TOPK = "_as_topk"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where the best true candidate of each query stands, in three counts of false candidates.
+
+    Attributes:
+        strict: those that score as high or higher: a tie is no success.
+        as_topk: those that come first if, of equal scores, the candidate that the data have first wins, as in
+            ``torch.topk`` and in a stable sort; None where that is not known.
+        above: those that score higher; None where that is not known.
+        true: how many true candidates each query has.
+        candidates: how many candidates there are, true ones among them.
+    """
+
+    strict: Int[np.ndarray, " queries"]
+    as_topk: Int[np.ndarray, " queries"] | None
+    above: Int[np.ndarray, " queries"] | None
+    true: Int[np.ndarray, " queries"]
+    candidates: int
+
+    def __len__(self) -> int:
+        return len(self.strict)
+
+
+def hits(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
+    """Whether a true candidate is among the first k, a tie being none.
+
+    Args:
+        k: how many are looked at.
+        ranks: of the queries.
+
+    Returns:
+        One answer each.
+
+    >>> ranks = Ranks(np.array([0, 1]), np.array([0, 0]), np.array([0, 0]), np.array([1, 1]), 4)
+    >>> hits(1, ranks).tolist(), hits_as_topk(1, ranks).tolist(), undecided(1, ranks).tolist()
+    ([True, False], [True, True], [False, True])
+    """
+    return ranks.strict < k
+
+
+def hits_as_topk(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"] | None:
+    """As `hits`, but of equal scores the candidate that comes first wins; None where the order is not known."""
+    return None if ranks.as_topk is None else ranks.as_topk < k
+
+
+def undecided(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
+    """Queries that are found at k or not by how ties are broken."""
+    return np.zeros(len(ranks), bool) if ranks.above is None else (ranks.above < k) & (ranks.strict >= k)
+
+
+def chance(k: int, ranks: Ranks) -> float:
+    """The expected share of queries that are found at k in a random order: 1 - C(n - t, k) / C(n, k), their mean.
+
+    >>> ranks = Ranks(np.zeros(2, int), None, None, np.array([1, 2]), 4)
+    >>> chance(1, ranks), round(chance(3, ranks), 4)
+    (0.375, 0.875)
+    """
+    counts, queries = np.unique(ranks.true, return_counts=True)
+    missed, found = np.ones(len(counts)), np.zeros(len(counts))
+    for drawn in range(min(k, ranks.candidates)):  # summed draw by draw, so that small chances keep their digits
+        left = ranks.candidates - drawn
+        found += missed * np.minimum(counts / left, 1)
+        missed *= np.clip(left - counts, 0, None) / left
+    return math.fsum((found * queries).tolist()) / len(ranks)
+
+
+def summarise_ranks(
+    ranks: Mapping[str, Ranks],
+    metrics: Sequence[MetricSpec],
+    bootstrap_iters: int,
+    seed: int,
+    interval: stats.IntervalMethod = "wilson",
+    clusters: Mapping[str, np.ndarray] | None = None,
+) -> Summary:
+    """Computes every metric of ranks.
+
+    Queries are what varies: intervals and standard errors are over queries, and the candidates stay what they are.
+
+    Args:
+        ranks: scope -> ranks of its queries; a scope that is not there leaves its metrics undefined.
+        metrics: what to compute, in the order of the output.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        seed: of the resampling.
+        interval: how intervals are made.
+        clusters: scope -> a number for each query, equal for those that are about one image.
+
+    Returns:
+        The numbers, under the filter ``none``; undefined ones are None.
+    """
+    summary = Summary()
+    for metric in metrics:
+        key, stderr = key_of(metric.name, RAW), stderr_key(metric.name, RAW)
+        summary.tracks[key] = metric.track
+        found = ranks.get(metric.scope)
+        values = None if found is None else rank_values(metric, found)
+        summary.results[key] = summary.results[stderr] = summary.ci[key] = summary.ties[key] = None
+        summary.chance[metric.name] = None if found is None or metric.chance is None else metric.chance(found)
+        if values is None or found is None:
+            continue
+        among = (clusters or {}).get(metric.scope)
+        ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
+        summary.results[key], summary.results[stderr] = stats.mean(values), stats.standard_error(values, among)
+        summary.ci[key] = None if ends is None else list(ends)
+        # Ranks that somebody stored say nothing of ties.
+        known = metric.ties is not None and found.above is not None
+        summary.ties[key] = int(np.sum(metric.ties(found))) if known and metric.ties is not None else None
+    return summary
+
+
+def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
+    """The metric's value for every query, fractions; None where it is undefined.
+
+    Raises:
+        TtmbenchError: a plugin's metric does not give one fraction a query.
+    """
+    whose = f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
+    with foreign_errors(whose):
+        given = metric.compute(ranks)
+    if given is None:
+        return None
+    values = np.asarray(given).astype(np.float64)
+    if values.shape != (len(ranks),) or not ((values >= 0) & (values <= 1)).all():
+        raise TtmbenchError(
+            f"{whose} gave an array of shape {list(values.shape)} for {len(ranks)} queries; one fraction each is needed"
+        )
+    return values
+
+
+def _metrics() -> Iterable[MetricSpec]:
+    words = {"i2t": "images that find a caption of theirs", "t2i": "captions that find their image"}
+    for scope, depths in DEPTHS.items():
+        for k in depths:
+            name = f"accuracy_top{k}" if scope == "class" else f"{scope}_recall_at_{k}"
+            summary = f"share of {words.get(scope, 'images that find their class')} among the first {k}"
+            rules: dict[str, tuple[str, Callable[[int, Ranks], np.ndarray | None]]] = {
+                "": ("a tie is none", hits),
+                AS_TOPK: ("of equal scores the first in the data wins", hits_as_topk),
+            }
+            for suffix, (rule, compute) in rules.items():
+                yield MetricSpec(
+                    name + suffix,
+                    partial(compute, k),
+                    f"{summary}; {rule}",
+                    partial(undecided, k),
+                    partial(chance, k),
+                    scope=scope,  # type: ignore[arg-type]
+                )
+
+
+RANK_METRICS = tuple(_metrics())
+"""The metrics of retrieval and classification, as `ttmbench ls metrics` lists them."""

@@ -1,0 +1,172 @@
+"""Ranks and scores of retrieval and classification in files, as ``ttmbench score`` reads them.
+
+- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions;
+- safetensors that ``--save_scores`` wrote;
+- npz or safetensors with embeddings ``img`` [images, d] and ``cap`` [captions or classes, d] of unit norm, or with a
+  matrix ``scores`` [images, captions or classes]; and with ``image_of_caption`` or ``label``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ttmbench._util.arrays import Arrays, read_arrays, too_large
+from ttmbench.errors import DataError
+from ttmbench.results.ranks import Ranks
+from ttmbench.results.scores_file import NORM_TOLERANCE
+
+FORMAT = "ttmbench-ranks"
+COUNTS = ("strict", "as_topk", "above", "true")
+SIDES = {"retrieval": ("i2t", "t2i"), "classification": ("class",)}
+
+
+@dataclass(frozen=True)
+class StoredRanks:
+    """What files of ranks hold.
+
+    Attributes:
+        ranks: scope -> ranks.
+        of_query: scope -> the image that each query is about, where that is known.
+        format: what the files were taken for.
+    """
+
+    ranks: dict[str, Ranks]
+    of_query: dict[str, np.ndarray] = field(default_factory=dict)
+    format: str = "ranks"
+
+
+def save_ranks(
+    path: Path, ranks: Mapping[str, Ranks], of_query: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Writes ranks.
+
+    Args:
+        path: the file, overwritten.
+        ranks: scope -> ranks.
+        of_query: scope -> the image that each query is about.
+        metadata: texts to keep with them.
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray] = {}
+    for scope, one in ranks.items():
+        known = {name: getattr(one, name) for name in COUNTS if getattr(one, name) is not None}
+        arrays |= {f"{scope}.{name}": np.ascontiguousarray(values, np.int64) for name, values in known.items()}
+        arrays[f"{scope}.image"] = np.ascontiguousarray(of_query[scope], np.int64)
+    candidates = {scope: one.candidates for scope, one in ranks.items()}
+    about = json.dumps({"format": FORMAT, "candidates": candidates, **metadata}, sort_keys=True)
+    path.write_bytes(save(arrays, metadata={"ttmbench": about}))
+
+
+def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
+    """Ranks that ``--save_scores`` wrote; None for another file.
+
+    Raises:
+        DataError: the file says that it holds ranks, and does not.
+    """
+    if content.about.get("format") != FORMAT:
+        return None
+    candidates = content.about.get("candidates")
+    if not isinstance(candidates, dict) or not candidates:
+        raise DataError(f"{path}: does not say how many candidates there were")
+    ranks, images = {}, {}
+    for scope, count in candidates.items():
+        found = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image")}
+        strict, true, image = found["strict"], found["true"], found["image"]
+        if strict is None or true is None or image is None or type(count) is not int or count < 1:
+            raise DataError(f"{path}: has no whole ranks of '{scope}'")
+        if len({one.shape for one in found.values() if one is not None}) > 1 or strict.ndim != 1 or not len(strict):
+            raise DataError(f"{path}: the arrays of '{scope}' differ in length")
+        for name in ("strict", "as_topk", "above"):
+            one = found[name]
+            if one is not None:
+                _check_ranks(path, one, count)
+        if true.min() < 1 or true.max() > count or image.min() < 0:
+            raise DataError(f"{path}: the arrays of '{scope}' hold what no query can have")
+        ranks[scope] = Ranks(strict, found["as_topk"], found["above"], true, count)
+        images[scope] = image
+    return StoredRanks(ranks, images, "ttmbench ranks")
+
+
+def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others: int | None) -> StoredRanks | None:
+    """Ranks of one array a file, counted from 0.
+
+    Args:
+        paths: one file for each side, told apart by how many queries they have, else by ``i2t`` or ``t2i`` in the name.
+        kind: of the task.
+        n_images: of the task; None where it does not say.
+        n_others: captions or classes.
+
+    Returns:
+        The ranks; how ties were broken is not known. None if a file holds something else.
+
+    Raises:
+        DataError: a rank that no query can have, or two files of one side.
+    """
+    ranks: dict[str, Ranks] = {}
+    for path in paths:
+        arrays = list(read_arrays(path).arrays.values())
+        if len(arrays) != 1 or arrays[0].ndim != 1 or not len(arrays[0]):
+            return None
+        values = arrays[0]
+        scope = _side(path, kind, len(values), n_images, n_others)
+        if scope in ranks:
+            raise DataError(f"{path}: is another file of the ranks of '{scope}'")
+        count = n_images if scope == "t2i" else n_others
+        if count is None:
+            raise DataError(f"{path}: the task does not say how many candidates there are, so ranks cannot be checked")
+        _check_ranks(path, values, count)
+        true = max(1, (n_others or 0) // (n_images or 1)) if scope == "i2t" else 1  # as many as on the mean
+        ranks[scope] = Ranks(values.astype(np.int64), None, None, np.full(len(values), true), count)
+    return StoredRanks(ranks, {}, "ranks")
+
+
+def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """DataError for features that are no unit vectors of one length."""
+    for name in ("img", "cap"):
+        if arrays[name].ndim != 2 or 0 in arrays[name].shape:
+            raise DataError(f"{path}: embeddings '{name}' must be [rows, d], got shape {list(arrays[name].shape)}")
+        norms = np.sqrt(np.einsum("ij,ij->i", arrays[name], arrays[name], dtype=np.float64))
+        wrong = ~(np.abs(norms - 1) <= NORM_TOLERANCE)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{path}: row {row} of '{name}' has norm {norms[row]:.4g}, not 1")
+    if arrays["img"].shape[1] != arrays["cap"].shape[1]:
+        raise DataError(f"{path}: 'img' has dimension {arrays['img'].shape[1]}, 'cap' has {arrays['cap'].shape[1]}")
+
+
+def check_matrix(path: Path, scores: np.ndarray) -> None:
+    """DataError for a matrix of something else than logits."""
+    if scores.ndim != 2 or 0 in scores.shape:
+        raise DataError(f"{path}: 'scores' should be [images, captions or classes], got shape {list(scores.shape)}")
+    if not all(np.isfinite(row).all() and not too_large(row) for row in scores):
+        raise DataError(f"{path}: 'scores' has a number that is not finite, or larger than a logit")
+
+
+def _side(path: Path, kind: str, length: int, n_images: int | None, n_others: int | None) -> str:
+    if kind == "classification":
+        fitting = ["class"] if n_images in (None, length) else []
+    else:
+        fitting = [side for side, count in (("i2t", n_images), ("t2i", n_others)) if count in (None, length)]
+    if len(fitting) > 1:
+        fitting = [side for side in fitting if side in path.name]
+    if len(fitting) == 1:
+        return fitting[0]
+    sizes = f"{n_images} images" + (f" or {n_others} captions" if kind == "retrieval" else "")
+    raise DataError(
+        f"{path}: has {length} ranks, the task {sizes}; where both are as many, the file's name should say i2t or t2i"
+    )
+
+
+def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
+    wrong = ~((values >= 0) & (values <= candidates) & (values == np.round(values)))
+    if wrong.any():
+        query = int(np.argmax(wrong))
+        raise DataError(
+            f"{path}: query {query} has rank {values[query]}, which is no whole number from 0 to {candidates}"
+        )

@@ -1,0 +1,159 @@
+"""Scores of listed pairs, by models that see image and caption together: all pairs of a small pool, or chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from ttmbench._util.images import KEPT, LazyImages
+from ttmbench._util.progress import progress_bar
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.protocols import Debiasable, ManyAtOnce, PreparedPairScorer
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
+from ttmbench.scoring.debiasing import prior_for
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.image_rows import prepare_some
+from ttmbench.scoring.pairs import one_score_each
+from ttmbench.scoring.prepare import PreparedImages
+from ttmbench.scoring.prepared_pairs import score_wanted
+from ttmbench.types import ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ttmbench.protocols import Batch
+
+LOWEST = np.float32(-1e30)  # below every logit
+
+
+def score_listed(
+    adapter: Any,
+    images: Sequence[tuple[str, ImageRef]],
+    captions: Sequence[str],
+    wanted: np.ndarray,
+    batch_sizer: BatchSizer,
+    fingerprint: Fingerprint,
+    kept: PreparedImages | None = None,
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores pairs, each image opened when its pairs come.
+
+    Args:
+        adapter: a `PairScorer`.
+        images: distinct ones, with a group that has each.
+        captions: distinct ones.
+        wanted: rows of images and captions, int [pairs, 2], the pairs of an image together.
+        batch_sizer: pairs given to the model at a time.
+        fingerprint: takes the images in.
+        kept: where prepared images are kept, if anywhere.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        float32 [pairs]. A pair that the model refuses has the lowest score if its refusals count as wrong.
+
+    Raises:
+        DataError: an image cannot be read.
+        TtmbenchError: the model did not return one finite score a pair.
+    """
+    if isinstance(adapter, PreparedPairScorer):
+
+        def encode(rows: np.ndarray) -> Batch:
+            return adapter.encode_images(prepare_some(adapter, [images[row] for row in rows], fingerprint, kept))
+
+        values = score_wanted(adapter, encode, adapter.prepare_captions(captions), wanted, batch_sizer, blocks)
+    else:
+        values = _score_opened(adapter, images, captions, wanted, batch_sizer, fingerprint, blocks)
+    fingerprint.add_remaining()
+    finite = np.isfinite(values)
+    if not finite.all() and not getattr(adapter, "refusals_are_wrong", False):
+        image, caption = wanted[int(np.argmin(finite))]
+        raise TtmbenchError(
+            f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
+        )
+    return np.where(finite, values, LOWEST)
+
+
+def _score_opened(
+    adapter: Any,
+    images: Sequence[tuple[str, ImageRef]],
+    captions: Sequence[str],
+    wanted: np.ndarray,
+    batch_sizer: BatchSizer,
+    fingerprint: Fingerprint,
+    blocks: BlockStore | None,
+) -> np.ndarray:
+    many = isinstance(adapter, ManyAtOnce)
+    sizer = BatchSizer.of(adapter.pairs_at_once) if many else batch_sizer
+    open_image = lru_cache(KEPT)(fingerprint.opener())
+    open_now: dict[str, Image] = {}
+
+    def score(rows: slice) -> np.ndarray:
+        nonlocal open_now
+        names = [images[row][1].name for row in wanted[rows, 0]]
+        if many:
+            opened: Sequence[Image] = LazyImages(names, open_image)
+        else:
+            open_now = {name: open_now.get(name) or open_image(name) for name in dict.fromkeys(names)}
+            opened = [open_now[name] for name in names]
+        return one_score_each(adapter.score_pairs(opened, [captions[row] for row in wanted[rows, 1]]), len(names))
+
+    values = np.empty(len(wanted), dtype=np.float32)
+    with progress_bar(len(wanted), "scoring", "pairs") as shown:
+        for span in spans(len(wanted), PAIRS, sizer.rows):
+            found = load(blocks, "pairs", span)
+            if found is None:
+                found = np.concatenate(list(sizer.map_batches(span.start, span.stop, score)))
+                save(blocks, "pairs", span, found)
+            values[span.start : span.stop] = found
+            shown.update(span.stop - span.start)
+    return values
+
+
+def debias(
+    adapter: Any,
+    values: np.ndarray,
+    captions: Sequence[str],
+    wanted: np.ndarray,
+    noise_images: int | None,
+    n_images: int,
+) -> np.ndarray:
+    """Takes alpha log P(t) off generative scores; scores of other models stay what they are.
+
+    Args:
+        adapter: the model.
+        values: log P(t|i), or any other score, float32 [pairs].
+        captions: distinct ones.
+        wanted: rows of images and captions, int [pairs, 2].
+        noise_images: from how many noise images P(t) is taken, where neither model nor user says.
+        n_images: of the task; P(t) as a mean over them needs every pair.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
+        TtmbenchError: the model gives no usable log P(t).
+    """
+    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)) or adapter.alpha == 0:
+        return values
+    prior = prior_for(adapter, noise_images)
+    if prior.prior == "test_images":
+        if len(wanted) < n_images * len(captions):
+            raise UsageError(
+                "prior=test_images is a mean over all images of every caption, and of chosen candidates not all are "
+                "scored; use prior=noise"
+            )
+        table = np.empty((n_images, len(captions)))
+        table[tuple(wanted.T)] = values
+        taken = logsumexp(table, axis=0) - np.log(n_images)
+    else:
+        taken = np.asarray(prior.log_priors(captions))
+    if taken.shape != (len(captions),) or not np.isfinite(taken).all():
+        raise TtmbenchError(f"log P(t) of {len(captions)} captions has shape {taken.shape} or is not finite")
+    debiased: np.ndarray = values - np.float32(adapter.alpha) * taken.astype(np.float32)[wanted[:, 1]]
+    return debiased

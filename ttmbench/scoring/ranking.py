@@ -1,0 +1,166 @@
+"""Scores counted to ranks, a block of queries at a time: the whole matrix of scores is never there.
+
+A block holds some queries against all candidates, so that everything a rank needs stands in it. Its size depends on the
+number of candidates alone: a rank depends neither on the batch size nor on where a run began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Int
+
+from ttmbench._util.progress import progress_bar
+from ttmbench.errors import TtmbenchError
+from ttmbench.results.ranks import Ranks
+
+BLOCK = 1 << 20  # scores held at a time
+
+ScoreRows = Callable[[slice], np.ndarray]
+"""Rows of queries -> their scores with every candidate, float32 [rows, candidates]."""
+
+
+def rank_queries(
+    score: ScoreRows,
+    queries: Int[np.ndarray, " queries"],
+    candidates: Int[np.ndarray, " candidates"],
+    what: str = "queries",
+    block: int = BLOCK,
+) -> Ranks:
+    """Ranks the best true candidate of each query; a candidate is true that has the query's label.
+
+    Args:
+        score: gives scores of some queries.
+        queries: label of each query.
+        candidates: label of each candidate.
+        what: the queries, for the progress bar and messages.
+        block: scores held at a time.
+
+    Returns:
+        The ranks.
+
+    Raises:
+        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+        ValueError: a query has no true candidate.
+
+    >>> table = np.array([[2.0, 1.0, 2.0], [0.0, 3.0, 1.0]])
+    >>> ranks = rank_queries(lambda rows: table[rows], np.array([0, 2]), np.array([2, 2, 0]))
+    >>> ranks.strict.tolist(), ranks.as_topk.tolist(), ranks.above.tolist(), ranks.true.tolist()
+    ([1, 0], [1, 0], [0, 0], [1, 2])
+    """
+    total = len(queries)
+    absent = ~np.isin(queries, candidates)
+    if absent.any():
+        raise ValueError(f"{what}: number {int(np.argmax(absent))} has no true candidate")
+    found = {name: np.empty(total, np.int64) for name in ("strict", "as_topk", "above", "true")}
+    step = max(1, block // len(candidates))
+    with progress_bar(total, f"ranking {what}", what) as shown:
+        for start in range(0, total, step):
+            rows = slice(start, min(start + step, total))
+            scores = np.asarray(score(rows))
+            _check(scores, rows, len(candidates), what)
+            own = queries[rows, None] == candidates
+            found["true"][rows] = own.sum(axis=1)
+            for name, values in rank_rows(scores, own).items():
+                found[name][rows] = values
+            shown.update(rows.stop - rows.start)
+    return Ranks(found["strict"], found["as_topk"], found["above"], found["true"], len(candidates))
+
+
+def best_candidates(score: ScoreRows, total: int, candidates: int, k: int, what: str) -> Int[np.ndarray, "total k"]:
+    """The k candidates of each query that score highest; of equal ones those that the data have first.
+
+    Args:
+        score: gives scores of some queries.
+        total: number of queries.
+        candidates: number of candidates.
+        k: how many of them, at most as many as there are.
+        what: the queries, for the progress bar and messages.
+
+    Returns:
+        Places of candidates, in ascending order.
+
+    Raises:
+        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+    """
+    found = np.empty((total, k), np.int32)
+    step = max(1, BLOCK // max(1, candidates))
+    with progress_bar(total, f"choosing {k} for each of", what) as shown:
+        for start in range(0, total, step):
+            rows = slice(start, min(start + step, total))
+            scores = np.asarray(score(rows))
+            _check(scores, rows, candidates, what)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            found[rows] = np.sort(order, axis=1)
+            shown.update(rows.stop - rows.start)
+    return found
+
+
+def _check(scores: np.ndarray, rows: slice, candidates: int, what: str) -> None:
+    wanted = (rows.stop - rows.start, candidates)
+    if scores.shape != wanted:
+        raise TtmbenchError(f"the model's logits have shape {list(scores.shape)}, {list(wanted)} are expected ({what})")
+    finite = np.isfinite(scores).all(axis=1)
+    if not finite.all():
+        number = rows.start + int(np.argmin(finite))
+        raise TtmbenchError(f"the model gave number {number} of the {what} a score that is not a finite number")
+
+
+def rank_chosen(
+    score: ScoreRows,
+    chosen: Int[np.ndarray, "queries k"],
+    queries: Int[np.ndarray, " queries"],
+    candidates: Int[np.ndarray, " candidates"],
+    what: str = "queries",
+) -> Ranks:
+    """Ranks queries among the candidates that a first stage chose; a query without a true one there is never found.
+
+    Args:
+        score: gives scores of some queries with the candidates chosen for them.
+        chosen: places of candidates, in ascending order.
+        queries: label of each query.
+        candidates: label of each candidate, those that were not chosen too.
+        what: the queries, for messages.
+
+    Returns:
+        The ranks. Where no true candidate was chosen, all three are the number of candidates.
+
+    Raises:
+        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+    """
+    total, k = chosen.shape
+    labels, counts = np.unique(candidates, return_counts=True)
+    true = counts[np.searchsorted(labels, queries)]
+    found = {name: np.full(total, len(candidates), np.int64) for name in ("strict", "as_topk", "above")}
+    step = max(1, BLOCK // k)
+    for start in range(0, total, step):
+        rows = slice(start, min(start + step, total))
+        scores = np.asarray(score(rows))
+        _check(scores, rows, k, what)
+        own = candidates[chosen[rows]] == queries[rows, None]
+        there = start + np.flatnonzero(own.any(axis=1))
+        own, scores = own[there - start], scores[there - start]
+        inside = rank_rows(scores, own)
+        for name, values in inside.items():
+            found[name][there] = values
+    return Ranks(found["strict"], found["as_topk"], found["above"], true, len(candidates))
+
+
+def rank_rows(scores: np.ndarray, own: np.ndarray) -> dict[str, np.ndarray]:
+    """The three counts of `Ranks` for some queries, of which each has a true candidate.
+
+    Args:
+        scores: [queries, candidates].
+        own: which candidates are true, bool of the same shape.
+
+    Returns:
+        ``strict``, ``as_topk`` and ``above``, int [queries].
+    """
+    best = np.where(own, scores, -np.inf).max(axis=1, keepdims=True)
+    higher, equal = scores > best, scores == best
+    first = (own & equal).argmax(axis=1)[:, None]
+    equal &= ~own
+    above = higher.sum(axis=1)  # no true one is higher than the best of them
+    before = equal & (np.arange(scores.shape[1]) < first)
+    return {"strict": above + equal.sum(axis=1), "as_topk": above + before.sum(axis=1), "above": above}
