@@ -15,6 +15,11 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
 
+class Model:
+    def score_pairs(self, images, captions):
+        raise NotImplementedError
+
+
 class Plugin:
     @hookimpl
     def ttmbench_register_adapters(self):
@@ -34,7 +39,7 @@ def test_a_model_is_made_while_it_collects_seldom(monkeypatch):
 
     def load():
         seen.append(gc.get_threshold()[0])
-        return SimpleNamespace(score_pairs=None)
+        return Model()
 
     monkeypatch.setitem(sys.modules, "ttmbench_seldom", SimpleNamespace(load=load))
     make_adapter(build_registry(extra=[("mine", Plugin())]), "seldom", {}, {})
