@@ -1,0 +1,46 @@
+"""The collector of garbage is as it was, whatever happens inside."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ttmbench._util.collector import SELDOM, seldom_collecting
+from ttmbench.evaluator.adapters import make_adapter
+from ttmbench.hookspecs import hookimpl
+from ttmbench.plugins.registry import build_registry
+from ttmbench.types import AdapterSpec
+
+
+class Model:
+    def score_pairs(self, images, captions):
+        raise NotImplementedError
+
+
+class Plugin:
+    @hookimpl
+    def ttmbench_register_adapters(self):
+        return [AdapterSpec("seldom", "ttmbench_seldom:load")]
+
+
+def test_the_collector_is_put_back():
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), seldom_collecting():
+        assert gc.get_threshold()[0] == SELDOM > before[0]
+        raise KeyError
+    assert gc.get_threshold() == before
+
+
+def test_a_model_is_made_while_it_collects_seldom(monkeypatch):
+    before, seen = gc.get_threshold(), []
+
+    def load():
+        seen.append(gc.get_threshold()[0])
+        return Model()
+
+    monkeypatch.setitem(sys.modules, "ttmbench_seldom", SimpleNamespace(load=load))
+    make_adapter(build_registry(extra=[("mine", Plugin())]), "seldom", {}, {})
+    assert seen == [SELDOM] and gc.get_threshold() == before
