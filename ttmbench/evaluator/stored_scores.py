@@ -211,8 +211,8 @@ def _outcome(
 def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     """Those of the scores that are of a task, where the file says what they are of."""
     wanted = spec.group.constant_tags
-    if stored.tags is None or not wanted:
-        return stored
+    if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
+        return stored  # it does not say
     places = [place for place, tags in enumerate(stored.tags) if _fits(tags, wanted)]
     if not places:
         of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
