@@ -67,6 +67,14 @@ def test_the_newest_run_of_a_row_counts(tmp_path):
     assert not board.conflicts and not board.skipped
 
 
+def test_of_a_metric_that_counts_failures_the_smallest_is_first_and_best(tmp_path):
+    for model, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
+        write(tmp_path, f"{model}.json", model=model, value=value, higher_is_better={"t": {"group_match": False}})
+    board = merge(tmp_path)
+    assert [row.model for row in board.rows] == ["b", "a", "c"]
+    assert re.findall(r'<td class="number best" data-value="([0-9.]+)"', formats.to_html(board, "now")) == ["0.1"]
+
+
 def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
     write(tmp_path, "whole.json", date=1.0, value=0.6, groups=(200, 200))
     write(tmp_path, "part.json", date=2.0, value=0.9, groups=(8, 200), data="part")

@@ -199,3 +199,19 @@ def test_a_published_model_to_the_digit(tmp_path):
     assert {task: ties["text_score,none"] for task, ties in scored.document["ties"].items()} == {
         task: 0 for task in scored.results
     }
+
+
+def test_samples_of_a_run_state_their_tags_too(tmp_path):
+    """A task's means over tags are made again from its samples, for every filter."""
+    rows = []
+    for number, row in enumerate(lines(RIGHT)[::2]):
+        tags = {"instrument": row["instrument"], "piece": row["piece"]}
+        for name, scores in (("none", [[1.0, 0.5]]), ("ttm", [[1.0, 0.5 + number % 2]])):
+            about = {"group_id": f"{number}", "filter": name, "seed_index": 0}
+            rows.append({**about, "scores": scores, "tags": tags})
+    path = write(tmp_path / "samples.jsonl", rows)
+    scored = ttmbench.score(path, "valse", bootstrap_iters=0)
+    means = scored.document["tag_means"]["valse"]["over_11_instruments"]["numbers"]
+    assert means["text_score,none"] == pytest.approx(1) and means["text_score,ttm"] == pytest.approx(0.5, abs=0.01)
+    assert len(scored.results) == 12 and scored.results["valse_plurals"]["text_score,none"] == 1
+    assert list(ttmbench.score(path, "valse_plurals", bootstrap_iters=0).results) == ["valse_plurals"]

@@ -22,7 +22,7 @@ def chance_of(metric: MetricSpec, spec: TaskSpec) -> float | None:
     """
     if metric.chance is None or metric.scope == "global":
         return None
-    if metric.scope == "group":
+    if spec.kind == "groups":
         shape = (spec.shape.images, spec.shape.captions)
         return metric.chance(*shape) if metric.defined(*shape) else None
     images = spec.group.n_groups

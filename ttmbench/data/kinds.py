@@ -15,7 +15,7 @@ Kind = Literal["groups", "retrieval", "classification"]
 all, or to name an image's class."""
 
 SCOPES: dict[str, tuple[str, ...]] = {
-    "groups": ("group", "global"),
+    "groups": ("group", "global", "captions"),
     "retrieval": ("i2t", "t2i"),
     "classification": ("class",),
 }

@@ -188,7 +188,7 @@ def _outcome(
     means = {}
     if stored.tags is not None:
         tagged = [Group(name, (), (), tags) for name, tags in zip(stored.group_ids, stored.tags, strict=True)]
-        means = tag_means(tagged, stored.scores, metrics, {}, spec.means, stored.clusters)
+        means = tag_means(tagged, stored.scores, metrics, stored.subsets, spec.means, stored.clusters)
     notes = _notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
@@ -211,8 +211,8 @@ def _outcome(
 def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     """Those of the scores that are of a task, where the file says what they are of."""
     wanted = spec.group.constant_tags
-    if stored.tags is None or not wanted:
-        return stored
+    if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
+        return stored  # it does not say
     places = [place for place, tags in enumerate(stored.tags) if _fits(tags, wanted)]
     if not places:
         of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())

@@ -92,6 +92,8 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     rows = [*newest, *(row for row in published if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"published numbers of {task}"] = "no run has this task"
+    downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers do not say
+    rows = [replace(row, higher_is_better=row.metric not in downwards) for row in rows]
     rows.sort(key=_order)
     transfers = _newest_transfers(zip(names, found_transfers, strict=True))
     return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers)
@@ -188,7 +190,7 @@ def _key(row: Number) -> tuple[Any, ...]:
 
 
 def _order(row: Number) -> tuple[Any, ...]:
-    value = -(row.value or 0.0)
+    value = -(row.value or 0.0) if row.higher_is_better else (row.value or 0.0)
     return (_rank(row.track or ""), row.task, row.metric, row.limited, row.method, value, row.model)
 
 

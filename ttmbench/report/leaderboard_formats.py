@@ -141,7 +141,10 @@ def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[s
         name: [line[name].value or 0.0 for line in lines.values() if name in line and not line[name].limited]
         for name in columns
     }
-    best = {name: max(known) if len(known) > 1 else None for name, known in values.items()}
+    best = {
+        name: (max if some[name].higher_is_better else min)(known) if len(known) > 1 else None
+        for name, known in values.items()
+    }
     return {
         "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
         "lines": [

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
-_YES_OR_NO = ("published", "limited")
+_YES_OR_NO = ("published", "limited", "higher_is_better")
 _TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen")
 
 
@@ -66,6 +66,7 @@ class Number:
         published: typed from a paper.
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
+        higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
     """
 
     task: str
@@ -93,6 +94,7 @@ class Number:
     limited: bool = False
     fingerprint: str | None = None
     seen: str | None = None
+    higher_is_better: bool = True
 
     @property
     def extent(self) -> Extent:
@@ -278,6 +280,7 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
         version = document.get("versions", {}).get(task)
         seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
         held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
+        upwards = _of(document, "higher_is_better", task)
         for metric, name in numbers_in(values):
             key = key_of(metric, name)
             seeds = training_of(document, task, name).get("seeds")
@@ -307,6 +310,7 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 seen=seen,
                 limited=extent.limited,
                 fingerprint=fingerprint,
+                higher_is_better=upwards.get(metric) is not False,
             )
 
 
@@ -334,6 +338,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 groups_of_task=extent.of,
                 limited=extent.limited,
                 fingerprint=stated_model(document).fingerprint,
+                higher_is_better=not tasks or _of(document, "higher_is_better", tasks[0]).get(metric) is not False,
             )
 
 

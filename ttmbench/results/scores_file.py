@@ -309,6 +309,7 @@ def _from_labels(path: Path, lines: list[tuple[int, dict[str, Any]]], shape: Gro
 def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape: GroupShape) -> StoredScores:
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     cluster_of: dict[str, str] = {}
+    tags_of: dict[str, dict[str, str]] = {}
     for number, line in lines:
         group = str(line.get("group_id"))
         block = _table(path, line.get("scores"), f"group {group} (line {number})")
@@ -321,6 +322,9 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
         if group in table:
             raise DataError(f"{path}: group {group} is there twice (line {number})")
         table[group] = block
+        tags = line.get("tags")
+        if isinstance(tags, dict):
+            tags_of[group] = {tag: value for tag, value in tags.items() if isinstance(value, str)}
         if isinstance(line.get("cluster"), str):
             cluster_of[group] = line["cluster"]
     whole = tables.get((RAW, 0)) or next(iter(tables.values()))
@@ -341,7 +345,9 @@ def _from_samples(path: Path, lines: Iterable[tuple[int, dict[str, Any]]], shape
     if all(group in cluster_of for group in group_ids):
         each = np.arange(len(group_ids) * shape.images).reshape(len(group_ids), -1)  # metrics over images need more
         clusters = Clusters(np.array(connected([[cluster_of[group]] for group in group_ids])), each)
-    return StoredScores(scores, group_ids, "ttmbench samples", clusters, subsets)
+    tags = [tags_of.get(group, {}) for group in group_ids]
+    stated = tags if any(tags) else None
+    return StoredScores(scores, group_ids, "ttmbench samples", clusters, subsets, shape.true_captions, stated)
 
 
 def _checked(path: Path, array: np.ndarray, shape: GroupShape, group_ids: list[str]) -> np.ndarray:
