@@ -386,7 +386,7 @@ def test_coco_in_full_size_takes_less_than_a_gigabyte(tmp_path, way):
     }[way]
     code = (
         "import resource, sys\nfrom ttmbench.cli import main\n"
-        f"assert main({command.split() + ['-o', str(tmp_path / 'r.json')]!r}) == 0\n"
+        f"assert main({[*command.split(), '-o', str(tmp_path / 'r.json')]!r}) == 0\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
