@@ -112,6 +112,16 @@ def full_document() -> dict[str, Any]:
                 "unread": [{"group_id": "g", "question": "q", "answer": None}],
             }
         },
+        "ranking": {
+            "t": {
+                **{"kind": "retrieval", "queries": {"i2t": 2}, "candidates": {"i2t": 4}, "resampled": "queries"},
+                "rerank": {"model": "m", "k": 2, "fingerprint": {"weights": "w"}},
+                "classes": {
+                    **{"names": "open_clip:NAMES", "templates": "the task file", "n_classes": 3, "n_templates": 1},
+                    **{"sha256": DIGEST, "doubled": {"crane": [0, 2]}},
+                },
+            }
+        },
         "truncated": {"t": {"captions": 1, "of": 2, "groups": 1}},
         "seen_in_training": {"t": ["coco"]},
         "notes": {"t": ["n"]},

@@ -85,7 +85,7 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
             raise UsageError(f"{sources[0]}: answers do not say the task that they are of; name it with --task")
         return score_answers(sources, options.task, **common)
     if len(sources) > 1:
-        raise UsageError("scores are read from one file; two files may hold ColorSwap's text and image answers only")
+        raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
     if options.task is None and options.limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
     return score_file(sources[0], options.task, logit_scale=options.logit_scale, **common)
