@@ -1,4 +1,4 @@
-"""What adaptation does to a task: every metric after it minus what it was, with intervals over groups and over seeds."""
+"""What adaptation does to a task: every metric after it minus what it was, with intervals over groups and seeds."""
 
 from __future__ import annotations
 
