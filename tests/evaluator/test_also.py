@@ -18,9 +18,10 @@ from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.also import Elsewhere
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
+from ttmbench.results.gains import difference_of, seed_interval
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
-from ttmbench.results.transfer import difference_of, seed_interval, transfers_of
+from ttmbench.results.transfer import transfers_of
 from ttmbench.types import Scores
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}

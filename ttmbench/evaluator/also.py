@@ -23,9 +23,9 @@ from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.protocols import StoredFeatures
+from ttmbench.results.gains import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import Summary, summarise
-from ttmbench.results.transfer import difference_of, differences
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
@@ -44,7 +44,7 @@ class AlsoOutcome:
     Attributes:
         outcome: of the other task; its scores and numbers stand under ``none`` and ``ttm``.
         seeds: of TTM.
-        differences: as `ttmbench.results.transfer.differences` has them.
+        differences: as `ttmbench.results.gains.differences` has them.
         seconds: all its measurements took.
     """
 

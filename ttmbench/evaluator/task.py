@@ -26,10 +26,10 @@ from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import ScoredTask, score_task
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
+from ttmbench.results.gains import differences
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
-from ttmbench.results.transfer import differences
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ttmbench.metrics import METRICS
 from ttmbench.types import Track
 
 RAW = "none"
@@ -114,6 +113,8 @@ def name_of(filter_: str, track: str | None = None, metric: str | None = None) -
     ('SimpleMatch', 'raw')
     """
     if track == "supervised":
+        from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
+
         track = next((one.track for one in METRICS if one.name == metric), None)
     mine = [column for column in COLUMNS if column.filter == filter_]
     return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)

@@ -20,7 +20,6 @@ import numpy as np
 
 from ttmbench._util.arrays import LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
 from ttmbench._util.jsonl import read_json_lines
-from ttmbench._util.text import parse_json
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
 from ttmbench.results.labelled_scores import (
@@ -32,6 +31,7 @@ from ttmbench.results.labelled_scores import (
     shape_of_labels,
 )
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
+from ttmbench.results.saved_scores import saved_clusters, saved_subsets, stated_true_captions
 from ttmbench.types import GroupShape, Scores
 
 FORMAT = "ttmbench-scores"
@@ -167,14 +167,14 @@ def _from_saved(
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
         raise DataError(f"{path}: scores have shape {list(first.shape)}; they should be [groups, images, captions]")
-    shape = shape or _shape_of(path, first.shape[1], first.shape[2], _stated_true_captions(path, metadata))
+    shape = shape or _shape_of(path, first.shape[1], first.shape[2], stated_true_captions(path, metadata))
     try:
         group_ids = metadata_list(metadata, "group_ids") or [str(index) for index in range(len(first))]
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     if len(set(group_ids)) < len(group_ids):
         raise DataError(f"{path}: a group id is there twice")
-    subsets = _saved_subsets(path, metadata, len(group_ids))
+    subsets = saved_subsets(path, metadata, len(group_ids))
     scores: dict[str, list[Scores]] = {}
     names = sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index)
     for name in names:
@@ -187,54 +187,8 @@ def _from_saved(
         if texts is not None and texts.shape != (len(mine), shape.captions, shape.captions):
             raise DataError(f"{path}: pairs of captions have shape {list(texts.shape)}, not that of the groups")
         scores.setdefault(label, []).append(Scores(_checked(path, arrays[name], shape, mine), pairs, texts))
-    clusters = _saved_clusters(path, metadata, len(group_ids), shape)
+    clusters = saved_clusters(path, metadata, len(group_ids), shape)
     return StoredScores(scores, group_ids, "ttmbench scores", clusters, subsets, shape.true_captions)
-
-
-def _saved_subsets(path: Path, metadata: Mapping[str, Any], groups: int) -> dict[str, list[int]]:
-    """Subsets as ``--save_scores`` wrote them: of held-out groups; nothing where every filter has all groups."""
-    try:
-        found = parse_json(str(metadata.get("subsets", "{}")))
-    except ValueError as error:
-        raise DataError(f"{path}: its 'subsets' cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: its 'subsets' are no object of filter and positions")
-    for name, positions in found.items():
-        if (
-            name == RAW
-            or not isinstance(positions, list)
-            or any(type(one) is not int or not 0 <= one < groups for one in positions)
-            or positions != sorted(set(positions))
-        ):
-            raise DataError(f"{path}: its 'subsets' of {name} are no increasing positions of its {groups} groups")
-    return found
-
-
-def _stated_true_captions(path: Path, metadata: Mapping[str, Any]) -> int:
-    """As ``--save_scores`` wrote it; one where it says nothing."""
-    stated = str(metadata.get("true_captions", "1"))
-    if not stated.isdecimal() or len(stated) > 6:
-        raise DataError(f"{path}: its 'true_captions' is {stated!r:.80}, not a whole number")
-    return int(stated)
-
-
-def _saved_clusters(path: Path, metadata: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
-    """Clusters as ``--save_scores`` wrote them; None if no image stands in several groups."""
-    if "clusters" not in metadata:
-        return None
-    lists = []
-    for key, length in (("clusters", groups), ("image_clusters", groups * shape.images)):
-        try:
-            found = parse_json(str(metadata.get(key, "[]")))
-        except ValueError as error:
-            raise DataError(f"{path}: its '{key}' cannot be read: {error}") from None
-        if not isinstance(found, list) or len(found) != length or any(type(one) is not int for one in found):
-            raise DataError(f"{path}: its '{key}' is no list of {length} whole numbers")
-        lists.append(found)
-    try:
-        return Clusters(np.array(lists[0], np.int64), np.array(lists[1], np.int64).reshape(groups, -1))
-    except OverflowError:
-        raise DataError(f"{path}: its 'clusters' are numbers too large to be any") from None
 
 
 def _from_embeddings(
