@@ -353,35 +353,28 @@ class SourceSpec:
     needs: str = ""
 
 
-def _for_every_shape(images: int, captions: int, true_captions: int = 1) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class MetricSpec:
     """A metric of a score array.
 
     Attributes:
         name: as task files and results spell it.
-        compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images]. With
-            ``scope="captions"``: likeness of captions [groups, captions, captions] -> bool or fraction [groups]. With
-            the scopes of retrieval (``i2t``, ``t2i``) and classification (``class``): `ttmbench.results.ranks.Ranks`
-            -> bool or fraction [queries], or None where these ranks do not tell.
+        compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``: scores [all
+            images, all captions] and true caption [all images] -> bool [all images]. ``captions``: likeness [groups,
+            captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``, ``class``:
+            `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None where these do not tell.
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
-        chance: (images, captions) -> expected value of i.i.d. continuous scores, None if unknown. With
-            ``scope="global"`` the arguments are the numbers of all images and all captions; with ranks they are the
-            argument.
+        chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value of i.i.d. continuous
+            scores, None if unknown.
         defined: (images, captions) -> whether the metric means anything for this shape.
-        scope: what it is a metric of: a ``group``, all pairs (``global``), the ``captions`` of a group alone, the
-            captions that an image finds (``i2t``), the images that a caption finds (``t2i``), or an image's ``class``.
+        scope: what it is of: a ``group``, all pairs (``global``), the ``captions`` of a group alone, what an image
+            (``i2t``) or a caption (``t2i``) finds, or an image's ``class``.
         track: which leaderboard track the raw value belongs to.
         higher_is_better: as lm-evaluation-harness has it.
         several_true: tasks in which several captions are true for an image: the metric is ``undefined`` for them,
-            ``defined`` for them too, or for them ``only``. If it is defined, ``compute``, ``ties``, ``chance`` and
-            ``defined`` take the keyword ``true_captions`` there; the truth that a global metric is given is then [all
-            images, true captions].
+            ``defined`` for them too, or for them ``only``. If it is defined, functions take the keyword
+            ``true_captions`` there, and the truth that a global metric is given is [all images, true captions].
         plugin: that registered it, for messages; left to the registry.
     """
 
@@ -390,7 +383,7 @@ class MetricSpec:
     summary: str = ""
     ties: Callable[..., np.ndarray] | None = None
     chance: Callable[..., float | None] | None = None
-    defined: Callable[..., bool] = _for_every_shape
+    defined: Callable[..., bool] = lambda images, captions, true_captions=1: True
     scope: Literal["group", "global", "captions", "i2t", "t2i", "class"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True

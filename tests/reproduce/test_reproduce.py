@@ -23,7 +23,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.rows import compare, select
 from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import TaskEntry, load_table, published_files, shipped_tables
+from ttmbench.reproduce.tables import TaskEntry, load_table, published_tables, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"
@@ -76,7 +76,7 @@ def test_the_numbers_are_those_that_were_typed_from_the_papers():
     for rows, paths in (
         (typed, [SHARED]),
         (more, [SHARED.with_name("published-2.csv")]),
-        (shipped, published_files("all")),
+        (shipped, [table.csv for table in published_tables("all")]),
     ):
         for path in paths:
             with path.open(encoding="utf-8") as file:
@@ -130,7 +130,7 @@ def test_raw_numbers_of_papers_are_whole_counts_of_groups_or_images():
 
 def test_the_builtin_table_is_no_paper():
     assert load_table("builtin").spec.own
-    assert not any("builtin" in str(path) for path in published_files("all"))
+    assert not any("builtin" in str(path) for path in [table.csv for table in published_tables("all")])
 
 
 # The rule
@@ -571,10 +571,13 @@ def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
     for key in ("ci", "chance", "ties", "higher_is_better"):
         reference[key]["colorswap"] = reference[key]["shapes_color"]
     (tmp_path / "x.json").write_text(json.dumps(reference))
-    for name, count in (("ttm_table1", 11), ("all", 47)):
+    for name, count in (("ttm_table1", 11), ("all", 65)):
         assert main(["leaderboard", str(tmp_path), "--published", name, "-o", str(tmp_path / name)]) == 0
         rows = json.loads((tmp_path / name / "leaderboard.json").read_text())["rows"]
         assert sum(row["published"] for row in rows) == count
+    names = {(one.task, one.metric) for one in published_numbers(["visualgptscore_table1a", "hard_positives_table5"])}
+    assert ("aro_vg_relation/macro_48", "text_score") in names and ("hard_positives_replace", "brittleness") in names
+    assert ("hard_positives_swap", "original_accuracy") in names, "beside ours, by our names"
     assert main(["leaderboard", str(tmp_path), "--published", "ttm_tabel1"]) != 0
     assert "ttm_tabel1" in capsys.readouterr().err
 

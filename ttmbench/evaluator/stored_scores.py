@@ -125,7 +125,11 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
         version=0,
         source={"kind": "stored_scores"},
         group=GroupSpec(shape=(shape.images, shape.captions), true_captions=true_captions, n_groups=len(array)),
-        metrics=[metric.name for metric, _ in registry.metrics.values() if _is_for(metric, shape)],
+        metrics=[
+            metric.name
+            for metric, _ in registry.metrics.values()
+            if metric.scope in SCOPES["groups"] and _is_for(metric, shape)
+        ],
     )
 
 

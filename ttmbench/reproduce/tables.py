@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -67,6 +67,7 @@ class TaskEntry(_Strict):
         data: fingerprint of the data, where it is known.
         mean_of: the number is the unweighted mean over these tasks.
         pool_of: the number is over the groups of these tasks together: each counts as often as it has groups.
+        row: the dataset in whose rows of reports and leaderboards it stands, where it is made of several tasks.
         metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it; ``metric/mean`` is
             the task's mean over values of tags of that name.
     """
@@ -76,6 +77,7 @@ class TaskEntry(_Strict):
     data: str | None = None
     mean_of: list[str] = []
     pool_of: list[str] = []
+    row: str | None = None
     metrics: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -207,29 +209,41 @@ def load_table(name: str) -> PublishedTable:
     raise UsageError(f"unknown table '{name}'{hint} (`ttmbench reproduce` lists them; your own is a .yaml file)")
 
 
-def published_files(name: str) -> list[Traversable]:
-    """The CSVs that ``--published`` names: a file, a shipped table, or ``all`` of those that papers published."""
+def published_tables(name: str) -> list[PublishedTable]:
+    """The tables that ``--published`` names: a shipped one, or ``all`` of those that papers published; else none."""
     if name in shipped_tables():
-        return [load_table(name).csv]
-    if name == "all":
-        tables = [load_table(one) for one in shipped_tables()]
-        return [table.csv for table in tables if not table.spec.own]
-    return [Path(name)]
+        return [load_table(name)]
+    tables = [load_table(one) for one in shipped_tables()] if name == "all" else []
+    return [table for table in tables if not table.spec.own]
 
 
 def published_numbers(names: Sequence[str]) -> list[Number]:
     """The numbers that ``--published`` names, to stand beside those of runs.
 
     Args:
-        names: each as `published_files` takes it.
+        names: each of a shipped table, ``all``, or a CSV of one's own.
 
     Returns:
-        The numbers, marked as published.
+        The numbers, marked as published. Those of shipped tables have our names of tasks and metrics.
 
     Raises:
         DataError: a CSV is not what it should be; file and line are named.
     """
-    return [one.as_number() for name in names for path in published_files(name) for one in read_typed(path)]
+    found: list[Number] = []
+    for name in names:
+        tables = published_tables(name)
+        found += [_ours(one.as_number(), table.spec) for table in tables for one in read_typed(table.csv)]
+        if not tables:
+            found += [one.as_number() for one in read_typed(Path(name))]
+    return found
+
+
+def _ours(number: Number, spec: TableSpec) -> Number:
+    """A published number under the names that task and metric have here."""
+    entry = spec.tasks.get(number.task, TaskEntry())
+    metric, _, mean = {**spec.metrics, **entry.metrics}.get(number.metric, number.metric).partition("/")
+    task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else number.task)
+    return replace(number, task=f"{task}/{mean}" if mean else task, metric=metric)
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
