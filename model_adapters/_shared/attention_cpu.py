@@ -72,18 +72,19 @@ class Attention:
                 attn_mask=self.mask,
                 scale=self.scale,
             )
-            return tuple(one.transpose(1, 2) for one in grads)  # type: ignore[return-value]
-        found = tuple(torch.empty_like(out) for _ in range(3))
+            of_query, of_key, of_value = (one.transpose(1, 2) for one in grads)
+            return of_query, of_key, of_value
+        of_query, of_key, of_value = (torch.empty_like(out) for _ in range(3))
         for part in _parts(query):
             of_out = grad[part].transpose(1, 2)
             shares = self._shares(query[part], key[part], part) if kept is None else kept[part].float()
             of_shares = (of_out @ value[part].mT).float()
             of_logits = torch._softmax_backward_data(of_shares, shares, -1, torch.float32)
             of_logits = of_logits.mul_(self.scale).to(query.dtype)
-            found[0][part] = (of_logits @ key[part]).transpose(1, 2)
-            found[1][part] = (of_logits.mT @ query[part]).transpose(1, 2)
-            found[2][part] = (shares.to(query.dtype).mT @ of_out).transpose(1, 2)
-        return found
+            of_query[part] = (of_logits @ key[part]).transpose(1, 2)
+            of_key[part] = (of_logits.mT @ query[part]).transpose(1, 2)
+            of_value[part] = (shares.to(query.dtype).mT @ of_out).transpose(1, 2)
+        return of_query, of_key, of_value
 
     def _shares(self, query: torch.Tensor, key: torch.Tensor, part: slice) -> torch.Tensor:
         """What each token takes of each, float32."""

@@ -65,7 +65,7 @@ class Block:
     @property
     def tensors(self) -> list[torch.Tensor | None]:
         """All weights and biases, in the order in which gradients are returned."""
-        layers = (*self.norms, *self.inputs, self.output, self.up, self.down)
+        layers: tuple[Norm | Linear, ...] = (*self.norms, *self.inputs, self.output, self.up, self.down)
         return [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
 
 
@@ -82,7 +82,7 @@ def run_block(block: Block, x: torch.Tensor, mask: torch.Tensor | None) -> torch
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     attention = Attention((x.shape[-1] // block.heads) ** -0.5, mask)
-    result: torch.Tensor = _RunBlock.apply(x.float(), block, attention, dtype, *block.tensors)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _RunBlock.apply(x.float(), block, attention, dtype, *block.tensors)
     return result
 
 
@@ -175,7 +175,7 @@ def _normalised(x: torch.Tensor, norm: Norm, dtype: torch.dtype) -> tuple[torch.
 def _norm_backward(
     grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, norm: Norm
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.ops.aten.native_layer_norm_backward(  # type: ignore[no-any-return]
+    return torch.ops.aten.native_layer_norm_backward(
         grad.float(), x, (x.shape[-1],), mean, scale, norm.weight, norm.bias, (True, True, True)
     )
 
@@ -186,7 +186,7 @@ def _heads(
     """Queries, keys and values, each [rows, heads, tokens, head size]."""
     if len(projected) == 1:
         projected = projected[0].chunk(3, dim=1)
-    query, key, value = (one.unflatten(0, shape[:2]).unflatten(2, (heads, -1)).transpose(1, 2) for one in projected)
+    query, key, value = (one.view(*shape[:2], heads, -1).transpose(1, 2) for one in projected)
     return query, key, value
 
 
@@ -200,8 +200,8 @@ def _activated(before: torch.Tensor, activation: str) -> tuple[torch.Tensor, flo
 def _activation_backward(grad: torch.Tensor, before: torch.Tensor, activation: str) -> torch.Tensor:
     """The gradient before the activation; both factors of the quick one cancel."""
     if activation == QUICK:
-        return torch.ops.aten.silu_backward(grad, before)  # type: ignore[no-any-return]
-    return torch.ops.aten.gelu_backward(grad, before, approximate=activation)  # type: ignore[no-any-return]
+        return torch.ops.aten.silu_backward(grad, before)
+    return torch.ops.aten.gelu_backward(grad, before, approximate=activation)
 
 
 def _add_bias(to: torch.Tensor, layer: Linear) -> None:

@@ -48,7 +48,7 @@ def make_faster(model: nn.Module, *, blocks: bool = True) -> bool:
             if kind not in known:
                 known[kind] = _is_same(module, block)
             if known[kind]:
-                module.__class__ = _faster_class(type(module), forward, read)
+                module.__class__ = _faster_class(type(module), forward, read)  # type: ignore[arg-type]
                 changed = True
     return changed
 
@@ -62,8 +62,8 @@ class PatchProduct(nn.Conv2d):
             return super().forward(input)
         (high, wide), images = self.kernel_size, len(input)
         rows, columns = input.shape[2] // high, input.shape[3] // wide
-        windows = input[:, :, : rows * high, : columns * wide].unflatten(3, (columns, wide)).unflatten(2, (rows, high))
-        windows = windows.permute(0, 2, 4, 1, 3, 5)
+        whole = input[:, :, : rows * high, : columns * wide]
+        windows = whole.view(images, -1, rows, high, columns, wide).permute(0, 2, 4, 1, 3, 5)
         # One pass for the order and the precision: the linear layer casts what is not cast yet.
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
         patches = windows.to(dtype, memory_format=torch.contiguous_format, copy=True).flatten(3).flatten(0, 2)
@@ -144,7 +144,7 @@ def _forward_open_clip(self: Any, q_x: torch.Tensor, k_x: Any = None, v_x: Any =
         return super(type(self), self).forward(q_x, k_x, v_x, attn_mask)
     mask = None if attn_mask is None else attn_mask.float()  # what is added, also where it is 0 and 1
     if mask is not None and mask.ndim == 3:  # one for every head of every row
-        mask = mask.unflatten(0, (len(q_x), -1))
+        mask = mask.view(len(q_x), -1, *mask.shape[1:])
     return _run(self, q_x, mask, False, attn_mask=attn_mask)
 
 
