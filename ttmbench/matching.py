@@ -23,6 +23,7 @@ from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
+_PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache
 _EDGES = 20_000_000  # that a sparse matrix holds in some hundred megabytes
 _PIVOTS = 20
 _LATEST: dict[bytes, GlobalMatching] = {}  # digest of scores -> their assignment, of the last scores alone
@@ -371,5 +372,5 @@ def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndar
 
 def _parts(rows: int, columns: int) -> Iterator[slice]:
     """Cuts the rows of a large array into parts that need little room each."""
-    step = max(1, _CHUNK // max(1, columns))
+    step = max(1, _PART // max(1, columns))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

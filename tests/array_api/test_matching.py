@@ -202,7 +202,7 @@ def scipy_and_dense(scores):
     return columns, own, (np.bincount(component)[component] > 1)[:images]
 
 
-@pytest.mark.parametrize("room", [{}, {"_CHUNK": 50, "_EDGES": 30}, {"_CHUNK": 50, "_EDGES": 0, "_PIVOTS": 2}])
+@pytest.mark.parametrize("room", [{}, {"_PART": 50, "_EDGES": 30}, {"_PART": 50, "_EDGES": 0, "_PIVOTS": 2}])
 def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
     """With all rows in one part and in many; with few equal scores and with so many that nodes are taken out."""
     for name, value in room.items():
@@ -226,7 +226,7 @@ def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
 def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     """Float64 once and parts beside it; numpy reports to tracemalloc what it holds."""
     scores = np.random.default_rng(0).standard_normal((600, 600), dtype=np.float32)
-    monkeypatch.setattr(matching, "_CHUNK", 10_000)
+    monkeypatch.setattr(matching, "_PART", 10_000)
     tracemalloc.start()
     match_global(scores)
     _, peak = tracemalloc.get_traced_memory()
