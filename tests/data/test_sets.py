@@ -401,7 +401,8 @@ def test_vl_checklist_comes_in_the_archives_of_its_owners(site, tmp_path, capsys
 
 
 def test_crepe_comes_as_an_archive_of_tables(site, tmp_path, capsys):
-    crepe(tmp_path / "made", "swap")
+    for kind in ("atom", "swap", "negate"):
+        crepe(tmp_path / "made", kind)
     archives = {"crepe/prod_hard_negatives": ("crepe/prod_hard_negatives", "prod_hard_negatives"), **VISUAL_GENOME}
     path = fetched(site, tmp_path, "crepe_swap", tmp_path / "made", archives, capsys, n_groups=18)
     assert "18 groups, all images decode" in validated(path, tmp_path / "data", capsys)
