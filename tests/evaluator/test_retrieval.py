@@ -251,6 +251,19 @@ def test_the_best_of_a_dual_encoder_are_ranked_again_by_pairs():
     assert about["model"] == "tiny-clip" and about["k"] == 6 and about["fingerprint"]["weights_sha256"]
 
 
+def test_ranks_of_pairs_are_kept_with_the_first_stage_and_k(tmp_path):
+    common = {**QUICK, "use_cache": str(tmp_path / "cache"), "limit": 12, "model_name": "m"}
+
+    def pairs(**rerank: object) -> int:
+        scorer = PixelsAndLetters()
+        ttmbench.simple_evaluate(scorer, "shapes_retrieval", rerank={"model": "tiny-clip", **rerank}, **common)
+        return scorer.pairs
+
+    first = pairs(k=4)
+    assert first > 0 and pairs(k=4) == 0
+    assert pairs(k=5) > 0 and pairs(k=4, training_seed=1) > 0 and pairs(k=4) == 0
+
+
 def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
     found = ttmbench.simple_evaluate(PixelsAndLetters(), "shapes_retrieval", rerank={"model": "tiny-clip"}, **QUICK)
     assert found["ranking"]["shapes_retrieval"]["rerank"]["k"] == 16

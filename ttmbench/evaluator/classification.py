@@ -17,7 +17,6 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranked import (
-    CLASS,
     RankedTask,
     check_ranks,
     load_ranked,
@@ -29,7 +28,7 @@ from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
-from ttmbench.results.ranks import Ranks
+from ttmbench.results.ranks import CLASS, Ranks
 from ttmbench.scoring.ranking import rank_queries
 from ttmbench.scoring.towers import Side, encode_classes, encode_images, encode_stored, image_scores
 

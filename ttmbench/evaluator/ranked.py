@@ -19,11 +19,8 @@ from ttmbench.evaluator.score_task import load_data
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import RAW
-from ttmbench.results.ranks import Ranks, rank_values, summarise_ranks
+from ttmbench.results.ranks import I2T, T2I, Ranks, rank_values, ranking_record, summarise_ranks
 from ttmbench.types import Group, MetricSpec
-
-I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
-RESAMPLED = "queries, all about one image together; the candidates stay"
 
 
 class RetrievalPool:
@@ -124,7 +121,7 @@ def outcome_of(context: RunContext, task: TaskFile, done: RankedTask) -> TaskOut
         fingerprint=done.fingerprint,
         scores={},
         summary=summary,
-        records={"ranking": ranking_record(spec, done.ranks, done.about)},
+        records={"ranking": ranking_record(spec.kind, done.ranks, done.about)},
         notes=[*done.notes, *_notes(done, spec)],
         seconds=seconds,
         from_store=done.from_store,
@@ -134,17 +131,6 @@ def outcome_of(context: RunContext, task: TaskFile, done: RankedTask) -> TaskOut
         shape=done.shape,
         own_lines=_lines(done, metrics),
     )
-
-
-def ranking_record(spec: TaskSpec, ranks: Mapping[str, Ranks], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a results document says of how a task was ranked."""
-    return {
-        "kind": spec.kind,
-        "queries": {scope: len(one) for scope, one in ranks.items()},
-        "candidates": {scope: one.candidates for scope, one in ranks.items()},
-        "resampled": RESAMPLED,
-        **about,
-    }
 
 
 def _notes(done: RankedTask, spec: TaskSpec) -> list[str]:

@@ -17,10 +17,10 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranked import I2T, T2I, RetrievalPool, reads_features
+from ttmbench.evaluator.ranked import RetrievalPool, reads_features
 from ttmbench.evaluator.settings import model_settings
 from ttmbench.protocols import DualEncoder
-from ttmbench.results.ranks import Ranks
+from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.listed_pairs import debias, score_listed
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS

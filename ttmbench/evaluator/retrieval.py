@@ -11,8 +11,6 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranked import (
-    I2T,
-    T2I,
     RankedTask,
     RetrievalPool,
     check_ranks,
@@ -26,8 +24,9 @@ from ttmbench.evaluator.reranking import first_stage, rank_pairs
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
-from ttmbench.results.ranks import Ranks
+from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.listed_pairs import debiasing_of
 from ttmbench.scoring.ranking import rank_queries
 from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
@@ -56,7 +55,8 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
     with phase("model"):
         first = first_stage(context, task.spec, pool)
     about = {} if first is None else {"rerank": first.about}
-    cache = RankCache(context.cache, adapter, task.spec, groups, about or None)
+    taken_off = debiasing_of(adapter, task.spec.noise_images)
+    cache = RankCache(context.cache, adapter, task.spec, groups, [about, taken_off])
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({I2T: (4, pool.n_images), T2I: (4, pool.n_captions)})

@@ -73,7 +73,7 @@ def simple_evaluate(
     ttm_also: str | Sequence[str] = (),
     audit_labels: bool = False,
     save_adapted: str | None = None,
-    rerank: Mapping[str, Any] | str = {},
+    rerank: Mapping[str, Any] = {},
     seeds: Sequence[int] | None = None,
     limit: int | float | None = None,
     samples: str | None = None,

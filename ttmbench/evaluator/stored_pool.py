@@ -12,7 +12,6 @@ import numpy as np
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.protocols import StoredFeatures
-from ttmbench.scoring.inputs import n_rows
 
 OWNER, LABEL = "image_of_caption", "label"
 
@@ -102,6 +101,8 @@ def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> t
     Raises:
         DataError: the file is not what the task says.
     """
+    from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
+
     images, others = adapter.stored_images(), adapter.stored_captions()
     labels: Mapping[str, np.ndarray] = getattr(adapter, "labels", {})
     pool = pool_of(spec, n_rows(images), n_rows(others), labels, "the file of features")

@@ -15,10 +15,9 @@ from ttmbench._util.arrays import read_arrays
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.ranked import CLASS, I2T, T2I, ranking_record
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.ranks import summarise_ranks
+from ttmbench.results.ranks import CLASS, I2T, T2I, ranking_record, summarise_ranks
 from ttmbench.results.ranks_file import SIDES, StoredRanks, check_embeddings, check_matrix, read_plain, read_saved
 from ttmbench.stats import IntervalMethod
 
@@ -80,7 +79,7 @@ def score_ranks(
         fingerprint=hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
         scores={},
         summary=summary,
-        records={"ranking": ranking_record(spec, stored.ranks, {})},
+        records={"ranking": ranking_record(spec.kind, stored.ranks, {})},
         notes=_notes(stored),
         seconds={"score": time.perf_counter() - clock},
         ranks=stored.ranks,

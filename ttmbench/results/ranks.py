@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -21,7 +22,9 @@ from ttmbench.results.labels import RAW, key_of, stderr_key
 from ttmbench.results.summary import Summary
 from ttmbench.types import MetricSpec
 
-DEPTHS = {"i2t": (1, 5, 10), "t2i": (1, 5, 10), "class": (1, 5)}
+I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
+RESAMPLED = "queries, all about one image together; the candidates stay"
+DEPTHS = {I2T: (1, 5, 10), T2I: (1, 5, 10), CLASS: (1, 5)}
 AS_TOPK = "_as_topk"
 
 
@@ -132,6 +135,17 @@ def summarise_ranks(
         known = metric.ties is not None and found.above is not None
         summary.ties[key] = int(np.sum(metric.ties(found))) if known and metric.ties is not None else None
     return summary
+
+
+def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a results document says of how a task was ranked."""
+    return {
+        "kind": kind,
+        "queries": {scope: len(one) for scope, one in ranks.items()},
+        "candidates": {scope: one.candidates for scope, one in ranks.items()},
+        "resampled": RESAMPLED,
+        **about,
+    }
 
 
 def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:

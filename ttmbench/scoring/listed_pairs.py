@@ -114,6 +114,14 @@ def _score_opened(
     return values
 
 
+def debiasing_of(adapter: Any, noise_images: int | None) -> dict[str, Any] | None:
+    """What ranks depend on where log P(t) is taken off; None where it is not."""
+    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)) or adapter.alpha == 0:
+        return None
+    prior = prior_for(adapter, noise_images)
+    return {"alpha": adapter.alpha, "prior": prior.prior, "noise_images": getattr(prior, "noise_images", None)}
+
+
 def debias(
     adapter: Any,
     values: np.ndarray,
@@ -139,7 +147,7 @@ def debias(
         UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
         TtmbenchError: the model gives no usable log P(t).
     """
-    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)) or adapter.alpha == 0:
+    if debiasing_of(adapter, noise_images) is None:
         return values
     prior = prior_for(adapter, noise_images)
     if prior.prior == "test_images":
