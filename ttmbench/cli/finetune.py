@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--finetune_args", metavar="K=V,...", help="epochs, lr, schedule, weight_decay, batch; they win over --preset"
     )
-    add_machine(parser.add_argument_group("how to run"))
+    add_machine(parser.add_argument_group("how to run"), seed="of the order of pairs, and of dropout")
     out = parser.add_argument_group("output")
     out.add_argument("--output_path", "-o", metavar="DIR", help="new folder for the weights and their record")
     add_verbosity(out)

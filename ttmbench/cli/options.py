@@ -35,13 +35,13 @@ def add_ttm_settings(group: Any) -> None:
 
 def add_how(group: Any) -> None:
     """How it is run: batches, device, seeds, intervals, where things are kept."""
-    add_machine(group)
+    add_machine(group, seed="of the bootstrap, and the first of --seeds")
     group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
     add_interval(group, default=None)
 
 
-def add_machine(group: Any) -> None:
-    """Batches, device, seed, and where things are kept: of all that has a model at work."""
+def add_machine(group: Any, seed: str) -> None:
+    """Batches, device, seed (and what it is of), and where things are kept: of all that has a model at work."""
     group.add_argument(
         "--batch_size",
         "-b",
@@ -56,7 +56,7 @@ def add_machine(group: Any) -> None:
     group.add_argument(
         "--deterministic", action="store_true", default=None, help="the same bits every time on one machine; one thread"
     )
-    group.add_argument("--seed", metavar="N", type=int, help="of the bootstrap, and the first of --seeds")
+    group.add_argument("--seed", metavar="N", type=int, help=seed)
     group.add_argument("--use_cache", metavar="DIR|off", help=USE_CACHE)
     group.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
     group.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
