@@ -264,6 +264,51 @@ def test_ranks_of_pairs_are_kept_with_the_first_stage_and_k(tmp_path):
     assert pairs(k=5) > 0 and pairs(k=4, training_seed=1) > 0 and pairs(k=4) == 0
 
 
+class Generative(PixelsAndLetters):
+    """Has log P(t), of which ``alpha`` is taken off; it states nothing of that in its fingerprint."""
+
+    prior = "noise"
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def prepare_images(self, images):
+        return [np.asarray(image, dtype=np.float64).mean() for image in images]
+
+    def prepare_captions(self, captions):
+        return list(captions)
+
+    def encode_images(self, prepared):
+        return prepared
+
+    def score_prepared(self, images, captions):
+        self.pairs += len(captions)
+        return np.array(
+            [(mean * 7 + len(one) * 13) % 17 for mean, one in zip(images, captions, strict=True)], np.float32
+        )
+
+    def log_priors(self, captions):
+        return np.array([len(one) % 5 for one in captions], np.float32)
+
+
+def test_generative_scores_rank_without_what_the_caption_alone_gives(tmp_path):
+    common = {**QUICK, "use_cache": str(tmp_path / "cache"), "limit": 15, "model_name": "m"}
+    table, owner = _pair_table(15)
+    from ttmbench.data.catalog import find_task
+    from ttmbench.data.loader import load_groups
+    from ttmbench.plugins.registry import build_registry
+
+    registry = build_registry()
+    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), 15)
+    taken = np.array([len(caption) % 5 for group in groups for caption in group.captions])
+    for alpha in (0.0, 1.0, 0.0):
+        numbers = ttmbench.simple_evaluate(Generative(alpha), "shapes_retrieval", **common).results["shapes_retrieval"]
+        scores = table - np.float32(alpha) * taken
+        right = [(row[owner != i] >= row[owner == i].max()).sum() < 5 for i, row in enumerate(scores)]
+        assert numbers["i2t_recall_at_5,none"] == pytest.approx(np.mean(right)), alpha
+
+
 def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
     found = ttmbench.simple_evaluate(PixelsAndLetters(), "shapes_retrieval", rerank={"model": "tiny-clip"}, **QUICK)
     assert found["ranking"]["shapes_retrieval"]["rerank"]["k"] == 16

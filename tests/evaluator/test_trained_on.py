@@ -83,6 +83,6 @@ def test_collections_of_tasks_are_names_that_models_use():
     assert {name for names in tasks.values() for name in names} <= used
     assert {name for name, found in tasks.items() if found == ["coco"]} == {
         *(f"sugarcrepe_{kind}" for kind in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel")),
-        *("sugarcrepe_swap_att", "sugarcrepe_swap_obj", "whatsup_coco_one", "whatsup_coco_two"),
+        *("sugarcrepe_swap_att", "sugarcrepe_swap_obj", "whatsup_coco_one", "whatsup_coco_two", "coco_retrieval"),
     }
     assert tasks["mmvp_vlm"] == tasks["mmvp_vlm_global"] == ["imagenet", "laion"] and tasks["winoground"] == []
