@@ -27,13 +27,14 @@ from ttmbench.evaluator.adapters import (
     trained_on,
 )
 from ttmbench.evaluator.also import check_model
+from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline, check_baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.record import RunRecord, write_artifacts
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
