@@ -87,7 +87,8 @@ def brittleness(images: int, captions: int, true_captions: int = 1) -> float:
     0.3333
     """
     _check(images, captions, true_captions)
-    return 1 - (captions - true_captions + 1) / math.comb(captions, true_captions)
+    orders = math.comb(captions, true_captions)
+    return (orders - (captions - true_captions + 1)) / orders
 
 
 def text_only_score(images: int, captions: int, true_captions: int = 1) -> float | None:

@@ -16,7 +16,7 @@ METRIC = '''
 
 def mean_margin(scores: Real[np.ndarray, "groups images captions"]) -> Bool[np.ndarray, " groups"]:
     """True captions score higher than the others on the whole."""
-    own, other = _rows(scores)
+    own, other = rows_of(scores, 1)
     return np.asarray(own.mean(axis=1) > other.mean(axis=1))
 
 
