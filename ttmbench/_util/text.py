@@ -14,6 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.resolver import Resolver
+from yaml.scanner import Scanner
 
 from ttmbench._util.limits import limit, raised_by
 
@@ -136,14 +142,14 @@ _FINITE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constan
 _ANY = json.JSONDecoder(object_pairs_hook=_unique)
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _Strict(Composer, SafeConstructor, Resolver):
     """Safe YAML without doubled keys, without aliases, of bounded depth, with numbers of bounded length."""
 
     depth = 0
     deepest = 50
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
+        if self.check_event(yaml.events.AliasEvent):  # type: ignore[attr-defined]  # of whichever parser
             raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
         self.depth += 1
         if self.depth > self.deepest:
@@ -176,6 +182,36 @@ class _StrictLoader(yaml.SafeLoader):
         return mapping
 
 
+class _PlainLoader(_Strict, Reader, Scanner, Parser):
+    """Reads with what PyYAML has in Python, whose errors say most."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        _begin(self)
+
+
+def _begin(loader: _Strict) -> None:
+    Composer.__init__(loader)
+    SafeConstructor.__init__(loader)
+    Resolver.__init__(loader)
+
+
+try:
+    from yaml.cyaml import CParser  # type: ignore[attr-defined]
+except ImportError:  # PyYAML without libyaml
+    _FastLoader: Any = None
+else:
+
+    class _FastLoader(_Strict, CParser):  # type: ignore[no-redef]
+        """Reads with libyaml, several times as fast; what it refuses is read again for the error."""
+
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            _begin(self)
+
+
 def parse_yaml(text: str) -> Any:
     """A YAML value, read safely and strictly.
 
@@ -188,14 +224,11 @@ def parse_yaml(text: str) -> Any:
     Raises:
         Unreadable: it is no YAML, has a tag that would make an object, an alias or a doubled key, or nests too deeply.
     """
-    loader: Callable[[str], _StrictLoader] = _StrictLoader
     try:
-        one = loader(text)
-        one.deepest = limit("yaml_depth")
         try:
-            value = one.get_single_data()
-        finally:
-            one.dispose()
+            value = _value(_FastLoader or _PlainLoader, text)
+        except Exception:
+            value = _value(_PlainLoader, text)
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
     except UnicodeEncodeError:
         raise Unreadable("is not valid YAML: a text holds half a surrogate pair") from None
@@ -204,6 +237,15 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
     return value
+
+
+def _value(loader: Callable[[str], Any], text: str) -> Any:
+    one = loader(text)
+    one.deepest = limit("yaml_depth")
+    try:
+        return one.get_single_data()
+    finally:
+        one.dispose()
 
 
 def read_yaml(path: Traversable) -> Any:

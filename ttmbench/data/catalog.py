@@ -15,8 +15,8 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
 
 
-def find_task(registry: Registry, name: str) -> TaskFile:
-    """A task by name, or by the path of its file.
+def find_task(registry: Registry, name: str, read: dict[str, dict[str, Any]] | None = None) -> TaskFile:
+    """A task by name, or by the path of its file; ``read`` as for `load_task`.
 
     Raises:
         UsageError: no such task, or its file is wrong.
@@ -26,7 +26,7 @@ def find_task(registry: Registry, name: str) -> TaskFile:
         if not path.is_file():
             raise UsageError(f"task file {name} does not exist")
         return _checked(registry, load_task(path))
-    return _checked(registry, load_task(registry.get(registry.task_files, name, "task")))
+    return _checked(registry, load_task(registry.get(registry.task_files, name, "task"), read=read))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -34,10 +34,10 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
 
     A wrong one of an installed plugin is left out, with a warning; UsageError naming file and key for any other.
     """
-    found = {}
+    found, read = {}, dict[str, dict[str, Any]]()
     for name in sorted(registry.task_files):
         try:
-            found[name] = find_task(registry, name)
+            found[name] = find_task(registry, name, read)
         except UsageError as error:
             plugin = registry.task_files[name][1]
             if plugin not in registry.plugins.installed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -224,12 +225,13 @@ class TaskFile:
         return TaskFile(self.spec.model_copy(update={"source": {**source, **own}}), self.folder)
 
 
-def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
+def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dict[str, Any]] | None = None) -> TaskFile:
     """Reads and checks a task file.
 
     Args:
         path: the YAML file.
         check_name: also demand that ``task:`` equals the file's name.
+        read: what files held that were read a moment ago, by path; for those that many tasks include.
 
     Returns:
         The task.
@@ -237,7 +239,7 @@ def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
     Raises:
         UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
     """
-    merged = _read(path, _siblings(path), depth=0)
+    merged = _read(path, _siblings(path), 0, {} if read is None else read)
     try:
         spec = TaskSpec(**merged)
     except ValidationError as error:
@@ -250,21 +252,26 @@ def load_task(path: Traversable, *, check_name: bool = True) -> TaskFile:
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
-def _read(path: Traversable, folder: Mapping[str, Traversable], depth: int) -> dict[str, Any]:
+def _read(
+    path: Traversable, folder: Mapping[str, Traversable], depth: int, read: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     """One file with what it includes underneath it; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
-    try:
-        content = read_yaml(path)
-    except Unreadable as error:
-        raise UsageError(f"{path}: {error}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+    if str(path) not in read:
+        try:
+            content = read_yaml(path)
+        except Unreadable as error:
+            raise UsageError(f"{path}: {error}") from None
+        if not isinstance(content, dict):
+            raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+        read[str(path)] = content
+    content = deepcopy(read[str(path)])
     merged: dict[str, Any] = {}
     for name, without in _includes(path, content.pop("include", [])):
         if name not in folder:
             raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
-        below = _read(folder[name], folder, depth + 1)
+        below = _read(folder[name], folder, depth + 1, read)
         absent = [key for key in without if key not in below]
         if absent:
             raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
