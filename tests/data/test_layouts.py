@@ -246,7 +246,8 @@ def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
     out = capsys.readouterr().out
     assert [line.partition(":")[0] for line in out.splitlines()] == [
         "shapes_color",
-        *("shapes_color_global", "shapes_place", "shapes_replace", "shapes_spatial"),
+        *("shapes_color_global", "shapes_naming", "shapes_place", "shapes_replace", "shapes_retrieval"),
+        "shapes_spatial",
     ]
     assert main(["validate", "shapes_place,whatsup", "shapes_place", "--schema_only"]) == 0
     names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]

@@ -40,7 +40,7 @@ def plugin_of(*specs):
 WRONG = [
     (METRIC, {"track": "zeroshot"}, "track should be one of zero_shot, matching, test_time, oracle, got 'zeroshot'"),
     (METRIC, {"track": ["zero_shot"]}, "track should be one of"),
-    (METRIC, {"scope": "all"}, "scope should be one of group, global, i2t, t2i, class, got 'all'"),
+    (METRIC, {"scope": "all"}, "scope should be one of group, global, captions, i2t, t2i, class, got 'all'"),
     (METRIC, {"name": "my metric"}, "a name is made of letters, digits and _, got 'my metric'"),
     (METRIC, {"name": "a,none"}, "a name is made of"),
     (METRIC, {"name": ""}, "a name is made of"),

@@ -39,7 +39,9 @@ def test_it_has_its_own_arguments_environment_folder_and_streams(cold, tmp_path)
     done = processes.run(words, env=environment, cwd=tmp_path, input="given", cold=cold, **TEXT)
     assert done.stdout == f"['-c', '--a', 'b c'] 33 {tmp_path} given __main__ True\n"
     assert done.stderr == f"{tmp_path / 'tmp'} 1\n" and done.returncode == 0
-    assert processes.run(["-c", "import os; print('COLUMNS' in os.environ)"], cold=cold, **TEXT).stdout == "False\n"
+    without = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    code = "import os; print('COLUMNS' in os.environ)"
+    assert processes.run(["-c", code], env=without, cold=cold, **TEXT).stdout == "False\n"
 
 
 @BOTH

@@ -23,7 +23,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.rows import compare, select
 from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import TaskEntry, load_table, published_tables, shipped_tables
+from ttmbench.reproduce.tables import TaskEntry, load_table, published_numbers, published_tables, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"

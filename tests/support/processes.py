@@ -32,7 +32,7 @@ BEFORE = dict(os.environ)
 """What servers get; ``conftest.py`` imports this module after it has set its variables, and before any test."""
 
 # Variables that are looked up when they are needed: a child with others is as good as a cold one.
-LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE")
+LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE", "TORCHINDUCTOR_")
 SET_BY_THE_COMMAND = "GOMP_SPINCOUNT"  # for itself, also where a test calls it in this process
 LATER_NAMES = {
     *(SET_BY_THE_COMMAND, "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),

@@ -10,17 +10,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ttmbench import stats
 from ttmbench._util.foreign import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import RAW, key_of, stderr_key
-from ttmbench.results.summary import Summary
 from ttmbench.types import MetricSpec
+
+if TYPE_CHECKING:
+    from ttmbench import stats
+    from ttmbench.results.summary import Summary
 
 I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
 RESAMPLED = "queries, all about one image together; the candidates stay"
@@ -117,6 +119,9 @@ def summarise_ranks(
     Returns:
         The numbers, under the filter ``none``; undefined ones are None.
     """
+    from ttmbench import stats  # with scipy, which no listing of metrics should wait for
+    from ttmbench.results.summary import Summary
+
     summary = Summary()
     for metric in metrics:
         key, stderr = key_of(metric.name, RAW), stderr_key(metric.name, RAW)
