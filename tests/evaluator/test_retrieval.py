@@ -167,7 +167,7 @@ class _Stopping:
 
 
 def test_a_stopped_run_goes_on_after_the_blocks_that_were_finished(tmp_path, monkeypatch, ranked):
-    monkeypatch.setattr("ttmbench.scoring.towers.FEATURES", 16)
+    monkeypatch.setattr("ttmbench.scoring.dual_encoder.FEATURES", 16)
     common = {**QUICK, "use_cache": str(tmp_path / "cache"), "batch_size": 16, "model_name": "m"}
     with pytest.raises(TtmbenchError, match="the power is gone"):
         ttmbench.simple_evaluate(_Stopping(4), "shapes_retrieval", **common)

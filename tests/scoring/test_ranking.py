@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.scoring import ranking, towers
+from ttmbench.scoring import dual_encoder, image_rows, ranking
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
@@ -158,11 +158,13 @@ def of(groups):
 
 
 def test_images_are_encoded_block_by_block_and_kept_ones_not_again(monkeypatch):
-    monkeypatch.setattr(towers, "FEATURES", 8)
+    monkeypatch.setattr(dual_encoder, "FEATURES", 8)
     groups, model, kept = images_and_captions(30), Towers(), Kept()
     whole = encode_images(model, of(groups), BatchSizer(4), Fingerprint(groups), blocks=kept)
     assert (
-        model.images == 30 and model.largest <= towers.DECODED and sorted(kept) == [("images", one) for one in range(4)]
+        model.images == 30
+        and model.largest <= image_rows.DECODED
+        and sorted(kept) == [("images", one) for one in range(4)]
     )
     del kept["images", 2]
     again, fingerprint = Towers(), Fingerprint(groups)

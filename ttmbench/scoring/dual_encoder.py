@@ -52,7 +52,7 @@ def encode(
         Features of both sides.
     """
     batch_sizer = BatchSizer.of(batch_size)
-    images, captions = _in_memory(prepared.images), _in_memory(prepared.captions)
+    images, captions = in_memory(prepared.images), in_memory(prepared.captions)
     return Features(
         images=encode_side(adapter, "images", images, n_rows(prepared.images), batch_sizer, blocks),
         captions=encode_side(adapter, "captions", captions, n_rows(prepared.captions), batch_sizer, blocks),
@@ -63,10 +63,10 @@ def encode_captions(
     adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
 ) -> torch.Tensor:
     """Features of prepared captions; arguments as for `encode`."""
-    return encode_side(adapter, "captions", _in_memory(captions), n_rows(captions), batch_sizer, blocks)
+    return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer, blocks)
 
 
-def _in_memory(batch: Batch) -> RowSource:
+def in_memory(batch: Batch) -> RowSource:
     """Rows of prepared inputs that are there."""
     return lambda wanted: nullcontext(take(batch, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
 
@@ -133,7 +133,8 @@ def _shape(value: Any) -> str:
     return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
-def _rows(encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
+def encoded_rows(encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
+    """Features of some rows of a batch; TtmbenchError where the model gives something else than one row each."""
     """Features of some rows; TtmbenchError if there is not one each."""
     part = encoder(take(batch, rows))
     count = rows.stop - rows.start
@@ -188,7 +189,7 @@ def encode_side(
 def _encoded(
     encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
 ) -> torch.Tensor:
-    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: _rows(encoder, batch, some, side))))
+    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: encoded_rows(encoder, batch, some, side))))
 
 
 def _device(adapter: DualEncoder, encoder: Callable[[Any], torch.Tensor], source: RowSource) -> torch.device:

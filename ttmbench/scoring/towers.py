@@ -6,7 +6,7 @@ place for them is given, and a run that starts again goes on after them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,13 @@ import torch
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import DualEncoder
+from ttmbench.scoring import dual_encoder
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import FEATURES, BlockStore, load, save, spans
+from ttmbench.scoring.blocks import BlockStore, load, save, spans
+from ttmbench.scoring.dual_encoder import encode_side, encoded_rows, in_memory
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import DECODED, prepare_some
-from ttmbench.scoring.inputs import concatenate, take
+from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.inputs import take
 from ttmbench.scoring.prepare import PreparedImages
 from ttmbench.types import ImageRef
 
@@ -95,15 +97,8 @@ def encode_images(
         DataError: an image cannot be read.
         TtmbenchError: the model gave something else than one feature vector an image.
     """
-
-    def encode(rows: slice) -> torch.Tensor:
-        parts = [
-            prepare_some(adapter, images[start : min(start + DECODED, rows.stop)], fingerprint, kept)
-            for start in range(rows.start, rows.stop, DECODED)
-        ]
-        return adapter.encode_images(concatenate(parts))
-
-    features = _encode(adapter, len(images), encode, "images", batch_sizer, blocks)
+    source = ImageRows(adapter, images, fingerprint, kept).parts
+    features = encode_side(adapter, "images", source, len(images), batch_sizer, blocks).float()
     fingerprint.add_remaining()
     number: dict[str, int] = {}
     rows = np.array([number.setdefault(fingerprint.of(image), len(number)) for _, image in images])
@@ -131,11 +126,7 @@ def encode_captions(
     number: dict[str, int] = {}
     rows = np.array([number.setdefault(caption, len(number)) for caption in captions])
     tokens = adapter.prepare_captions(list(number))
-
-    def encode(chosen: slice) -> torch.Tensor:
-        return adapter.encode_captions(take(tokens, chosen))
-
-    return Side(_encode(adapter, len(number), encode, "captions", batch_sizer, blocks), rows)
+    return Side(dual_encoder.encode_captions(adapter, tokens, batch_sizer, blocks).float(), rows)
 
 
 def encode_classes(
@@ -164,17 +155,16 @@ def encode_classes(
     rows = np.array([number.setdefault(name, len(number)) for name in names])
     prompts = [template.replace("{}", name) for name in number for template in templates]
     tokens = adapter.prepare_captions(prompts)
-    each = len(templates)
+    each, parts = len(templates), []
 
     def encode(chosen: slice) -> torch.Tensor:
-        return adapter.encode_captions(take(tokens, chosen))
+        return encoded_rows(adapter.encode_captions, tokens, chosen, "captions")
 
-    parts = []
     with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
         for span in spans(len(number), CLASSES, 1):
             found = load(blocks, "classes", span)
             if found is None:
-                done = batch_sizer.map_batches(span.start * each, span.stop * each, lambda some: _rows(encode, some))
+                done = batch_sizer.map_batches(span.start * each, span.stop * each, encode)
                 features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
                 means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
                 parts.append(torch.nn.functional.normalize(means, dim=-1))
@@ -202,43 +192,11 @@ def encode_stored(adapter: Any, n_images: int, others: np.ndarray, batch_sizer: 
         TtmbenchError: the model gave something else than one feature vector a row.
     """
     places = np.flatnonzero(others)
-    images, captions = adapter.stored_images(), adapter.stored_captions()
-
-    def of_images(rows: slice) -> torch.Tensor:
-        features: torch.Tensor = adapter.encode_images(take(images, rows))
-        return features
-
-    def of_captions(rows: slice) -> torch.Tensor:
-        features: torch.Tensor = adapter.encode_captions(take(captions, places[rows]))
-        return features
-
-    return (
-        Side(_encode(adapter, n_images, of_images, "images", batch_sizer, None), np.arange(n_images)),
-        Side(_encode(adapter, len(places), of_captions, "captions", batch_sizer, None), np.arange(len(places))),
-    )
-
-
-def _encode(
-    adapter: DualEncoder,
-    total: int,
-    encode: Callable[[slice], torch.Tensor],
-    side: str,
-    batch_sizer: BatchSizer,
-    blocks: BlockStore | None,
-) -> torch.Tensor:
-    parts: list[torch.Tensor] = []
-    with torch.inference_mode(), progress_bar(total, f"encoding {side}", side) as shown:
-        for span in spans(total, FEATURES, batch_sizer.rows):
-            kept = load(blocks, side, span)
-            if kept is None:
-                done = batch_sizer.map_batches(span.start, span.stop, lambda rows: _rows(encode, rows))
-                parts.append(torch.cat(list(done)).float())
-                if blocks is not None:
-                    save(blocks, side, span, parts[-1].cpu().numpy())
-            else:
-                parts.append(torch.from_numpy(kept))
-            shown.update(span.stop - span.start)
-    return _together(adapter, parts)
+    images = take(adapter.stored_images(), slice(0, n_images))
+    captions = take(adapter.stored_captions(), places)
+    of_images = encode_side(adapter, "images", in_memory(images), n_images, batch_sizer)
+    of_captions = dual_encoder.encode_captions(adapter, captions, batch_sizer)
+    return Side(of_images.float(), np.arange(n_images)), Side(of_captions.float(), np.arange(len(places)))
 
 
 def _together(adapter: DualEncoder, parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -246,14 +204,6 @@ def _together(adapter: DualEncoder, parts: Sequence[torch.Tensor]) -> torch.Tens
     declared = getattr(adapter, "device", None)
     device = declared if isinstance(declared, torch.device) else parts[-1].device
     return torch.cat([part.to(device) for part in parts])
-
-
-def _rows(encode: Callable[[slice], torch.Tensor], rows: slice) -> torch.Tensor:
-    part = encode(rows)
-    if not isinstance(part, torch.Tensor) or part.ndim != 2 or len(part) != rows.stop - rows.start:
-        found = list(part.shape) if hasattr(part, "shape") else type(part).__name__
-        raise TtmbenchError(f"the model returned features of shape {found} for {rows.stop - rows.start} inputs")
-    return part
 
 
 def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> Any:
