@@ -44,40 +44,36 @@ class LoadRequest(SourceRequest):
     places: Callable[[Mapping[str, Any], SourceRequest], list[DataLocation]] = _cannot_tell
 
 
-class RowFile(BaseModel):
-    """One of several files of rows. Its path alone may be written as a string.
+class _File(BaseModel):
+    """A file of rows. Its path alone may be written as a string."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
+class RowFile(_File):
+    """One of several files of rows.
 
     Attributes:
-        file: path.
         cells: further cells of all of its rows.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    file: str
     cells: dict[str, str] = {}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return {"file": value} if isinstance(value, str) else value
 
-
-class JoinedFile(BaseModel):
-    """A file whose rows stand beside those of another, row by row. Its path alone may be written as a string.
+class JoinedFile(_File):
+    """A file whose rows stand beside those of another, row by row.
 
     Attributes:
-        file: path.
         same: columns that have to agree in both files.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    file: str
     same: list[str] = []
-
-    @model_validator(mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return {"file": value} if isinstance(value, str) else value
 
 
 class FileOptions(BaseModel):

@@ -123,10 +123,10 @@ def compare(
 
 def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> ComparedRow:
     entry = table.spec.models[number.model]
-    task = table.spec.tasks.get(number.task, TaskEntry())
+    task = table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     wanted = number.column.filter
-    metric, _, mean = {**table.spec.metrics, **task.metrics}.get(number.metric, number.metric).partition("/")
+    metric, mean = table.spec.metric(number.task, number.metric)
     key = key_of(metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
@@ -170,7 +170,7 @@ def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterabl
         for one in run.numbers:
             if (one.task, one.key) != (name, wanted.key) or one.value is None:
                 continue
-            entry = table.spec.tasks.get(task, TaskEntry())
+            entry = table.spec.entry(task)
             if wanted.mean:  # of the groups that count in it, which may be a part of the task's
                 entry = entry.model_copy(update={"groups": None})
             yield Ours(

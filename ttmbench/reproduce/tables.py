@@ -133,6 +133,16 @@ class TableSpec(_Strict):
     models: dict[str, ModelEntry]
 
 
+    def entry(self, task: str) -> TaskEntry:
+        """What a paper's task is here; one of the same name where the table does not say."""
+        return self.tasks.get(task, TaskEntry())
+
+    def metric(self, task: str, metric: str) -> tuple[str, str]:
+        """What a paper's metric of a task is here: its name, and which mean over tags; empty for all groups."""
+        name, _, mean = {**self.metrics, **self.entry(task).metrics}.get(metric, metric).partition("/")
+        return name, mean
+
+
 @dataclass(frozen=True)
 class PublishedNumber:
     """A number as printed.
@@ -240,8 +250,7 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
 
 def _ours(number: Number, spec: TableSpec) -> Number:
     """A published number under the names that task and metric have here."""
-    entry = spec.tasks.get(number.task, TaskEntry())
-    metric, _, mean = {**spec.metrics, **entry.metrics}.get(number.metric, number.metric).partition("/")
+    entry, (metric, mean) = spec.entry(number.task), spec.metric(number.task, number.metric)
     task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else number.task)
     return replace(number, task=f"{task}/{mean}" if mean else task, metric=metric)
 
