@@ -16,16 +16,13 @@ from functools import lru_cache
 from itertools import combinations, permutations
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real
+from jaxtyping import Float, Int, Real
 
 from ttmbench._arrays.checked import as_floats, check_scores
 from ttmbench.types import GlobalMatching, Matching, count_matchings
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
-_PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache
-_EDGES = 20_000_000  # that a sparse matrix holds in some hundred megabytes
-_PIVOTS = 20
 _LATEST: dict[bytes, GlobalMatching] = {}  # digest of scores -> their assignment, of the last scores alone
 _LIMB = 32  # bits
 
@@ -171,36 +168,19 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     if not np.isfinite(scores).all():
         row = int(np.argmin(np.isfinite(scores).all(axis=1)))
         raise ValueError(f"image {row} has a score that is not a finite number")
-    if true_captions > 1:
-        from ttmbench._arrays.several_matching import match_several  # as scipy, below
-
-        return match_several(scores.astype(np.float64), true_captions)
-    content = hashlib.sha256(f"{scores.shape}{scores.dtype.str}".encode())
+    if len(scores) * true_captions > scores.shape[1]:
+        raise ValueError(f"{true_captions} captions for each of {len(scores)} images are more than {scores.shape[1]}")
+    content = hashlib.sha256(f"{scores.shape}{scores.dtype.str}{true_captions}".encode())
     content.update(np.ascontiguousarray(scores).data)
     key = content.digest()
     if key not in _LATEST:
-        matching = _assignment(scores)
+        from ttmbench._arrays.assignment import assign  # loads half of scipy, which groups do without
+
+        matching = assign(scores, true_captions)
         _LATEST.clear()
         _LATEST[key] = matching
         return matching
     return _LATEST[key]
-
-
-def _assignment(scores: Float[np.ndarray, "images captions"]) -> GlobalMatching:
-    from scipy.optimize import linear_sum_assignment  # loads half of scipy, which groups do without
-
-    # The only copy: scipy takes negated float64 as they are, and what follows is computed in their place.
-    cost = np.negative(scores, dtype=np.float64)
-    _, columns = linear_sum_assignment(cost)
-    columns = np.asarray(columns, dtype=np.int64)
-    own = scores[np.arange(len(columns)), columns].astype(np.float64)
-    spread = float(scores.max()) - float(scores.min())
-    largest = max(abs(float(scores.max())), abs(float(scores.min())))
-    tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * largest)
-    matching = GlobalMatching(captions=columns, scores=own, tie=_ambiguous(cost, columns, tolerance))
-    for values in (matching.captions, matching.scores, matching.tie):
-        values.flags.writeable = False
-    return matching
 
 
 def _totals(
@@ -269,108 +249,3 @@ def _largest(sums: Int[np.ndarray, "limbs injections"], among: Int[np.ndarray, "
 def _positive_float(value: Fraction) -> float:
     """The nearest float, but never 0 for a value that is not: the sign decides, the size only ranks."""
     return float(value) or (math.ulp(0.0) if value else 0.0)
-
-
-def _ambiguous(
-    cost: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"], tolerance: float
-) -> Bool[np.ndarray, " images"]:
-    """Which images could be given another caption at no cost to the total; ``cost`` is overwritten."""
-    images, captions = cost.shape
-    loss = _losses(cost, columns)
-    distance = _potentials(loss, images, tolerance)
-    # No cycle is negative at the optimum, so a cycle costs nothing exactly where all its edges are tight.
-    tight = np.empty((len(distance), len(distance)), dtype=bool)
-    for part in _parts(len(loss), len(distance)):
-        edges = distance[part, None] + loss[part]
-        edges -= distance
-        tight[part] = edges <= tolerance * captions
-    tight[images:] = distance[images:, None] - distance <= tolerance * captions
-    np.fill_diagonal(tight, False)
-    return _on_cycles(tight)[:images]
-
-
-def _losses(
-    cost: Float[np.ndarray, "images captions"], columns: Int[np.ndarray, " images"]
-) -> Float[np.ndarray, "images nodes"]:
-    """What image r loses by taking the caption of image q, written over the costs.
-
-    Where captions are left over, one more node holds all of them: taking the best costs an image the difference. That
-    node gives a caption up for nothing; its row of zeros is not stored.
-    """
-    images, captions = cost.shape
-    unused = np.setdiff1d(np.arange(captions), columns)
-    for part in _parts(images, captions):
-        some = cost[part]
-        own = some[np.arange(len(some)), columns[part]]
-        best = some[:, unused].min(axis=1, initial=np.inf)
-        some[:, :images] = some[:, columns]
-        if len(unused):
-            some[:, images] = best
-        some -= own[:, None]
-    return cost[:, : images + bool(len(unused))]
-
-
-def _potentials(loss: Float[np.ndarray, "images nodes"], images: int, tolerance: float) -> Float[np.ndarray, " nodes"]:
-    """Shortest distances from a node outside, by Bellman and Ford: potentials, since no cycle is negative.
-
-    Each round looks only at the rows whose distance changed in the last one: what others offer is in already.
-    """
-    distance = np.zeros(loss.shape[1])
-    changed = np.arange(len(distance))
-    for _ in range(images + 1):
-        shorter = distance.copy()
-        rows = changed[changed < images]
-        for part in _parts(len(rows), len(distance)):
-            some = loss[rows[part]]
-            some += distance[rows[part], None]
-            np.minimum(shorter, some.min(axis=0), out=shorter)
-        if len(rows) < len(changed):  # the node of captions that are left over gives one up for nothing
-            np.minimum(shorter, distance[images], out=shorter)
-        if np.all(distance - shorter <= tolerance):
-            break
-        changed = np.flatnonzero(shorter < distance)
-        distance = shorter
-    return distance
-
-
-def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nodes"]:
-    """Which nodes lie on a cycle of a graph without loops; ``edges`` is overwritten.
-
-    Equal scores make millions of edges, which a sparse matrix holds in ten times their room. So while there are that
-    many, the component of a node with many of them is found here and taken out, a few times.
-    """
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    found = np.zeros(len(edges), dtype=bool)
-    for _ in range(_PIVOTS):
-        degree = edges.sum(axis=1)
-        if degree.sum() <= _EDGES:
-            break
-        pivot = int((degree * edges.sum(axis=0)).argmax())
-        component = _reached(edges, pivot) & _reached(edges.T, pivot)
-        found |= component & (component.sum() > 1)
-        edges[component], edges[:, component] = False, False
-    _, component = connected_components(csr_matrix(edges), directed=True, connection="strong")
-    return found | (np.bincount(component)[component] > 1)
-
-
-def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndarray, " nodes"]:
-    """The nodes that can be reached from one, itself among them."""
-    seen = np.zeros(len(edges), dtype=bool)
-    seen[start] = True
-    front = np.array([start])
-    while len(front) and not seen.all():
-        new = np.zeros(len(edges), dtype=bool)
-        for part in _parts(len(front), len(edges)):
-            new |= edges[front[part]].any(axis=0)
-        new &= ~seen
-        seen |= new
-        front = np.flatnonzero(new)
-    return seen
-
-
-def _parts(rows: int, columns: int) -> Iterator[slice]:
-    """Cuts the rows of a large array into parts that need little room each."""
-    step = max(1, _PART // max(1, columns))
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

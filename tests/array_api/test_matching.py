@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from ttmbench import matching
+from ttmbench._arrays import assignment
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.metrics import global_assignment_accuracy
 
@@ -206,7 +206,7 @@ def scipy_and_dense(scores):
 def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
     """With all rows in one part and in many; with few equal scores and with so many that nodes are taken out."""
     for name, value in room.items():
-        monkeypatch.setattr(matching, name, value)
+        monkeypatch.setattr(assignment, name, value)
     rng = np.random.default_rng(0)
     for trial in range(200):
         images = int(rng.integers(1, 20))
@@ -226,7 +226,7 @@ def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
 def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     """Float64 once and parts beside it; numpy reports to tracemalloc what it holds."""
     scores = np.random.default_rng(0).standard_normal((600, 600), dtype=np.float32)
-    monkeypatch.setattr(matching, "_PART", 10_000)
+    monkeypatch.setattr(assignment, "_PART", 10_000)
     tracemalloc.start()
     match_global(scores)
     _, peak = tracemalloc.get_traced_memory()
@@ -238,7 +238,7 @@ def test_the_last_global_matching_is_remembered_by_content(monkeypatch):
     scores = np.random.default_rng(0).standard_normal((6, 6))
     first = match_global(scores)
     with monkeypatch.context() as changed:
-        changed.setattr(matching, "_assignment", None)
+        changed.setattr(assignment, "assign", None)
         assert match_global(scores.copy()) is first
     scores[:, [0, 1]] = scores[:, [1, 0]]
     assert not np.array_equal(match_global(scores).captions, first.captions)

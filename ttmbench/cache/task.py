@@ -1,11 +1,11 @@
-"""What the cache does for one task of a run: recognises the data, finds scores, keeps new ones."""
+"""What the cache does for a task of a run: recognises data, finds what runs made of them, keeps what is new."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, StartedBlocks
+from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
 from ttmbench.scoring.blocks import BlockStore
@@ -14,8 +14,76 @@ from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Scores
 
 
-class TaskCache:
-    """The cache as one task uses it; without a cache it finds nothing and keeps nothing.
+class KnownData:
+    """The cache as a task of a run uses it: recognises the data, and keeps what was made of them.
+
+    Without a cache it finds nothing and keeps nothing.
+
+    Args:
+        cache: of the run, if it has one.
+        adapter: the model.
+        slot: where what this model makes of the task goes, if it is kept.
+        task: name of the task.
+        groups: its data.
+
+    Attributes:
+        data: fingerprint of the data.
+        prepared: where prepared images are kept, if anywhere.
+    """
+
+    def __init__(
+        self, cache: ScoreCache | None, adapter: Any, slot: Slot | None, task: str, groups: Sequence[Group]
+    ) -> None:
+        self._slot = slot
+        self._pixels = None if cache is None or slot is None else cache.pixels(task)
+        self._place: CacheEntry | None = None
+        self.data = Fingerprint(groups, self._pixels)
+        self.prepared = None if cache is None else cache.prepared(adapter)
+
+    @property
+    def blocks(self) -> BlockStore | None:
+        """Where finished blocks go, once it has been looked whether these data are known."""
+        return self._place
+
+    def _recognise(self) -> str:
+        """Fingerprint of the data; takes in what of them has not been opened yet."""
+        self.data.add_remaining()
+        if self._pixels is not None:
+            self._pixels.flush()
+        return self.data.hexdigest()
+
+    def _keep(self, what: str, date: str | None, save: Callable[[CacheEntry], None]) -> dict[str, Any] | None:
+        """Keeps what is new, tells the user what is not, and makes room.
+
+        Args:
+            what: "raw scores" or "ranks", for the message.
+            date: of the entry that an earlier run kept, if it was found.
+            save: writes a new one.
+
+        Returns:
+            What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
+        """
+        if self._pixels is not None:
+            self._pixels.flush()
+        if self.prepared is not None:
+            self.prepared.evict()
+        if self._place is None or self._slot is None:
+            return None
+        cache, identity = self._slot.cache, self._slot.identity
+        if date is not None:
+            cache.warn_once("hit", f"{what} come from the cache in {cache.folder}; --use_cache off computes them again")
+            return {"key": identity.key, "date": date}
+        save(self._place)
+        found, total = len(self._place.found), len(self._place.found | self._place.new)
+        if not found:
+            return None
+        task = identity.about["task"]
+        cache.warn_once(f"blocks {task}", f"{task}: {found} of {total} blocks were kept by a stopped run")
+        return {"key": identity.key, "blocks": found, "of": total}
+
+
+class TaskCache(KnownData):
+    """The cache as a task with groups uses it.
 
     Args:
         cache: of the run, if it has one.
@@ -26,8 +94,6 @@ class TaskCache:
         prior: where log P(t) comes from, if it is taken off.
 
     Attributes:
-        data: fingerprint of the data.
-        prepared: where prepared images are kept, if anywhere.
         kept: scores of an earlier run, once they were looked up and found.
     """
 
@@ -40,14 +106,11 @@ class TaskCache:
         all_pairs: bool,
         prior: Debiasable | None,
     ) -> None:
-        self._slot = None if cache is None else cache.slot(adapter, spec, all_pairs, prior)
-        self._pixels = None if cache is None or self._slot is None else cache.pixels(spec.task)
+        slot = None if cache is None else cache.slot(adapter, spec, all_pairs, prior)
+        super().__init__(cache, adapter, slot, spec.task, groups)
         self._shape = (len(groups), *(spec.group.shape or (1, 0)))
         self._blind = isinstance(adapter, Blind)
-        self._place: CacheEntry | None = None
         self._finished = 0
-        self.data = Fingerprint(groups, self._pixels)
-        self.prepared = None if cache is None else cache.prepared(adapter)
         self.kept: CachedScores | None = None
 
     @property
@@ -64,10 +127,7 @@ class TaskCache:
         """Looks for scores of these data; takes in what of the data has not been opened yet."""
         if self._slot is None:
             return
-        self.data.add_remaining()
-        if self._pixels is not None:
-            self._pixels.flush()
-        self._place = self._slot.at(self.data.hexdigest(), self._started)
+        self._place = self._slot.at(self._recognise(), self._started)
         self.kept = self._place.load(self._shape)
 
     @property
@@ -103,23 +163,5 @@ class TaskCache:
         Returns:
             What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
         """
-        if self._pixels is not None:
-            self._pixels.flush()
-        if self.prepared is not None:
-            self.prepared.evict()
-        if self._place is None or self._slot is None:
-            return None
-        cache, about = self._slot.cache, self._slot.identity.about
-        if self.kept is not None:
-            cache.warn_once(
-                "hit", f"raw scores come from the cache in {cache.folder}; --use_cache off computes them again"
-            )
-            return {"key": self.kept.key, "date": self.kept.date}
-        self._place.save(raw, parts, model_name)
-        found, total = len(self._place.found), len(self._place.found | self._place.new)
-        if not found:
-            return None
-        cache.warn_once(
-            f"blocks {about['task']}", f"{about['task']}: {found} of {total} blocks were kept by a stopped run"
-        )
-        return {"key": self._slot.identity.key, "blocks": found, "of": total}
+        date = None if self.kept is None else self.kept.date
+        return self._keep("raw scores", date, lambda place: place.save(raw, parts, model_name))

@@ -159,17 +159,6 @@ class ImageRows:
         return concatenate([rows[image.name] for image in images])
 
 
-def prepare_some(
-    adapter: DualEncoder | PreparedPairScorer,
-    images: Sequence[tuple[str, ImageRef]],
-    fingerprint: Fingerprint,
-    kept: PreparedImages | None,
-) -> Batch:
-    """Prepares images, or takes them from where prepared ones are kept: one row each; arguments as of `ImageRows`."""
-    with ImageRows(adapter, images, fingerprint, kept).parts([np.arange(len(images))]) as batches:
-        return next(batches)
-
-
 class Window:
     """Prepared rows that are asked for from first to last, some of them again while they are at hand.
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
-from ttmbench._util.images import KEPT, LazyImages
-from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.protocols import Debiasable, ManyAtOnce, PreparedPairScorer
+from ttmbench.protocols import Debiasable, PreparedPairScorer
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
+from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import prepare_some
-from ttmbench.scoring.pairs import one_score_each
+from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.pairs import score_opened
 from ttmbench.scoring.prepare import PreparedImages
-from ttmbench.scoring.prepared_pairs import score_wanted
+from ttmbench.scoring.prepared_pairs import score_wanted, streamed
 from ttmbench.types import ImageRef
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from ttmbench.protocols import Batch
 
 LOWEST = np.float32(-1e30)  # below every logit
 
@@ -47,7 +39,7 @@ def score_listed(
         adapter: a `PairScorer`.
         images: distinct ones, with a group that has each.
         captions: distinct ones.
-        wanted: rows of images and captions, int [pairs, 2], the pairs of an image together.
+        wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
         batch_sizer: pairs given to the model at a time.
         fingerprint: takes the images in.
         kept: where prepared images are kept, if anywhere.
@@ -61,13 +53,11 @@ def score_listed(
         TtmbenchError: the model did not return one finite score a pair.
     """
     if isinstance(adapter, PreparedPairScorer):
-
-        def encode(rows: np.ndarray) -> Batch:
-            return adapter.encode_images(prepare_some(adapter, [images[row] for row in rows], fingerprint, kept))
-
-        values = score_wanted(adapter, encode, adapter.prepare_captions(captions), wanted, batch_sizer, blocks)
+        inputs = streamed(ImageRows(adapter, images, fingerprint, kept))
+        values = score_wanted(adapter, inputs, adapter.prepare_captions(captions), wanted, batch_sizer, blocks)
     else:
-        values = _score_opened(adapter, images, captions, wanted, batch_sizer, fingerprint, blocks)
+        pairs = [(images[image][1].name, captions[caption]) for image, caption in wanted.tolist()]
+        values = score_opened(adapter, pairs, batch_sizer, fingerprint.opener(), blocks)
     fingerprint.add_remaining()
     finite = np.isfinite(values)
     if not finite.all() and not getattr(adapter, "refusals_are_wrong", False):
@@ -76,42 +66,6 @@ def score_listed(
             f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
         )
     return np.where(finite, values, LOWEST)
-
-
-def _score_opened(
-    adapter: Any,
-    images: Sequence[tuple[str, ImageRef]],
-    captions: Sequence[str],
-    wanted: np.ndarray,
-    batch_sizer: BatchSizer,
-    fingerprint: Fingerprint,
-    blocks: BlockStore | None,
-) -> np.ndarray:
-    many = isinstance(adapter, ManyAtOnce)
-    sizer = BatchSizer.of(adapter.pairs_at_once) if many else batch_sizer
-    open_image = lru_cache(KEPT)(fingerprint.opener())
-    open_now: dict[str, Image] = {}
-
-    def score(rows: slice) -> np.ndarray:
-        nonlocal open_now
-        names = [images[row][1].name for row in wanted[rows, 0]]
-        if many:
-            opened: Sequence[Image] = LazyImages(names, open_image)
-        else:
-            open_now = {name: open_now.get(name) or open_image(name) for name in dict.fromkeys(names)}
-            opened = [open_now[name] for name in names]
-        return one_score_each(adapter.score_pairs(opened, [captions[row] for row in wanted[rows, 1]]), len(names))
-
-    values = np.empty(len(wanted), dtype=np.float32)
-    with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, sizer.rows):
-            found = load(blocks, "pairs", span)
-            if found is None:
-                found = np.concatenate(list(sizer.map_batches(span.start, span.stop, score)))
-                save(blocks, "pairs", span, found)
-            values[span.start : span.stop] = found
-            shown.update(span.stop - span.start)
-    return values
 
 
 def debiasing_of(adapter: Any, noise_images: int | None) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ttmbench.protocols import ManyAtOnce, PairScorer
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.inputs import distinct_captions, distinct_images
 from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:
@@ -52,45 +52,20 @@ def score_with_pairs(
         TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
     """
     fingerprint = fingerprint or Fingerprint(groups)
-    images = dict((image.name, (group_id, image)) for group_id, image in distinct_images(groups))
-    captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
+    names = [image.name for _, image in distinct_images(groups)]
+    captions = distinct_captions(groups)
     inside = [(image.name, c) for g in groups for image, c in product(g.images, g.captions)]
     wanted = list(dict.fromkeys(inside))
     if all_pairs:
-        if len(images) * len(captions) > MAX_GLOBAL_PAIRS:
+        if len(names) * len(captions) > MAX_GLOBAL_PAIRS:
             raise TtmbenchError(
-                f"a global metric needs {len(images) * len(captions)} pairs from a model that scores pair by pair; "
+                f"a global metric needs {len(names) * len(captions)} pairs from a model that scores pair by pair; "
                 f"at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or a task inside groups."
             )
-        wanted = list(product(images, captions))
-    wanted.sort(key=_order_of(images))
-    score: dict[tuple[str, str], float] = {}
-    open_now: dict[str, Image] = {}
-    open_image = lru_cache(KEPT)(fingerprint.opener())
-    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
-
-    def values_of(chosen: slice) -> np.ndarray:
-        nonlocal open_now
-        part = wanted[chosen]
-        names = [name for name, _ in part]
-        if isinstance(adapter, ManyAtOnce):
-            images: Sequence[Image] = LazyImages(names, open_image)
-        else:
-            open_now = {name: open_now.get(name) or open_image(name) for name in dict.fromkeys(names)}
-            images = [open_now[name] for name in names]
-        values = one_score_each(adapter.score_pairs(images, [c for _, c in part]), len(part))
-        shown.update(len(part))
-        return values
-
-    with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
-            values = load(blocks, "pairs", span)
-            if values is None:
-                values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, values_of)))
-                save(blocks, "pairs", span, values)
-            else:
-                shown.update(len(values))
-            score.update(zip(wanted[span.start : span.stop], values.tolist(), strict=True))
+        wanted = list(product(names, captions))
+    wanted.sort(key=_order_of(names))
+    open_image = fingerprint.opener()
+    score = dict(zip(wanted, score_opened(adapter, wanted, batch_size, open_image, blocks).tolist(), strict=True))
     fingerprint.add_remaining()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
     grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
@@ -100,6 +75,60 @@ def score_with_pairs(
         columns = [caption for group in groups for caption in group.captions]
         matrix = np.array([[score[(row, column)] for column in columns] for row in rows], dtype=np.float32)
     return Scores(grouped, matrix), fingerprint.hexdigest()
+
+
+def score_opened(
+    adapter: PairScorer,
+    wanted: Sequence[tuple[str, str]],
+    batch_size: int | BatchSizer,
+    open_image: Callable[[str], Image],
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores pairs by a model that takes opened images; a few of them are open at a time.
+
+    Args:
+        adapter: the model.
+        wanted: names of images, and captions; the pairs of an image together.
+        batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
+        open_image: name -> decoded image.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        DataError: an image cannot be read.
+        TtmbenchError: the model did not return one score a pair.
+    """
+    many = isinstance(adapter, ManyAtOnce)
+    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    opened = lru_cache(KEPT)(open_image)
+    open_now: dict[str, Image] = {}
+
+    def score(rows: slice) -> np.ndarray:
+        nonlocal open_now
+        part = wanted[rows]
+        names = [name for name, _ in part]
+        if many:
+            images: Sequence[Image] = LazyImages(names, opened)
+        else:
+            open_now = {name: open_now.get(name) or opened(name) for name in dict.fromkeys(names)}
+            images = [open_now[name] for name in names]
+        values = one_score_each(adapter.score_pairs(images, [c for _, c in part]), len(part))
+        shown.update(len(part))
+        return values
+
+    scores = np.empty(len(wanted), dtype=np.float32)
+    with progress_bar(len(wanted), "scoring", "pairs") as shown:
+        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
+            values = load(blocks, "pairs", span)
+            if values is None:
+                values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, score)))
+                save(blocks, "pairs", span, values)
+            else:
+                shown.update(len(values))
+            scores[span.start : span.stop] = values
+    return scores
 
 
 def one_score_each(values: Any, pairs: int) -> np.ndarray:
@@ -124,7 +153,7 @@ def one_score_each(values: Any, pairs: int) -> np.ndarray:
         return found.astype(np.float32)
 
 
-def _order_of(images: Mapping[str, Any]) -> Callable[[tuple[str, str]], int]:
+def _order_of(images: Sequence[str]) -> Callable[[tuple[str, str]], int]:
     """Sort key that keeps the pairs of one image together, so that it is opened once."""
     position = {name: index for index, name in enumerate(images)}
     return lambda pair: position[pair[0]]

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _Inputs: TypeAlias = Callable[[np.ndarray], "Batch"]
 """Rows of distinct images, int [n] -> these, prepared."""
 
-ImageEncoder: TypeAlias = Callable[[np.ndarray], "Batch"]
-"""Rows of distinct images, int [n] -> these, encoded."""
+Opener: TypeAlias = Callable[[np.ndarray], AbstractContextManager[_Inputs]]
+"""Rows of images that will be asked for, rising, int [n] -> where they are asked for."""
 
 _TOGETHER = 8  # images that are made ready at a time
 
@@ -102,13 +102,7 @@ def score_streaming(
     images = ImageRows.of(adapter, groups, fingerprint, kept)
     captions = adapter.prepare_captions(distinct_captions(groups))
 
-    @contextmanager
-    def prepared(wanted: np.ndarray) -> Iterator[_Inputs]:
-        lists = [wanted[start : start + _TOGETHER] for start in range(0, len(wanted), _TOGETHER)]
-        with images.parts(lists) as parts:
-            yield Window(parts, lists).get
-
-    table = _score(adapter, rows, prepared, captions, len(images), batch_size, all_pairs, blocks)
+    table = _score(adapter, rows, streamed(images), captions, len(images), batch_size, all_pairs, blocks)
     fingerprint.add_remaining()
     return table, fingerprint.hexdigest()
 
@@ -147,7 +141,7 @@ def score_in_memory(
 def _score(
     adapter: PreparedPairScorer,
     rows: Rows,
-    inputs: Callable[[np.ndarray], AbstractContextManager[_Inputs]],
+    inputs: Opener,
     captions: Batch,
     n_images: int,
     batch_size: int | BatchSizer,
@@ -155,6 +149,47 @@ def _score(
     blocks: BlockStore | None,
 ) -> PairTable:
     wanted, inside = _wanted(rows, n_images, n_rows(captions), all_pairs)
+    scores = score_wanted(adapter, inputs, captions, wanted, batch_size, blocks)
+    values = scores.reshape(n_images, n_rows(captions)) if all_pairs else None
+    return PairTable(scores[inside], values, rows)
+
+
+def streamed(images: ImageRows) -> Opener:
+    """Images that are opened when they are asked for, a few ahead, and dropped afterwards."""
+
+    @contextmanager
+    def prepared(wanted: np.ndarray) -> Iterator[_Inputs]:
+        lists = [wanted[start : start + _TOGETHER] for start in range(0, len(wanted), _TOGETHER)]
+        with images.parts(lists) as parts:
+            yield Window(parts, lists).get
+
+    return prepared
+
+
+def score_wanted(
+    adapter: PreparedPairScorer,
+    inputs: Opener,
+    captions: Batch,
+    wanted: np.ndarray,
+    batch_size: int | BatchSizer,
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores some pairs.
+
+    Args:
+        adapter: the model.
+        inputs: where prepared images come from; only those of pairs that are not kept are asked for.
+        captions: prepared.
+        wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
+        batch_size: pairs given to the model at a time; changes no score.
+        blocks: where finished blocks of scores are kept, if anywhere.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        TtmbenchError: the model did not return one score a pair.
+    """
     batch_sizer = BatchSizer.of(batch_size)
     cut = spans(len(wanted), PAIRS, batch_sizer.rows)
     kept = [load(blocks, "pairs", span) for span in cut]
@@ -165,77 +200,38 @@ def _score(
     with torch.inference_mode(), bar as shown, inputs(opened) as images:
         for span, found in zip(cut, kept, strict=True):
             if found is None:
-                work = _Batches(adapter, lambda rows: adapter.encode_images(images(rows)), captions, wanted)
+                work = _Batches(adapter, images, captions, wanted)
                 found = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, work.score)))
                 save(blocks, "pairs", span, found)
             shown.update(len(found))
             scores[span.start : span.stop] = found
-    values = scores.reshape(n_images, n_rows(captions)) if all_pairs else None
-    return PairTable(scores[inside], values, rows)
-
-
-def score_wanted(
-    adapter: PreparedPairScorer,
-    encoder: ImageEncoder,
-    captions: Batch,
-    wanted: np.ndarray,
-    batch_size: int | BatchSizer,
-    blocks: BlockStore | None = None,
-) -> np.ndarray:
-    """Scores some pairs.
-
-    Args:
-        adapter: the model.
-        encoder: encodes images.
-        captions: prepared.
-        wanted: rows of images and captions, int [pairs, 2], the pairs of an image together.
-        batch_size: pairs given to the model at a time; changes no score.
-        blocks: where finished blocks of scores are kept, if anywhere.
-
-    Returns:
-        float32 [pairs].
-
-    Raises:
-        TtmbenchError: the model did not return one score a pair.
-    """
-    batch_sizer, values = BatchSizer.of(batch_size), np.empty(len(wanted), dtype=np.float32)
-    with torch.inference_mode(), progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
-            found = load(blocks, "pairs", span)
-            if found is None:
-                work = _Batches(adapter, encoder, captions, wanted)
-                found = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, work.score)))
-                save(blocks, "pairs", span, found)
-            shown.update(len(found))
-            values[span.start : span.stop] = found
-    return values
+    return scores
 
 
 class _Batches:
     """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once."""
 
-    def __init__(self, adapter: PreparedPairScorer, encoder: ImageEncoder, captions: Batch, wanted: np.ndarray) -> None:
-        self._adapter, self._encoder, self._captions, self._wanted = adapter, encoder, captions, wanted
+    def __init__(self, adapter: PreparedPairScorer, images: _Inputs, captions: Batch, wanted: np.ndarray) -> None:
+        self._adapter, self._images, self._captions, self._wanted = adapter, images, captions, wanted
         # Begun anew with every span: what a batch encodes must not depend on where the run began.
         self._kept: dict[int, Batch] = {}
 
     def score(self, rows: slice) -> np.ndarray:
         """Scores of some of the pairs, float32 [rows]."""
         pairs = self._wanted[rows]
-        self._kept = _encoded(self._encoder, self._kept, pairs[:, 0])
+        self._kept = self._encoded(pairs[:, 0])
         images = concatenate([self._kept[row] for row in pairs[:, 0].tolist()])
         return one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
 
-
-def _encoded(encoder: ImageEncoder, kept: dict[int, Batch], images: np.ndarray) -> dict[int, Batch]:
-    """What the images of a batch are encoded to; those that are kept from the batch before are not encoded again."""
-    needed = np.unique(images).tolist()
-    found = {row: kept[row] for row in needed if row in kept}
-    new = np.array([row for row in needed if row not in found], dtype=np.int64)
-    if len(new):
-        encoded = encoder(new)
-        found |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
-    return found
+    def _encoded(self, images: np.ndarray) -> dict[int, Batch]:
+        """What the images of a batch are encoded to; those kept from the batch before are not encoded again."""
+        needed = np.unique(images).tolist()
+        found = {row: self._kept[row] for row in needed if row in self._kept}
+        new = np.array([row for row in needed if row not in found], dtype=np.int64)
+        if len(new):
+            encoded = self._adapter.encode_images(self._images(new))
+            found |= {row: take(encoded, slice(place, place + 1)) for place, row in enumerate(new.tolist())}
+        return found
 
 
 def _wanted(rows: Rows, n_images: int, n_captions: int, all_pairs: bool) -> tuple[np.ndarray, np.ndarray]:
