@@ -1,9 +1,8 @@
-"""What pages show of Python: the page on Python and the notebook run, and no page imports what is not public."""
+"""What pages show of Python: the page on Python runs, and no page imports what is not public."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
 
@@ -13,15 +12,10 @@ from support import processes
 import ttmbench
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "lessons").glob("*.md"))]
 FOR_AUTHORS = {"README.md", "python.md", "hooks.md", "add-a-task.md", "add-an-adapter.md"}  # of programs and plugins
-NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 THIRD_PARTY = sorted((ROOT / "tests" / "third_party" / "src").rglob("*.py"))
 PUBLIC = {f"ttmbench.{name}" for name in ttmbench._MODULES} | {"ttmbench"}
-
-
-def code_cells() -> list[dict]:
-    return [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
 def execute(program: str, folder: Path) -> str:
@@ -45,17 +39,6 @@ def test_the_page_on_python_names_all_that_is_exported():
     pieces = set(re.findall(r"\w+", text))
     unnamed = {name for name in ttmbench.__all__ if name not in pieces} - {"__version__"}
     assert not unnamed
-
-
-def test_the_notebook_runs_and_holds_what_it_printed(tmp_path):
-    """Its cells in their order, in one namespace of a process of its own: what a kernel would do."""
-    cells = code_cells()
-    mark = "-- end of cell --"
-    printed = execute(f"\nprint({mark!r})\n".join("".join(cell["source"]) for cell in cells), tmp_path).split(mark)
-    assert len(printed) == len(cells) > 4
-    for cell, now in zip(cells, printed, strict=True):
-        stored = "".join(text for output in cell["outputs"] for text in output.get("text", ()))
-        assert without_numbers(stored) == without_numbers(now), "python scripts/docs/notebook.py writes outputs anew"
 
 
 def without_numbers(text: str) -> str:
@@ -87,12 +70,10 @@ def test_pages_import_public_modules_alone(page):
         assert f"ttmbench.{name}" in PUBLIC, (page.name, name)
 
 
-def test_the_third_party_package_and_the_notebook_import_public_modules_alone():
+def test_the_third_party_package_imports_public_modules_alone():
     assert THIRD_PARTY
     for path in THIRD_PARTY:
         assert imported(path.read_text(encoding="utf-8")) <= PUBLIC, path.name
-    for cell in code_cells():
-        assert imported("".join(cell["source"])) <= PUBLIC
 
 
 def test_imports_that_are_not_public_are_noticed():

@@ -1,0 +1,188 @@
+"""Writes the outputs, figures and notebooks of docs/lessons: a lesson is one page, and everything else is made of it.
+
+``python scripts/docs/lessons.py write [FOLDER]`` runs the python and console blocks of each page from top to bottom, in
+an empty folder and one process. What a block prints goes into the ``text`` block after it, figures that it saves go
+into ``docs/lessons/images``, and the notebook gets the same cells with the same outputs. A block after
+``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has it, and keeps the
+output that it has on the page where not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LESSONS = Path(__file__).resolve().parents[2] / "docs" / "lessons"
+END = "-- end of block --"
+_BLOCK = re.compile(
+    r"(?:<!-- needs: (?P<needs>\S+) -->\n)?```(?P<kind>python|console)\n(?P<source>.*?)```\n"
+    r"(?:\n```text\n(?P<output>.*?)```\n)?"
+    r"(?:\n!\[(?P<alt>[^\]]*)\]\(images/(?P<figure>\S+)\)\n)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A python or console block of a page.
+
+    Attributes:
+        kind: ``python`` or ``console``.
+        source: what stands in it.
+        output: what it printed when the page was written.
+        needs: a file that is not part of the project; None for most.
+        figure: file in ``images`` that it draws, and what it shows; None for most.
+        span: where the block stands on the page, with output and figure.
+    """
+
+    kind: str
+    source: str
+    output: str
+    needs: str | None
+    figure: tuple[str, str] | None
+    span: tuple[int, int]
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of a console block."""
+        return [line.removeprefix("$ ") for line in self.source.splitlines()]
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page that run."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            found["kind"],
+            found["source"],
+            found["output"] or "",
+            found["needs"],
+            None if found["figure"] is None else (found["figure"], found["alt"]),
+            found.span(),
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def program(found: list[Block], have: Path | None) -> str:
+    """A program that does what the blocks do and prints END after each.
+
+    Args:
+        found: the blocks of a page.
+        have: folder of the files that some need; those of which it is not there do nothing.
+    """
+    parts = ["import shutil as _shutil", "from ttmbench.cli import main as _ttmbench"]
+    for block in found:
+        if block.needs is not None:
+            file = None if have is None else have / block.needs
+            if file is None or not file.is_file():
+                parts.append(f"print({END!r}, flush=True)")
+                continue
+            parts.append(f"_shutil.copy({str(file)!r}, '.')")
+        if block.kind == "python":
+            parts.append(block.source)
+        else:
+            words = [command.removeprefix("ttmbench ").split() for command in block.commands]
+            parts += [f"assert _ttmbench({one!r}) == 0" for one in words]
+        parts.append(f"print({END!r}, flush=True)")
+    return "\n".join(parts)
+
+
+def printed(output: str) -> list[str]:
+    """What each block printed, of what the program printed."""
+    return [_trimmed(part) for part in output.split(f"{END}\n")[:-1]]
+
+
+def _trimmed(text: str) -> str:
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "".join(f"{line}\n" for line in lines).strip("\n") + "\n" if text.strip() else ""
+
+
+def notebook(page: Path) -> dict[str, Any]:
+    """The notebook of a page, with the outputs and figures that the page has."""
+    text, cells, place = page.read_text(encoding="utf-8"), [], 0
+    for block in blocks(page):
+        cells.append(_prose(text[place : block.span[0]]))
+        source = block.source if block.kind == "python" else "".join(f"!{one}\n" for one in block.commands)
+        outputs: list[dict[str, Any]] = []
+        if block.output:
+            outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(block.output)})
+        if block.figure is not None:
+            name, alt = block.figure
+            data = base64.b64encode((LESSONS / "images" / name).read_bytes()).decode()
+            figure = {"image/png": data, "text/plain": [alt]}
+            outputs.append({"data": figure, "metadata": {}, "output_type": "display_data"})
+        cells.append({"cell_type": "code", "metadata": {}, "source": _lines(source.rstrip()), "outputs": outputs})
+        place = block.span[1]
+    cells.append(_prose(text[place:]))
+    cells = [cell for cell in cells if cell["source"]]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+    for number, cell in enumerate((cell for cell in cells if cell["cell_type"] == "code"), 1):
+        cell["execution_count"] = number
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def notebook_text(page: Path) -> str:
+    """The notebook's file."""
+    return json.dumps(notebook(page), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _prose(text: str) -> dict[str, Any]:
+    text = re.sub(r" The\s+same lesson is \[a notebook\]\([^)]*\)\.", "", text)
+    return {"cell_type": "markdown", "metadata": {}, "source": _lines(text.strip())}
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def write(page: Path, have: Path | None) -> None:
+    """Runs a page and writes its outputs, its figures and its notebook."""
+    found = blocks(page)
+    with tempfile.TemporaryDirectory() as folder:
+        surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "110", "TTMBENCH_CACHE": f"{folder}/.cache"}
+        done = subprocess.run(
+            [sys.executable, "-c", program(found, have)],
+            cwd=folder,
+            env=surroundings,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        if done.returncode:
+            sys.exit(f"{page.name} does not run: see above; its program printed\n{done.stdout}")
+        for block in found:
+            if block.figure is not None:
+                name = block.figure[0].removeprefix(f"{page.stem}-")
+                shutil.copy(Path(folder) / name, LESSONS / "images" / block.figure[0])
+    text = page.read_text(encoding="utf-8")
+    for block, output in reversed(list(zip(found, printed(done.stdout), strict=True))):
+        kept = block.output if block.needs is not None and not output else output
+        text = text[: block.span[0]] + _page_block(block, kept) + text[block.span[1] :]
+    page.write_text(text, encoding="utf-8")
+    page.with_suffix(".ipynb").write_text(notebook_text(page), encoding="utf-8")
+
+
+def _page_block(block: Block, output: str) -> str:
+    needs = "" if block.needs is None else f"<!-- needs: {block.needs} -->\n"
+    shown = f"\n```text\n{output}```\n" if output else ""
+    figure = "" if block.figure is None else f"\n![{block.figure[1]}](images/{block.figure[0]})\n"
+    return f"{needs}```{block.kind}\n{block.source}```\n{shown}{figure}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["write"]:
+        sys.exit(__doc__)
+    for lesson in sorted(LESSONS.glob("*.md")):
+        write(lesson, Path(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -1,0 +1,63 @@
+"""The lessons run from top to bottom and print what they show, and their notebooks are made of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "docs" / "lessons.py"
+PAGES = sorted((ROOT / "docs" / "lessons").glob("*.md"))
+STORED = ROOT.parent / "shared" / "real-scores"
+SHOWN_APART = re.compile(r"results_[\w.-]+\.json|[-+\d.]+|─+")
+"""Dates and numbers, which may move in the last digit from machine to machine, and with them the width of a table."""
+
+
+@pytest.fixture(scope="module")
+def lessons():
+    spec = importlib.util.spec_from_file_location("lessons", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def words(text):
+    return " ".join(SHOWN_APART.sub("#", text).split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
+    found = lessons.blocks(page)
+    assert len(found) >= 7
+    surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "110", "TTMBENCH_CACHE": str(tmp_path / ".cache")}
+    program = lessons.program(found, STORED)
+    done = processes.run(["-c", program], cwd=tmp_path, env=surroundings, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr[-4000:]
+    printed = lessons.printed(done.stdout)
+    for block, now in zip(found, printed, strict=True):
+        there = block.needs is None or (STORED / block.needs).is_file()
+        assert words(now) == words(block.output if there else ""), "python scripts/docs/lessons.py writes outputs anew"
+        if block.figure is not None:
+            assert (tmp_path / block.figure[0].removeprefix(f"{page.stem}-")).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_a_notebook_has_the_cells_of_its_page(page, lessons):
+    assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == lessons.notebook_text(page), (
+        "python scripts/docs/lessons.py writes notebooks anew"
+    )
+
+
+def test_a_lesson_goes_on_without_a_file_that_is_not_part_of_the_project(lessons, tmp_path):
+    (page,) = [page for page in PAGES if any(block.needs for block in lessons.blocks(page))]
+    found = lessons.blocks(page)
+    program = lessons.program(found, tmp_path)
+    assert "clip.jsonl" not in program and program.count(lessons.END) == len(found)
