@@ -65,7 +65,5 @@ def _why_not(folder: Path, name: str, about: Mapping[str, Any]) -> str | None:
     except (OSError, ValueError) as error:
         return f"cannot be read ({getattr(error, 'strerror', None) or error})"
     if digest != about["sha256"]:
-        return (
-            f"has sha256 {digest[:16]}..., the document says {about['sha256'][:16]}...: it was changed or is another's"
-        )
+        return f"has sha256 {digest[:16]}..., the document says {about['sha256'][:16]}..., so it is another file"
     return None

@@ -133,15 +133,17 @@ def _check_command(
     if not command.strip():
         findings.refuse("command", "is empty; a submission states the command that gives its numbers")
         return
+    found = config.model_dump(mode="json")
     try:
         given = dict(read_command(command))
         from_file = given.pop("config", None) is not None
         stated = {key: value for key, value in given.items() if key not in OF_THE_PLACE}
-        as_given = make_run_config({"model": config.model, "tasks": config.tasks, **stated})
+        rest = found if from_file else {"model": config.model, "tasks": config.tasks}
+        as_given = make_run_config({**{key: value for key, value in rest.items() if key not in OF_THE_PLACE}, **stated})
     except (TtmbenchError, ValueError) as error:
         findings.leave_open("command", f"it cannot be read as one of ttmbench ({error})")
         return
-    said, found = as_given.model_dump(mode="json"), config.model_dump(mode="json")
+    said = as_given.model_dump(mode="json")
     for key in stated if from_file else found:
         if key not in OF_THE_PLACE:
             findings.same(f"config.{key}", found[key], said[key], "the command says")
@@ -172,9 +174,7 @@ def _check_model(document: Mapping[str, Any], config: RunConfig, registry: Regis
         return
     has_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in declared.values())
     if not has_digest and not any(declared.get(key) for key in _NAMES_WEIGHTS):
-        findings.refuse(
-            "model_info.fingerprint", "names neither a digest nor a commit of the weights, nor a served model"
-        )
+        findings.refuse("model_info.fingerprint", "names no digest or commit of weights, and no served model")
     spec = registry.adapters[config.model][0] if config.model in registry.adapters else None
     if spec is None:
         findings.notes.append(
