@@ -27,9 +27,9 @@ from ttmbench.evaluator.settings import model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.summary import metric_mean
-from ttmbench.ttm.algorithm import PseudoLabels
 from ttmbench.ttm.finetune import restored
 from ttmbench.ttm.learning_rates import confident_kept, matchings, same
+from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 

@@ -20,8 +20,9 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
 from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.ttm.algorithm import PseudoLabels, adapt, overfit, select
+from ttmbench.ttm.algorithm import adapt, overfit
 from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
+from ttmbench.ttm.selection import PseudoLabels, select
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

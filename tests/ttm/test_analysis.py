@@ -18,7 +18,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.ttm import analysis
 from ttmbench.ttm import learning_rates as learningrates
-from ttmbench.ttm.algorithm import PseudoLabels
+from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 

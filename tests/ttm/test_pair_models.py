@@ -24,8 +24,9 @@ from ttmbench.model_adapters._shared import lora
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
 from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.ttm.algorithm import Selection, ShuffledTask, adapt, overfit
+from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import restore, snapshot
+from ttmbench.ttm.selection import Selection
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

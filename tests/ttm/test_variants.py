@@ -19,7 +19,8 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.algorithm import Selection, SelectionProposal
+from ttmbench.ttm.algorithm import SelectionProposal
+from ttmbench.ttm.selection import Selection
 from ttmbench.ttm.supervision import oracle, placebo, shuffle
 
 QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 20}

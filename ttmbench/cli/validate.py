@@ -1,4 +1,4 @@
-"""``ttmbench validate``: is a task file right, and is its data what it says?"""
+"""``ttmbench validate``: is a task file right, and its data what it says? Is a submission of results sound?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from ttmbench._util.console import echo, print_traceback
 from ttmbench.cli.chances import chance_of
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count
+from ttmbench.cli.submissions import check_submissions, is_submission
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import audit_groups
@@ -28,21 +29,30 @@ SHOWN = 3
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench validate``."""
-    parser.add_argument("tasks", nargs="*", metavar="TASK|FILE", help="default: every task")
+    parser.add_argument(
+        "tasks", nargs="*", metavar="TASK|FILE|RESULT", help="tasks, or results (x.json, a folder); default: every task"
+    )
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     parser.add_argument("--offline", action="store_true", help="use what is on this machine only")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--limit", metavar="N", type=count, help="read the first N groups only")
     parser.add_argument("--schema_only", action="store_true", help="do not read the data")
+    parser.add_argument(
+        "--allow_unchecked",
+        action="store_true",
+        help="of results: also take numbers that cannot be checked",
+    )
     add_verbosity(parser)
 
 
 def validate(options: argparse.Namespace) -> int:
-    """Prints one line a task; the exit code is that of the worst finding."""
+    """Prints one line a task, and one a finding of a submission; the exit code is that of the worst."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
-    worst = 0
-    for name in _names(registry, options.tasks):
+    results = [word for word in options.tasks if is_submission(word)]
+    worst = check_submissions(results, registry, options) if results else 0
+    tasks = [word for word in options.tasks if word not in results]
+    for name in _names(registry, tasks) if tasks or not results else ():
         try:
             echo(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:

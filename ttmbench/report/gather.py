@@ -89,7 +89,7 @@ def gather(place: Path) -> Gathered:
         try:
             document = read_document(path)
         except (DataError, RecursionError) as error:
-            if not _is_something_else(path):
+            if not is_something_else(path):
                 skipped[path.relative_to(folder).as_posix()] = str(error).removeprefix(f"{path}: ")
             continue
         if document.get("kind") != "leaderboard":
@@ -120,7 +120,7 @@ def _candidates(place: Path) -> Iterator[Path]:
             yield path
 
 
-def _is_something_else(path: Path) -> bool:
+def is_something_else(path: Path) -> bool:
     """Whether a file that is no results document is whole and was never meant as one: an analysis, a card, settings."""
     if path.name.startswith("results_"):
         return False

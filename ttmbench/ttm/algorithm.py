@@ -14,44 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ttmbench._util.progress import progress_bar
-from ttmbench.config import DEFAULT_SHARE, TTMConfig
+from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
-from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.ttm.selection import PseudoLabels, Selection, first_threshold, select
 from ttmbench.ttm.trainer import Trainer, TrainingState
 from ttmbench.types import ScheduleSpec, Scores
-
-
-@dataclass(frozen=True)
-class PseudoLabels:
-    """A candidate matching of every unit (a group; a pair in the global variant) and how sure the model is of it.
-
-    Attributes:
-        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
-        confidence: what tau_t is compared with, logits [units]: the margin; the pair's score in the global variant.
-        tie: bool [units]; a tied unit is never selected.
-    """
-
-    captions: np.ndarray
-    confidence: np.ndarray
-    tie: np.ndarray
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What an iteration trains on.
-
-    Attributes:
-        captions: as in `PseudoLabels`.
-        selected: bool [units].
-    """
-
-    captions: np.ndarray
-    selected: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -148,7 +120,9 @@ def adapt(
     blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
     by_share = config.by_share(stage.is_global)
-    thresholds = np.asarray(schedule.compute(_tau_start(config, labels, by_share), config.tau_end, config.iterations))
+    thresholds = np.asarray(
+        schedule.compute(first_threshold(config, labels, by_share), config.tau_end, config.iterations)
+    )
     if thresholds.shape != (config.iterations,) or not np.isfinite(thresholds).all():
         raise TtmbenchError(
             f"schedule '{schedule.name}' gave thresholds of shape {list(thresholds.shape)} for {config.iterations} "
@@ -250,27 +224,6 @@ def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) ->
     return scores
 
 
-def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray:
-    """Which units become pseudo-labels: confident enough, and never a tied one.
-
-    Args:
-        labels: the candidates.
-        threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
-        by_share: the share rule (section B.1). The number to keep is that share of all units, tied ones included,
-            rounded down as the authors do; of units with equal confidence at the end of it, the later ones are kept.
-
-    Returns:
-        bool [units].
-    """
-    if not by_share:
-        return (labels.confidence >= threshold) & ~labels.tie
-    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)  # 0.1 of 30 is 3, whatever 1 - 0.9 rounds to
-    ranked = np.argsort(np.where(labels.tie, -np.inf, labels.confidence), kind="stable")[::-1]
-    chosen = np.zeros(len(labels.tie), dtype=bool)
-    chosen[ranked[: max(0, keep)]] = True
-    return chosen & ~labels.tie
-
-
 class ShuffledTask:
     """The task with its captions in an order drawn by seed: inside every group, or among all captions."""
 
@@ -331,17 +284,6 @@ class ShuffledTask:
             np.broadcast_to(shuffled[:, None, :], shape).reshape(len(images), -1),
             matched.reshape(len(images), -1),
         )
-
-
-def _tau_start(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
-    if config.tau_start is not None:
-        return config.tau_start
-    if by_share:
-        return DEFAULT_SHARE
-    clear = labels.confidence[~labels.tie]
-    if len(clear) == 0:
-        return 0.0
-    return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
 
 
 def _overfitted(stage: PreparedTask, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ttmbench.errors import DivergedError
 from ttmbench.matching import match_global, match_groups
-from ttmbench.ttm.algorithm import PseudoLabels, Step
+from ttmbench.ttm.algorithm import Step
+from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.types import Scores
 
 FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # on the learning rate that would be used; from 1e-5 they reach 4e-5

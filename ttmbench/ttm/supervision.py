@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ttmbench.ttm.algorithm import Selection, SelectionProposal, Supervision
+from ttmbench.ttm.algorithm import SelectionProposal, Supervision
+from ttmbench.ttm.selection import Selection
 
 
 def oracle(truth: np.ndarray) -> Supervision:

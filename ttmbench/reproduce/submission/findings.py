@@ -1,0 +1,134 @@
+"""What is wrong with a submission, a line each: where it stands, what was found, and what should be there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ttmbench._util.escape import one_line
+
+TOLERANCE = 1e-12
+"""By how much two floats may differ, relative to the larger one and to 1: another processor may round the last bits."""
+
+_SHOWN = 160  # characters of a value in a line
+_PLACE = 200  # of the place
+
+
+@dataclass(frozen=True)
+class SubmissionFinding:
+    """One thing that is not as it should be, or that cannot be checked.
+
+    Attributes:
+        place: keys of the document joined by dots, or the file.
+        words: what was found and what should be there.
+        unchecked: nothing is known to be wrong, but what would show it is missing.
+    """
+
+    place: str
+    words: str
+    unchecked: bool = False
+
+    @property
+    def line(self) -> str:
+        """The finding as one line."""
+        return f"{one_line(self.place, _PLACE)}: {'cannot be checked: ' if self.unchecked else ''}{self.words}"
+
+
+@dataclass
+class Findings:
+    """Collects what is found.
+
+    Attributes:
+        found: in the order of the checks.
+        compared: how many values were computed again and compared.
+        notes: what a reader should know and nothing is wrong with.
+        model: fingerprint of the model.
+        raw_scores: task -> digest of the raw model's scores, by which copies are known.
+    """
+
+    found: list[SubmissionFinding] = field(default_factory=list)
+    compared: int = 0
+    notes: list[str] = field(default_factory=list)
+    model: str | None = None
+    raw_scores: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> list[SubmissionFinding]:
+        """Those that refuse the submission whatever is allowed."""
+        return [one for one in self.found if not one.unchecked]
+
+    @property
+    def unchecked(self) -> list[SubmissionFinding]:
+        """Those of what could not be checked."""
+        return [one for one in self.found if one.unchecked]
+
+    def refuse(self, place: str, words: str) -> None:
+        """Adds what is wrong."""
+        self._add(SubmissionFinding(place, words))
+
+    def leave_open(self, place: str, words: str) -> None:
+        """Adds what cannot be checked."""
+        self._add(SubmissionFinding(place, words, unchecked=True))
+
+    def same(self, place: str, found: Any, expected: Any, by: str) -> bool:
+        """Compares a value with what it should be.
+
+        Args:
+            place: where the value stands; of a mapping the key that differs is added.
+            found: the value.
+            expected: what it should be.
+            by: who says so, before the value: "its scores give".
+
+        Returns:
+            Whether they agree.
+        """
+        if isinstance(found, Mapping) and isinstance(expected, Mapping):
+            absent = object()
+            keys = dict.fromkeys([*expected, *found])
+            return all(
+                [
+                    self._one(f"{place}.{key}", found.get(key, absent), expected.get(key, absent), absent, by)
+                    for key in keys
+                ]
+            )
+        self.compared += 1
+        if agree(found, expected):
+            return True
+        self.refuse(place, f"is {_shown(found)}, {by} {_shown(expected)}")
+        return False
+
+    def _one(self, place: str, found: Any, expected: Any, absent: object, by: str) -> bool:
+        if found is absent:
+            self.refuse(place, f"is missing, {by} {_shown(expected)}")
+        elif expected is absent:
+            self.refuse(place, f"is {_shown(found)}, {by} no such thing")
+        else:
+            return self.same(place, found, expected, by)
+        return False
+
+    def _add(self, finding: SubmissionFinding) -> None:
+        if finding not in self.found:
+            self.found.append(finding)
+
+
+def agree(found: Any, expected: Any) -> bool:
+    """Whether two JSON values are the same, floats within `TOLERANCE`.
+
+    >>> agree(0.1 + 0.2, 0.3), agree(0.95, 0.925), agree(None, 0.0), agree([1, 2.0], [1, 2])
+    (True, False, False, True)
+    """
+    if isinstance(found, bool) or isinstance(expected, bool):
+        return found is expected
+    if isinstance(found, int | float) and isinstance(expected, int | float):
+        return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(map(agree, found, expected))
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        return found.keys() == expected.keys() and all(agree(found[key], expected[key]) for key in found)
+    return bool(found == expected)
+
+
+def _shown(value: Any) -> str:
+    return one_line("null" if value is None else str(value), _SHOWN)

@@ -1,0 +1,134 @@
+"""The samples lines of a submission: what they say of each group follows from the scores or answers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ttmbench._util.jsonl import read_json_lines
+from ttmbench.errors import DataError
+from ttmbench.matching import match_groups
+from ttmbench.reproduce.submission.findings import Findings, agree
+from ttmbench.reproduce.submission.tasks import metrics_of
+from ttmbench.results.clusters import Clusters, connected
+from ttmbench.results.labels import HOLDOUT_RAW, RAW
+from ttmbench.results.ranks_file import StoredRanks
+from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.summary import metric_values
+from ttmbench.scoring.forced_choice.arrays import Choices
+from ttmbench.types import GroupShape
+
+if TYPE_CHECKING:
+    from ttmbench.reproduce.submission.numbers import OfTask
+
+
+def check_sample_lines(one: OfTask, path: Path, stored: StoredScores, findings: Findings) -> None:
+    """Checks matching, margin, tie and metrics of every line; of each key that differs the first line is told.
+
+    Args:
+        one: the task.
+        path: of the samples.
+        stored: the scores that they hold.
+        findings: takes what differs.
+    """
+    expected = dict(_expected(one, stored))
+    told: set[str] = set()
+    for number, line in read_json_lines(path):
+        known = expected.get((line.get("filter", RAW), line.get("seed_index", 0), str(line.get("group_id"))))
+        for key, value in (known or {}).items():
+            findings.compared += 1
+            if key not in told and key in line and not agree(line[key], value):
+                told.add(key)
+                findings.refuse(
+                    path.name,
+                    f"line {number}, group {line.get('group_id')!s:.80}: {key} is {line[key]!s:.80}, its scores give "
+                    f"{value!s:.80}",
+                )
+
+
+def _expected(one: OfTask, stored: StoredScores) -> Iterator[tuple[tuple[str, int, str], dict[str, Any]]]:
+    """(filter, seed index, group) -> what a line says of it."""
+    metrics = [metric for metric in metrics_of(one.registry, one.spec) if metric.scope == "group"]
+    seeds = one.config.run_seeds
+    for name, arrays in stored.scores.items():
+        members = stored.subsets.get(name, range(len(stored.group_ids)))
+        for index, scores in enumerate(arrays):
+            matching = match_groups(scores.groups, one.spec.shape.true_captions)
+            values = {metric.name: metric_values(metric, scores) for metric in metrics}
+            seed = None if name in (RAW, HOLDOUT_RAW) else seeds[index] if index < len(seeds) else None
+            for position, member in enumerate(members):
+                yield (
+                    (name, index, stored.group_ids[member]),
+                    {
+                        "seed": seed,
+                        "matching": matching.captions[position].tolist(),
+                        "margin": float(matching.margin[position]),
+                        "tie": bool(matching.tie[position]),
+                        "metrics": {
+                            metric: None if value is None else float(value[position])
+                            for metric, value in values.items()
+                        },
+                    },
+                )
+
+
+def choices_of(path: Path, shape: GroupShape, record: Mapping[str, Any]) -> tuple[Choices, Clusters | None]:
+    """The answers of a samples file, read again: an answer is right if it names what is true.
+
+    Args:
+        path: of the samples.
+        shape: of the groups.
+        record: how the document says that forced choices were asked.
+
+    Returns:
+        Which questions of each group were answered right; and clusters, where the lines name them.
+
+    Raises:
+        DataError: a line has not the answers that the record says; file and line are named.
+    """
+    asked, orders = list(record["asked"]), record["orders"]
+    sides: dict[str, list[list[bool]]] = {"text": [], "image": []}
+    clusters: list[Any] = []
+    for number, line in read_json_lines(path):
+        right: dict[tuple[str, int], list[bool]] = {}
+        answers = line.get("answers")
+        for answer in answers if isinstance(answers, list) else ():
+            word, _, place = str(answer.get("question")).partition(" ") if isinstance(answer, dict) else ("", "", "")
+            if word not in ("image", "caption") or not place.isdecimal() or len(place) > 6:
+                raise DataError(f"{path}: line {number} has a question that is none")
+            subject, chosen = int(place) - 1, answer.get("chosen")
+            true = type(chosen) is int and chosen == subject
+            if answer.get("right") is not true:
+                given = f"{answer.get('right')!s:.20}"
+                raise DataError(f"{path}: line {number}, {word} {place}: 'right' is {given}, the choice is {true}")
+            right.setdefault(("text" if word == "image" else "image", subject), []).append(true)
+        for side in asked:
+            row = [right.get((side, subject), []) for subject in range(shape.images)]
+            if any(len(times) != orders for times in row):
+                raise DataError(f"{path}: line {number} has not {orders} answers to each question of side {side}")
+            sides[side].append([all(times) for times in row])
+        clusters.append(line.get("cluster"))
+    if not clusters:
+        raise DataError(f"{path}: is empty")
+    arrays = {side: np.array(rows) if side in asked else None for side, rows in sides.items()}
+    known = all(isinstance(name, str) for name in clusters)
+    each = np.arange(len(clusters) * shape.images).reshape(len(clusters), -1)
+    among = Clusters(np.array(connected([[name] for name in clusters])), each) if known else None
+    return Choices(arrays["text"], arrays["image"]), among
+
+
+def check_rank_lines(path: Path, stored: StoredRanks, findings: Findings) -> None:
+    """The ranks of samples lines are those of the file of ranks, query by query."""
+    found: dict[str, list[Any]] = {"image": [], "caption": []}
+    for _, line in read_json_lines(path):
+        ranks = line.get("ranks")
+        if line.get("query") in found:
+            found[line["query"]].append(ranks.get("strict") if isinstance(ranks, dict) else None)
+    for scope, ranks in stored.ranks.items():
+        given: Sequence[Any] = found["caption" if scope == "t2i" else "image"]
+        findings.compared += len(ranks)
+        if list(given) != ranks.strict.astype(int).tolist():
+            findings.refuse(path.name, f"its ranks of '{scope}' are not those of the file of ranks")
