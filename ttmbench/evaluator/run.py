@@ -43,6 +43,7 @@ from ttmbench.evaluator.settings import (
     choose,
     datasets_of,
     filters_of,
+    metrics_by_task,
     model_settings,
     read_samples,
 )
@@ -264,7 +265,7 @@ class _Work:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
                 record.describe_model(adapter, seen, finetuned(adapter))
-                metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
+                metrics = metrics_by_task(self.chosen)
                 check_names(config.assertions, metrics, filters_of(config, adapter))
             check_model(config, adapter)
             remark = remark_on_files(adapter)

@@ -19,6 +19,7 @@ ORACLE = "oracle"
 CHOICE = "choice"
 PLACEBO, SHUFFLE = "placebo", "shuffle"
 HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
+SLASH = "/"  # between a task and a mean over values of its tags: no task has it in its name
 
 
 @dataclass(frozen=True)

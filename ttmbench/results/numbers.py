@@ -17,6 +17,7 @@ from ttmbench.results.labels import (
     HOLDOUT_RAW,
     ORACLE,
     SIMPLE_MATCH,
+    SLASH,
     TTM,
     key_of,
     name_of,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
-_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
+_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
 _YES_OR_NO = ("published", "limited", "higher_is_better")
 _TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen")
 
@@ -41,7 +42,7 @@ class Number:
     """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
 
     Attributes:
-        task: name; of a mean over tasks, the name of their dataset.
+        task: name; of a mean over tasks, the name of their dataset; of a mean over values of tags, ``task/name``.
         metric: name.
         filter: what was done to the model, as in results documents.
         method: the column it stands in (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
@@ -67,6 +68,7 @@ class Number:
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
+        cells: combinations of values of tags that this is the mean over; None for a mean over groups.
     """
 
     task: str
@@ -95,6 +97,12 @@ class Number:
     fingerprint: str | None = None
     seen: str | None = None
     higher_is_better: bool = True
+    cells: int | None = None
+
+    @property
+    def own_task(self) -> str:
+        """The task whose data it is of: that of a mean over values of tags, else the same as ``task``."""
+        return self.task.partition(SLASH)[0]
 
     @property
     def extent(self) -> Extent:
@@ -134,7 +142,7 @@ class DocumentFile:
 
 
 def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """Every number of a results document, undefined ones too.
+    """Every number of a results document, undefined ones too; a task's means over values of tags behind its own.
 
     Args:
         document: the document; of a run that is under way, what there is of it.
@@ -152,11 +160,6 @@ def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
 def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     """The means over the tasks of datasets that a document states; errors as for `numbers_of`."""
     return _checked(_means(document, file))
-
-
-def tag_means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """The means over values of tags that a document states, each as a task ``task/name``; errors as `numbers_of`."""
-    return _checked(_tag_means(document, file))
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
@@ -271,47 +274,54 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
 
 
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
+    for task in document["results"]:
+        mine = list(_numbers_of_task(document, task, file))
+        yield from mine
+        yield from _tag_means(document, task, mine)
+
+
+def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Number]:
     date, model = _date(document), str(document.get("model_name") or "")
     fingerprint = stated_model(document).fingerprint
-    for task, values in document["results"].items():
-        tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
-        extent = extent_of(document, task)
-        data = document.get("task_hashes", {}).get(task)
-        version = document.get("versions", {}).get(task)
-        seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
-        held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
-        upwards = _of(document, "higher_is_better", task)
-        for metric, name in numbers_in(values):
-            key = key_of(metric, name)
-            seeds = training_of(document, task, name).get("seeds")
-            low, high = intervals.get(key) or (None, None)
-            part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
-            yield Number(
-                task=str(task),
-                metric=metric,
-                filter=name,
-                method=name_of(name, tracks.get(key), metric),
-                track=tracks.get(key),
-                value=finite(values[key]),
-                stderr=finite(values.get(stderr_key(metric, name))),
-                ci_low=finite(low),
-                ci_high=finite(high),
-                chance=finite(chance.get(metric)),
-                ties=finite(ties.get(key)),
-                seed_std=finite(values.get(seed_std_key(metric, name))),
-                seeds=None if seeds is None else len(seeds),
-                groups=extent.groups if part is None else len(part),
-                groups_of_task=extent.of,
-                version=_whole(version),
-                data=None if data is None else str(data),
-                model=model,
-                date=date,
-                file=file,
-                seen=seen,
-                limited=extent.limited,
-                fingerprint=fingerprint,
-                higher_is_better=upwards.get(metric) is not False,
-            )
+    values = document["results"][task]
+    tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
+    extent = extent_of(document, task)
+    data = document.get("task_hashes", {}).get(task)
+    version = document.get("versions", {}).get(task)
+    seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
+    held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
+    upwards = _of(document, "higher_is_better", task)
+    for metric, name in numbers_in(values):
+        key = key_of(metric, name)
+        seeds = training_of(document, task, name).get("seeds")
+        low, high = intervals.get(key) or (None, None)
+        part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
+        yield Number(
+            task=str(task),
+            metric=metric,
+            filter=name,
+            method=name_of(name, tracks.get(key), metric),
+            track=tracks.get(key),
+            value=finite(values[key]),
+            stderr=finite(values.get(stderr_key(metric, name))),
+            ci_low=finite(low),
+            ci_high=finite(high),
+            chance=finite(chance.get(metric)),
+            ties=finite(ties.get(key)),
+            seed_std=finite(values.get(seed_std_key(metric, name))),
+            seeds=None if seeds is None else len(seeds),
+            groups=extent.groups if part is None else len(part),
+            groups_of_task=extent.of,
+            version=_whole(version),
+            data=None if data is None else str(data),
+            model=model,
+            date=date,
+            file=file,
+            seen=seen,
+            limited=extent.limited,
+            fingerprint=fingerprint,
+            higher_is_better=upwards.get(metric) is not False,
+        )
 
 
 def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
@@ -342,22 +352,25 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
             )
 
 
-def _tag_means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    for of_task in _numbers(document, file):
-        for name, mean in _of(document, "tag_means", of_task.task).items():
-            if of_task.key in mean["numbers"]:
-                yield replace(
-                    of_task,
-                    task=f"{of_task.task}/{name}",
-                    value=finite(mean["numbers"][of_task.key]),
-                    stderr=finite(mean["numbers"].get(stderr_key(of_task.metric, of_task.filter))),
-                    ci_low=None,
-                    ci_high=None,
-                    ties=None,
-                    seed_std=None,
-                    groups=_whole(mean["groups"]),
-                    groups_of_task=None if of_task.limited else _whole(mean["groups"]),
-                )
+def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -> Iterator[Number]:
+    """The means over values of a task's tags, with what belongs to its own numbers of the same metric and filter."""
+    for name, mean in _of(document, "tag_means", task).items():
+        numbers, intervals = mean["numbers"], mean.get("ci") or {}
+        for one in (one for one in mine if one.key in numbers):
+            low, high = intervals.get(one.key) or (None, None)
+            yield replace(
+                one,
+                task=f"{task}{SLASH}{name}",
+                value=finite(numbers[one.key]),
+                stderr=finite(numbers.get(stderr_key(one.metric, one.filter))),
+                ci_low=finite(low),
+                ci_high=finite(high),
+                ties=None,
+                seed_std=finite(numbers.get(seed_std_key(one.metric, one.filter))),
+                groups=_whole(mean["groups"]),
+                groups_of_task=None if one.limited else _whole(mean["groups"]),
+                cells=_whole(mean["cells"]),
+            )
 
 
 def _seen_in_any(document: Mapping[str, Any], tasks: Sequence[str]) -> str | None:

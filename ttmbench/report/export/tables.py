@@ -28,6 +28,7 @@ _COLUMNS = [
         "seeds",
         "chance",
         "ties",
+        "cells",
         "groups",
         "groups_of_task",
         "limited",
