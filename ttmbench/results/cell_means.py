@@ -80,7 +80,7 @@ class CellValues:
         return np.bincount(pairs[0], minlength=len(self.cells))
 
     def variance(self) -> float | None:
-        """Variance of the mean of means (Cochran 1977, section 5.4); None if a cell has one cluster, which shows none."""
+        """Variance of the mean of means (Cochran 1977, section 5.4); None if a cell has a single cluster."""
         counts = self.clusters_of_cells()
         if counts.min() < 2:
             return None
