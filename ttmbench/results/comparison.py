@@ -19,8 +19,8 @@ from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
 from ttmbench.results.clusters import connected
-from ttmbench.results.extent import extent_of
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, SLASH
+from ttmbench.results.extent import Extent, extent_of
+from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
 from ttmbench.results.tag_means import TagMean
@@ -100,14 +100,15 @@ def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGr
         document: of results.
 
     Returns:
-        task -> its groups; tasks without samples are left out.
+        task -> its groups; tasks without samples are left out. Another task that an adapted model was measured on is
+        ``adapted to@measured on``.
 
     Raises:
         DataError: a file is absent or damaged.
     """
     found: dict[str, TaskGroups] = {}
     for name, about in document.get("artifacts", {}).items():
-        if not isinstance(about, dict) or about.get("kind") != "samples":
+        if not isinstance(about, dict) or about.get("kind") not in ("samples", "also_samples"):
             continue
         if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
             raise DataError(
@@ -115,6 +116,8 @@ def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGr
                 "it are read"
             )
         task = task_of_artifact(name, about, document["results"])
+        if task is not None and about["kind"] == "also_samples":
+            task = f"{task}{AT}{about.get('measured_on')}"
         if task is not None:
             found[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return found
@@ -141,8 +144,8 @@ def compare_runs(
 
     Returns:
         One row for each task, filter and metric, and for each mean over values of tags that both runs have
-        (``task/name``); ``p_holm`` is adjusted over the tasks of one metric and filter, and apart from them over such
-        means.
+        (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``);
+        ``p_holm`` is adjusted over the tasks of one metric and filter, and apart from them over each of these kinds.
 
     Raises:
         UsageError: the runs share no task or filter, or a task differs and that is not allowed.
@@ -159,7 +162,7 @@ def compare_runs(
             rows += list(_mean_rows(baseline, other, task, one, two, iterations, seed))
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
-    families = [(row["metric"], row["filter"], SLASH in row["task"]) for row in rows]
+    families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
@@ -171,7 +174,7 @@ def _rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
-    extents = [extent_of(run.document, task) for run in (baseline, other)]
+    extents = [_extent(run.document, task) for run in (baseline, other)]
     known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         sizes = [of for of in (_size(run.document, task, metric) for run in (baseline, other)) if of is not None]
@@ -215,7 +218,7 @@ def _mean_rows(
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
     left, right = mine.values[one], others.values[two]
-    ids, limited = list(tags), any(extent_of(run.document, task).limited for run in (baseline, other))
+    ids, limited = list(tags), any(_extent(run.document, task).limited for run in (baseline, other))
     among = cluster_numbers(ids, [mine.clusters, others.clusters])
     groups = [Group(group, (), (), tags[group]) for group in ids]
     for name, how in mine.means.items():
@@ -266,7 +269,23 @@ def _size(document: Mapping[str, Any], task: str, metric: str) -> int | None:
     group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}
     if metric.startswith("t2i_") and isinstance(group.get("n_captions"), int):
         return int(group["n_captions"])
-    return extent_of(document, task).of
+    return _extent(document, task).of
+
+
+def _extent(document: Mapping[str, Any], task: str) -> Extent:
+    """As `extent_of`, also of another task that an adapted model was measured on."""
+    if AT not in task:
+        return extent_of(document, task)
+    counts = _elsewhere(document, task).get("n-samples") or {}
+    scored, total = counts.get("effective"), counts.get("original")
+    return Extent(scored, total, scored is not None and total is not None and scored < total)
+
+
+def _elsewhere(document: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """What a document says of ``adapted to@measured on``; nothing if it says nothing."""
+    adapted_to, _, measured_on = task.partition(AT)
+    found: Mapping[str, Any] = ((document.get("ttm_also") or {}).get(adapted_to) or {}).get(measured_on) or {}
+    return found
 
 
 def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
@@ -303,15 +322,22 @@ def check_same(
 ) -> None:
     """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
     for key in keys:
-        one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)
+        one, two = (_stated(run.document, key, task) for run in (baseline, other))
         if one != two:
-            parts = [extent_of(run.document, task) for run in (baseline, other)]
+            parts = [_extent(run.document, task) for run in (baseline, other)]
             about = " and ".join(part.words for part in parts)
             why = f" ({about} groups)" if any(part.limited for part in parts) else ""
             raise UsageError(
                 f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
                 f"same groups{why}{advice}"
             )
+
+
+def _stated(document: Mapping[str, Any], key: str, task: str) -> Any:
+    """Version or fingerprint of a task's data."""
+    if AT in task:
+        return _elsewhere(document, task).get({"versions": "version", "task_hashes": "fingerprint"}[key])
+    return document.get(key, {}).get(task)
 
 
 def _groups(path: Path) -> TaskGroups:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
@@ -28,13 +28,7 @@ from ttmbench.results.labels import (
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import Found, read_document, walk_documents
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
-_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
-_YES_OR_NO = ("published", "limited", "higher_is_better")
-_TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen")
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,7 @@ class Number:
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
+        adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
     """
 
     task: str
@@ -98,6 +93,7 @@ class Number:
     seen: str | None = None
     higher_is_better: bool = True
     cells: int | None = None
+    adapted_to: str | None = None
 
     @property
     def own_task(self) -> str:
@@ -154,12 +150,12 @@ def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     Raises:
         DataError: the document is not as its schema says; what is wrong, in words that follow the name of the file.
     """
-    return _checked(_numbers(document, file))
+    return checked(_numbers(document, file))
 
 
 def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     """The means over the tasks of datasets that a document states; errors as for `numbers_of`."""
-    return _checked(_means(document, file))
+    return checked(_means(document, file))
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
@@ -185,23 +181,6 @@ def takes_place_of(one: Number, other: Number) -> bool:
     if one.limited and one.groups != other.groups:
         return (one.groups or 0) > (other.groups or 0)
     return (one.date or "") >= (other.date or "")
-
-
-def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
-    """Numbers as a table: a row a number, a column an attribute.
-
-    Args:
-        numbers: of one document or many.
-
-    Returns:
-        Rates as float64 (undefined is NaN), counts as Int64, names as text.
-    """
-    import pandas as pd
-
-    columns = [column.name for column in fields(Number)]
-    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
-    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
-    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
@@ -266,7 +245,8 @@ def training_of(document: Mapping[str, Any], task: str, filter_: str) -> Mapping
     return of_ttm.get(HOLDOUT) or {} if filter_ == HOLDOUT else found
 
 
-def _checked(numbers: Iterator[Number]) -> list[Number]:
+def checked(numbers: Iterator[Number]) -> list[Number]:
+    """All of them; DataError for a document that is not as its schema says."""
     try:
         return list(numbers)
     except _WRONG as error:
@@ -281,14 +261,13 @@ def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
 
 
 def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Number]:
-    date, model = _date(document), str(document.get("model_name") or "")
+    date, model = date_of(document), str(document.get("model_name") or "")
     fingerprint = stated_model(document).fingerprint
     values = document["results"][task]
     tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
     extent = extent_of(document, task)
     data = document.get("task_hashes", {}).get(task)
     version = document.get("versions", {}).get(task)
-    seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
     held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
     upwards = _of(document, "higher_is_better", task)
     for metric, name in numbers_in(values):
@@ -317,7 +296,7 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             model=model,
             date=date,
             file=file,
-            seen=seen,
+            seen=_seen_in(document, task),
             limited=extent.limited,
             fingerprint=fingerprint,
             higher_is_better=upwards.get(metric) is not False,
@@ -340,10 +319,10 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 value=finite(values[key_of(metric, name)]),
                 stderr=finite(values.get(stderr_key(metric, name))),
                 model=str(document.get("model_name") or ""),
-                date=_date(document),
+                date=date_of(document),
                 file=file,
                 of_tasks=len(tasks),
-                seen=_seen_in_any(document, tasks),
+                seen=_seen_in(document, *tasks),
                 groups=extent.groups,
                 groups_of_task=extent.of,
                 limited=extent.limited,
@@ -373,12 +352,13 @@ def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -
             )
 
 
-def _seen_in_any(document: Mapping[str, Any], tasks: Sequence[str]) -> str | None:
+def _seen_in(document: Mapping[str, Any], *tasks: str) -> str | None:
     found = document.get("seen_in_training") or {}
     return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
 
 
-def _date(document: Mapping[str, Any]) -> str | None:
+def date_of(document: Mapping[str, Any]) -> str | None:
+    """When a document's run began, ISO 8601 in UTC."""
     seconds = finite(document.get("date"))
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
