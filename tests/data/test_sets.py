@@ -20,7 +20,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.tag_means import weights_of
+from ttmbench.results.cell_means import weights_of
 from ttmbench.scoring.fingerprint import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ WORDS = (
     "--model tiny-clip --limit 12 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
 )
 OTHERS = "shapes_color,shapes_place,shapes_spatial"
+ELSEWHERE = ("shapes_color@shapes_place", "shapes_color@shapes_spatial")
 
 
 def evaluate(path=None, **changes):
@@ -104,7 +106,56 @@ def test_files_of_other_tasks_are_named_apart(whole, document):
         stored = read_scores(whole / f"x_also_scores_shapes_color@{other}.safetensors", None)
         assert {key: len(arrays) for key, arrays in stored.scores.items()} == {"none": 1, "ttm": 2}
     (run,) = ttmbench.read_results(whole / "x.json")
-    assert set(run.group_values) == {"shapes_color"} and set(run.group_values["shapes_color"]) == {"none", "ttm"}
+    assert set(run.group_values) == {"shapes_color", *ELSEWHERE}
+    assert all(set(values) == {"none", "ttm"} for values in run.group_values.values())
+
+
+def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, tmp_path, capsys):
+    record = document["ttm_also"]["shapes_color"]["shapes_place"]
+    (run,) = ttmbench.read_results(whole / "x.json")
+    frame = run.to_frame()
+    assert set(frame["task"]) == {"shapes_color", *ELSEWHERE}
+    apart = frame[frame["adapted_to"] == "shapes_color"]
+    assert set(apart["task"]) == set(ELSEWHERE) and apart["track"].isna().all()
+    (row,) = apart[
+        (apart["task"] == ELSEWHERE[0]) & (apart["metric"] == "group_match") & (apart["filter"] == "ttm")
+    ].iloc
+    assert row["value"] == record["results"]["group_match,ttm"] and row["seeds"] == 2 and row["groups_of_task"] == 200
+    assert [row["ci_low"], row["ci_high"]] == record["ci"]["group_match,ttm"] and row["limited"]
+    file = str(whole / "x.json")
+    assert main(["export", file, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert {row["task"] for row in rows if row["adapted_to"]} == set(ELSEWHERE)
+    assert {row["task"] for row in rows if row["track"]} == {"shapes_color"}
+    assert main(["export", file, "--to", "latex"]) == 0
+    ranked, found, block = capsys.readouterr().out.partition("% Adapted to one task, measured on another")
+    assert found and r"shapes\_place" in block and r"shapes\_place" not in ranked
+    assert main(["export", file, "--to", "lm-eval", "-o", str(tmp_path / "lm.json")]) == 0
+    exported = json.loads((tmp_path / "lm.json").read_text())
+    assert set(exported["results"]) == {"shapes_color"} and exported["ttmbench"]["ttm_also"] == document["ttm_also"]
+
+
+def test_they_are_compared_group_by_group(whole, tmp_path):
+    document = json.loads((whole / "x.json").read_text())
+    assert main(["compare", str(whole / "x.json"), "--bootstrap_iters", "50", "-o", str(tmp_path / "x.json")]) == 0
+    rows = json.loads((tmp_path / "x.json").read_text())["comparisons"][0]["rows"]
+    assert {row["task"] for row in rows} == {"shapes_color", *ELSEWHERE}
+    gains = document["ttm_also"]["shapes_color"]["shapes_place"]["differences"]
+    for row in (row for row in rows if row["task"] == ELSEWHERE[0]):
+        assert row["filter"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
+        assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 12 and row["limited"]
+    own = [row for row in rows if row["task"] == "shapes_color"]
+    assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are no further tests of this one"
+    made = evaluate(seeds=[0], ttm_also="shapes_place")
+    again = {row["task"] for row in ttmbench.compare(made, bootstrap_iters=50)}
+    assert again == {"shapes_color", "shapes_color@shapes_place"}
+    document["ttm_also"]["shapes_color"]["shapes_place"]["fingerprint"] = "other"
+    changed = tmp_path / "y.json"
+    changed.write_text(json.dumps(document))
+    for name in document["artifacts"]:
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    with pytest.raises(UsageError, match="task 'shapes_color@shapes_place' has data fingerprint"):
+        ttmbench.compare(str(whole / "x.json"), str(changed))
 
 
 def test_tables_and_pages_show_them_in_a_block_of_their_own(whole, document, capsys):

@@ -59,7 +59,9 @@ PIECES = {piece: [RATES[name] for name, (of, _) in VALID.items() if of == piece]
 
 def test_three_aggregates_and_eleven_instruments(tmp_path, capsys):
     path = write(tmp_path / "model.jsonl", lines(RIGHT))
-    assert main(["score", str(path), "--task", "valse", "-o", str(tmp_path / "x.json")]) == 0
+    conditions = ("valse/over_7_pieces.text_score,none>0", "valse_plurals.text_score,none>0")
+    asserted = [word for one in conditions for word in ("--assert", one)]
+    assert main(["score", str(path), "--task", "valse", "-o", str(tmp_path / "x.json"), *asserted]) == 0
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     results, means = document["results"], document["tag_means"]["valse"]

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -14,11 +15,17 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_groups
-from ttmbench.errors import DataError
+from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
+from ttmbench.report.export import hub
+from ttmbench.report.terminal import print_results
+from ttmbench.results.assertions import check_assertions
+from ttmbench.results.cell_means import weights_of
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.numbers import tag_means_of
-from ttmbench.results.tag_means import TagMean, tag_means, weights_of
+from ttmbench.results.comparison import compare_runs, read_run
+from ttmbench.results.files import schema
+from ttmbench.results.numbers import DocumentFile, numbers_of
+from ttmbench.results.tag_means import TagMean, tag_means
 from ttmbench.types import Group, Scores
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -121,43 +128,151 @@ def test_a_run_states_them(tmp_path):
     mean = run["tag_means"]["mine"]["relations"]
     assert mean["numbers"]["text_score,none"] == pytest.approx(np.mean([one["text_score,none"] for one in values]))
     assert (mean["cells"], mean["groups"]) == (4, 200)
-    (number,) = tag_means_of(run)
+    (number,) = (one for one in numbers_of(run) if one.cells is not None)
     assert (number.task, number.metric, number.groups, number.chance) == ("mine/relations", "text_score", 200, 0.25)
+    assert (number.own_task, number.cells, number.track) == ("mine", 4, "zero_shot") and number.interval is None
     limited = ttmbench.simple_evaluate("tiny-clip", str(file), limit=3, device="cpu", bootstrap_iters=0)
     assert limited["tag_means"]["mine"]["relations"]["groups"] == 3, "a part is not checked for its cells"
 
 
-def test_tables_pages_and_exports_name_them(tmp_path, capsys):
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "task: mine\nversion: 1\nsource: {kind: rendered, scene: spatial}\ngroup: {shape: [1, 4], n_groups: 12}\n"
-        "metrics: [text_score]\nmeans: {relations: {by: [relation], at_least: 2}}\n",
+def test_groups_without_the_tags_have_no_mean_over_them():
+    """As those of stored features, which are numbers only."""
+    groups = [Group(str(number), (), ()) for number in range(2)]
+    scores = {"none": [Scores(np.zeros((2, 1, 2), np.float32))]}
+    assert tag_means(groups, scores, TEXT_SCORE, {}, {"macro": TagMean(by=["kind"])}) == {}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two runs of a task with a mean over four kinds, with the samples of single groups."""
+    place = tmp_path_factory.mktemp("means")
+    (place / "mine.yaml").write_text(
+        "task: mine\nversion: 1\nsource: {kind: rendered, scene: spatial}\ngroup: {shape: [1, 4], n_groups: 40}\n"
+        "metrics: [text_score, group_match]\nmeans: {relations: {by: [relation], at_least: 2}}\n",
         encoding="utf-8",
     )
-    run = [
-        "--model",
-        "tiny-clip",
-        "--tasks",
-        str(file),
-        "--device",
-        "cpu",
-        "--bootstrap_iters",
-        "0",
-        "--use_cache",
-        "off",
-    ]
-    assert main([*run, "-o", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    document = json.loads(next((tmp_path / "out").rglob("results_*.json")).read_text(encoding="utf-8"))
+    words = ["--tasks", str(place / "mine.yaml"), "--device", "cpu", "--bootstrap_iters", "50", "--log_samples"]
+    words += ["--use_cache", "off"]
+    trained = ["--ttm", "--ttm_args", "iterations=1,epochs=1", "--seeds", "0,1"]
+    assert main([*words, *trained, "--model", "tiny-clip", "-o", str(place / "one.json")]) == 0
+    asserted = ["--assert", "mine/relations.text_score,none>=0", "--baseline", str(place / "one.json")]
+    assert main([*words, *asserted, "--model", "tiny-clip-seed1", "-o", str(place / "two.json")]) == 0
+    return place
+
+
+def document_of(place, name="one.json"):
+    return json.loads((place / name).read_text(encoding="utf-8"))
+
+
+def test_a_run_states_error_spread_and_interval(place):
+    document = document_of(place)
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
     mean = document["tag_means"]["mine"]["relations"]
-    percent = f"{100 * mean['numbers']['text_score,none']:.2f}"
-    line = f"mine/relations, mean over {mean['cells']} of relation ({mean['groups']} groups): text_score {percent}"
-    assert line in " ".join(said.split())
-    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]) == 0
+    for key, (low, high) in mean["ci"].items():
+        assert 0 <= low <= mean["numbers"][key] <= high <= 1 and low < high
+    assert set(mean["ci"]) == {
+        f"{metric},{name}" for metric in ("text_score", "group_match") for name in ("none", "ttm")
+    }
+    assert mean["numbers"]["text_score_seed_std,ttm"] is not None and "text_score_seed_std,none" not in mean["numbers"]
+    numbers = {(one.task, one.key): one for one in numbers_of(document)}
+    one = numbers["mine/relations", "group_match,ttm"]
+    assert (one.method, one.track, one.seeds, one.cells) == ("TTM", "test_time", 2, mean["cells"])
+    assert one.interval == tuple(mean["ci"]["group_match,ttm"]) and one.seed_std is not None
+    (run,) = ttmbench.read_results(place / "one.json")
+    frame = run.to_frame().set_index(["task", "metric", "filter"])
+    assert frame.loc[("mine/relations", "group_match", "ttm"), "value"] == one.value
+    assert frame.loc[("mine/relations", "group_match", "ttm"), "cells"] == mean["cells"]
+
+
+def test_documents_of_before_have_no_interval(place):
+    document = document_of(place)
+    mean = document["tag_means"]["mine"]["relations"]
+    del mean["ci"]
+    mean["numbers"] = {key: value for key, value in mean["numbers"].items() if "_seed_std" not in key}
+    path = place / "before" / "old.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document), encoding="utf-8")
+    numbers = [one for one in numbers_of(ttmbench.read_results(path)[0].document) if one.cells is not None]
+    assert len(numbers) == 4 and all(one.interval is None and one.value is not None for one in numbers)
+
+
+def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
+    document, result = document_of(place), str(place / "one.json")
+    mean = document["tag_means"]["mine"]["relations"]
+    print_results(document)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"mine/relations: mean over {mean['cells']} of relation ({mean['groups']} groups)" in said
+    ends = " .. ".join(f"{100 * end:.1f}" for end in mean["ci"]["text_score,none"])
+    assert f"mine/relations text_score raw {100 * mean['numbers']['text_score,none']:.2f}" in said and ends in said
+    assert main(["report", result, "-o", str(tmp_path / "page.html"), "--images", "none"]) == 0
     assert "mine/relations" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    result = next((tmp_path / "out").rglob("results_*.json"))
-    assert main(["export", str(result), "--to", "lm-eval", "-o", str(tmp_path / "x.json")]) == 0
-    assert json.loads((tmp_path / "x.json").read_text())["ttmbench"]["tag_means"]["mine"]["relations"] == mean
+    assert main(["leaderboard", str(place), "-o", str(tmp_path / "board")]) == 0
+    board = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
+    assert {row["task"] for row in board["rows"]} == {"mine", "mine/relations"} and not board["conflicts"]
+    assert main(["export", result, "--to", "lm-eval", "-o", str(tmp_path / "x.json")]) == 0
+    exported = json.loads((tmp_path / "x.json").read_text())
+    shown = exported["results"]["mine/relations"]
+    assert shown["text_score,ttm"] == mean["numbers"]["text_score,ttm"]
+    assert shown["text_score_stderr,none"] == mean["numbers"]["text_score_stderr,none"]
+    for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "group_subtasks"):
+        assert set(exported[key]) == {"mine", "mine/relations"}, key
+    assert exported["ttmbench"]["tag_means"]["mine"]["relations"] == mean
+    assert main(["export", result, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
+    lines = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
+    rows = {(row["task"], row["metric"], row["filter"]): row for row in lines}
+    row = rows["mine/relations", "group_match", "ttm"]
+    assert float(row["ci_low"]) == mean["ci"]["group_match,ttm"][0] and int(row["cells"]) == mean["cells"]
+    assert main(["export", result, "--to", "latex"]) == 0
+    assert "tiny-clip & mine/relations & " in capsys.readouterr().out
+
+
+def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
+    document = document_of(place)
+    source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
+    document["datasets"]["mine"] |= {"source": source, "revision": "abc"}
+    run = DocumentFile(Path("x.json"), document)
+    files, _ = hub.evaluation_results([run])
+    ids = {
+        entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry
+        for entry in files["ttmbench_mine_zero_shot"]
+    }
+    assert "mean over" in ids["mine_relations_text_score"]["notes"]
+    card, _ = hub.model_card_data([run])
+    assert "mine/relations" in {one.dataset_name for one in card.eval_results}
+
+
+def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
+    words = ["compare", str(place / "one.json"), str(place / "two.json"), "--bootstrap_iters", "200"]
+    assert main([*words, "-o", str(tmp_path / "x.json")]) == 0
+    rows = json.loads((tmp_path / "x.json").read_text())["comparisons"][0]["rows"]
+    mean = {row["metric"]: row for row in rows if row["task"] == "mine/relations"}["text_score"]
+    plain = {row["metric"]: row for row in rows if row["task"] == "mine"}["text_score"]
+    for side, name in (("baseline", "one.json"), ("other", "two.json")):
+        assert mean[side] == pytest.approx(
+            document_of(place, name)["tag_means"]["mine"]["relations"]["numbers"]["text_score,none"]
+        )
+    assert mean["difference"] == pytest.approx(mean["other"] - mean["baseline"])
+    assert mean["ci"][0] <= mean["difference"] <= mean["ci"][1] and 0 < mean["p"] <= 1
+    assert (mean["won"], mean["lost"], mean["groups"]) == (plain["won"], plain["lost"], 40)
+    assert plain["p_holm"] == plain["p"], "the mean is no further task of the same family"
+    baseline = {(row["task"], row["metric"]): row for row in document_of(place, "two.json")["baseline"]["rows"]}
+    row = baseline["mine/relations", "text_score"]
+    assert row["paired"] and row["difference"] == pytest.approx(mean["difference"])
+    one, other = (read_run(place / name) for name in ("one.json", "two.json"))
+    (again,) = [
+        row for row in compare_runs(one, other) if (row["task"], row["metric"]) == ("mine/relations", "text_score")
+    ]
+    assert again["baseline"] == mean["baseline"]
+
+
+def test_assertions_reach_them(place, capsys):
+    document = document_of(place)
+    check_assertions(["mine/relations.text_score,ttm>=0"], document)
+    with pytest.raises(AssertionNotMet, match=r"mine/relations\.text_score,none>1: it is 0"):
+        check_assertions(["mine/relations.text_score,none>1"], document)
+    words = ["--model", "tiny-clip", "--tasks", str(place / "mine.yaml")]
+    assert main([*words, "--assert", "mine/relation.text_score,none>0"]) == 2
+    assert "did you mean 'mine/relations'?" in capsys.readouterr().err
 
 
 def test_stored_results_of_clip_on_aro_give_the_published_means():

@@ -16,7 +16,7 @@ from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
-from ttmbench.results.labels import key_of, name_of
+from ttmbench.results.labels import SLASH, key_of, name_of
 from ttmbench.results.models import stated_model, tell_apart
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
@@ -87,7 +87,7 @@ def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace)
 
 
 def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
-    mine = tracks.get(row["task"], {})
+    mine = tracks.get(row["task"].partition(SLASH)[0], {})
     interval = "-" if row["ci"] is None else f"{100 * row['ci'][0]:+.1f} .. {100 * row['ci'][1]:+.1f}"
     return [
         row["task"],
@@ -111,7 +111,7 @@ def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
     comparison = printable(comparison)
     one, other = comparison["names"]
     columns = [TableColumn(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
-    smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"]}
+    smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"] if "cells" not in row}
     caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()
     )
@@ -132,7 +132,8 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for task, row in first.items()
         if row["clusters"] is not None and row["clusters"] < row["groups"]
     ]
-    unknown = [task for task, row in first.items() if row["clusters"] is None]
+    lines += [f"{task}: mean over {row['cells']} kinds of groups" for task, row in first.items() if "cells" in row]
+    unknown = [task for task, row in first.items() if row["clusters"] is None and "cells" not in row]
     if unknown:
         lines.append(
             f"{', '.join(unknown)}: the samples do not say which groups share images (an older version wrote them), so "

@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.files import open_run_files
-from ttmbench.results.labels import split_key
+from ttmbench.results.labels import SLASH, split_key
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 
 
@@ -49,9 +49,11 @@ def score(options: argparse.Namespace) -> int:
     name = "+".join(source.stem for source in sources)
     files = open_run_files(options.output_path, name, started) if options.output_path else None
     document = _document(options, sources)
-    for task, numbers in document["results"].items():
-        known = {task: list(document["higher_is_better"][task])}
-        check_names(assertions, known, list(dict.fromkeys(split_key(key)[1] for key in numbers)))
+    known = {task: list(metrics) for task, metrics in document["higher_is_better"].items()}
+    for task, means in document.get("tag_means", {}).items():
+        known |= {f"{task}{SLASH}{mean}": known[task] for mean in means}
+    filters = [split_key(key)[1] for numbers in document["results"].values() for key in numbers]
+    check_names(assertions, known, list(dict.fromkeys(filters)))
     if options.task is None:
         about = document["datasets"]["scores"]
         images, captions = about["shape"]

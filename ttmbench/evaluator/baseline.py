@@ -145,4 +145,6 @@ def task_groups(outcome: TaskOutcome) -> TaskGroups:
             if known and len(known) == len(found):
                 means = np.mean(known, axis=0).tolist()
                 values.setdefault(name, {})[metric.name] = dict(zip(ids, means, strict=True))
-    return TaskGroups(values, clusters)
+    tags = {group.group_id: group.tags for group in outcome.groups}
+    means = {name: how for name, how in outcome.spec.means.items() if name in outcome.tag_means}
+    return TaskGroups(values, clusters, tags, means)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench.results.comparison import TaskGroups, Values, stored_groups
-from ttmbench.results.numbers import numbers_of, to_frame
+from ttmbench.results.frame import to_frame
+from ttmbench.results.numbers import numbers_of
+from ttmbench.results.transfer import numbers_elsewhere
 from ttmbench.types import Scores
 
 if TYPE_CHECKING:
@@ -108,13 +110,15 @@ class EvalResults(Mapping[str, Any]):
         """Every number as a row of a table.
 
         Returns:
-            One row a task, metric and filter: ``model``, ``task``, ``metric``, ``filter``, ``method`` (in words),
+            One row a task, metric and filter, and behind these what adapted models are on other tasks (task ``adapted
+            to@measured on``, and ``adapted_to``): ``model``, ``task``, ``metric``, ``filter``, ``method`` (in words),
             ``track``, ``value`` (a fraction) and everything that belongs to it: interval, chance, ties, seeds, groups.
 
         Raises:
             DataError: the document contradicts itself.
         """
-        return to_frame(numbers_of(self.document, str(self.path or "")))
+        file = str(self.path or "")
+        return to_frame([*numbers_of(self.document, file), *numbers_elsewhere(self.document, file)])
 
 
 def _count(number: int, what: str) -> str:

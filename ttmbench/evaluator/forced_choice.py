@@ -11,6 +11,7 @@ from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.protocols import ChoiceScorer, ChoiceStyle
 from ttmbench.results.labels import split_key
+from ttmbench.results.tag_means import tag_means_of_values
 from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
 from ttmbench.scoring.forced_choice.ask import Answered, Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
@@ -63,6 +64,14 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
         choices=answered.choices,
         own_lines=_lines(answered, groups),
         clusters=answered.clusters,
+        tag_means=tag_means_of_values(
+            groups,
+            choice_values(answered.choices),
+            CHOICE,
+            spec.means,
+            answered.clusters,
+            (config.bootstrap_iters, config.seed, config.interval),
+        ),
     )
 
 

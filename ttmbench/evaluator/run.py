@@ -43,6 +43,7 @@ from ttmbench.evaluator.settings import (
     choose,
     datasets_of,
     filters_of,
+    metrics_by_task,
     model_settings,
     read_samples,
 )
@@ -51,6 +52,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions, check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
+from ttmbench.results.labels import AT
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
@@ -264,7 +266,7 @@ class _Work:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
                 record.describe_model(adapter, seen, finetuned(adapter))
-                metrics = {name: task.spec.metrics for name, task in self.chosen.items()}
+                metrics = metrics_by_task(self.chosen)
                 check_names(config.assertions, metrics, filters_of(config, adapter))
             check_model(config, adapter)
             remark = remark_on_files(adapter)
@@ -357,6 +359,8 @@ class _Work:
     def _groups(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, TaskGroups]:
         """Task -> what is known of its groups; those of tasks that were taken over come from their samples."""
         groups = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
+        for name, outcome in self.record.outcomes.items():
+            groups |= {f"{name}{AT}{other}": task_groups(one.outcome) for other, one in outcome.also.items()}
         if place is None or all(task in groups for task in document["results"]):
             return groups
         return {**stored_groups(place.files.folder, document), **groups}

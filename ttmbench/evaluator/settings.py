@@ -21,7 +21,7 @@ from ttmbench.evaluator.adapters import can_adapt, only_chooses
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
-from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, SLASH, TTM
 
 if TYPE_CHECKING:
     from ttmbench.cache.scores import ScoreCache
@@ -71,7 +71,7 @@ def choose(
         registry.adapter(config.model)
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
-    check_names(config.assertions, {name: task.spec.metrics for name, task in tasks.items()}, filters_of(config))
+    check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
     return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks, in_memory))
 
 
@@ -107,6 +107,15 @@ def check_config(config: RunConfig) -> None:
         parse_assertion(assertion)
     if config.data_dir is not None:
         given_data_folder(config.data_dir)
+
+
+def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
+    """Task, and each mean over values of its tags -> metrics that there will be numbers of."""
+    found: dict[str, list[str]] = {}
+    for name, task in tasks.items():
+        known = list(task.spec.metrics)
+        found |= {name: known, **{f"{name}{SLASH}{mean}": known for mean in task.spec.means}}
+    return found
 
 
 def filters_of(config: RunConfig, adapter: Any = None) -> list[str]:

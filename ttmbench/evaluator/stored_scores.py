@@ -192,7 +192,7 @@ def _outcome(
     means = {}
     if stored.tags is not None:
         tagged = [Group(name, (), (), tags) for name, tags in zip(stored.group_ids, stored.tags, strict=True)]
-        means = tag_means(tagged, stored.scores, metrics, stored.subsets, spec.means, stored.clusters)
+        means = tag_means(tagged, stored.scores, metrics, stored.subsets, spec.means, stored.clusters, settings)
     notes = _notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")

@@ -131,6 +131,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     subsets = {name: held for one in done for name, held in one.subsets.items()}
     clusters = scored.clusters
     summary = summarise(scores, metrics, config.bootstrap_iters, config.seed, config.interval, clusters, subsets)
+    resampling = config.bootstrap_iters, config.seed, config.interval
+    means = tag_means(scored.groups, scores, metrics, subsets, spec.means, clusters, resampling)
     if plan.blind:
         notes.append(_blind_note(spec.shape, summary))
     return TaskOutcome(
@@ -146,7 +148,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         seconds=scored.seconds | {one.name: one.seconds for one in done},
         subsets=subsets,
         breakdowns=breakdowns(scored.groups, scores, metrics, subsets, spec.means),
-        tag_means=tag_means(scored.groups, scores, metrics, subsets, spec.means, clusters) if scored.groups else {},
+        tag_means=means,
         failure=failure,
         from_store=scored.from_store,
         clusters=clusters,

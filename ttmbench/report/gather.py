@@ -13,10 +13,10 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
 from ttmbench.results.models import stated_model, tell_apart
-from ttmbench.results.numbers import Number, means_of, numbers_of, tag_means_of
+from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, typed_document
 
-_NUMBERS = (numbers_of, means_of, tag_means_of)
+_NUMBERS = (numbers_of, means_of)
 
 
 @dataclass(frozen=True)

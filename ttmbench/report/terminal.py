@@ -26,7 +26,7 @@ from ttmbench.results.labels import (
     Column,
     key_of,
 )
-from ttmbench.results.numbers import Number, means_of, numbers_of, tag_means_of
+from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.transfer import transfers_of
 from ttmbench.results.undecided import undecided_tasks
 
@@ -61,13 +61,10 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
         mine = [one for one in means if one.task == name]
         shown = ", ".join(f"{_named(one)} {_percent(one.value)}" for one in mine)
         say(f"{name}, mean of {mine[0].of_tasks} tasks: {shown}")
-    of_tags = tag_means_of(document)
-    for name in dict.fromkeys(one.task for one in of_tags):
-        task, _, mean = name.partition("/")
-        about = document["tag_means"][task][mean]
-        shown = ", ".join(f"{_named(one)} {_percent(one.value)}" for one in of_tags if one.task == name)
-        cells = f"mean over {about['cells']} of {', '.join(about['by'])} ({about['groups']} groups)"
-        say(f"{name}, {cells}: {shown}")
+    for task, found in document.get("tag_means", {}).items():
+        for mean, about in found.items():
+            groups = f"{about['groups']} groups"
+            say(f"{task}/{mean}: mean over {about['cells']} of {', '.join(about['by'])} ({groups})")
     for note, tasks in _notes(document).items():
         say(f"{', '.join(tasks)}: {note}")
     for task, why in undecided_tasks(document).items():

@@ -15,7 +15,7 @@ from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTabl
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
 from ttmbench.results.models import stated_model
-from ttmbench.results.numbers import Number, numbers_of, tag_means_of
+from ttmbench.results.numbers import Number, numbers_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
@@ -113,7 +113,7 @@ def compare(
         _Run(
             document,
             _identity(document["config"], registry),
-            [*numbers_of(document, where), *tag_means_of(document, where)],
+            numbers_of(document, where),
         )
         for path, document in documents
         for where in [str(path)]
@@ -203,7 +203,7 @@ def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> I
     config = document["config"]
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    record = document.get("ttm", {}).get(one.task)
+    record = document.get("ttm", {}).get(one.own_task)
     if one.filter != TTM or record is None:
         return
     wanted = table.spec.settings.get("ttm_preset", "auto")

@@ -8,18 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.results.labels import CHOICE, base_metric, key_of, split_key
+from ttmbench.results.labels import CHOICE, SLASH, base_metric, key_of, split_key
 
 _ASSERTION = re.compile(
-    r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
+    r"^(?P<task>[A-Za-z0-9_.-]+(?:/[^<>=,./]+)?)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
 )
 
 
 def parse_assertion(text: str) -> tuple[str, str, str, float]:
     """An assertion's task, result key, sign and value; UsageError if it cannot be read.
 
+    A mean over values of tags is ``task/name``.
+
     >>> parse_assertion("colorswap.group_match,ttm>=0.9")
     ('colorswap', 'group_match,ttm', '>=', 0.9)
+    >>> parse_assertion("valse/over_7_pieces.text_score,none<1")[0]
+    'valse/over_7_pieces'
     """
     found = _ASSERTION.match(text.strip())
     if found is None:
@@ -38,7 +42,7 @@ def check_names(
 
     Args:
         assertions: as they were given.
-        metrics: task -> its metrics, for every task that there will be numbers of.
+        metrics: task -> its metrics, for every task and mean over values of tags that there will be numbers of.
         filters: that numbers will have; None where that is not known yet.
 
     Raises:
@@ -75,10 +79,20 @@ def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> 
     failures = []
     for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
-        value = document["results"].get(task, {}).get(key)
+        value = _value(document, task, key)
         if value is None:
             failures.append(f"{text}: the run has no such number")
         elif not compare[sign](value, wanted):
             failures.append(f"{text}: it is {value:.6g}")
     if failures:
         raise AssertionNotMet("; ".join(failures))
+
+
+def _value(document: Mapping[str, Any], task: str, key: str) -> float | None:
+    """The number that an assertion is about; None if there is none."""
+    name, _, mean = task.partition(SLASH)
+    numbers = document["results"].get(name, {})
+    if mean:
+        numbers = document.get("tag_means", {}).get(name, {}).get(mean, {}).get("numbers", {})
+    found: float | None = numbers.get(key)
+    return found

@@ -6,20 +6,25 @@ A results document holds means; the values of single groups lie in the samples b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from ttmbench import stats
+from ttmbench._util.foreign import error_line
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.cell_means import CellValues
 from ttmbench.results.clusters import connected
-from ttmbench.results.extent import extent_of
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
+from ttmbench.results.extent import Extent, extent_of
+from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
+from ttmbench.results.tag_means import TagMean
+from ttmbench.types import Group
 
 Values = dict[str, dict[str, dict[str, float]]]
 """filter -> metric -> group id -> value, a mean over seeds."""
@@ -32,10 +37,14 @@ class TaskGroups:
     Attributes:
         values: filter -> metric -> group id -> value.
         clusters: group id -> cluster; None where nothing says which groups share images.
+        tags: group id -> its tags.
+        means: name -> a mean of means over values of these.
     """
 
     values: Values
     clusters: Mapping[str, str] | None = None
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    means: Mapping[str, TagMean] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,14 +100,15 @@ def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGr
         document: of results.
 
     Returns:
-        task -> its groups; tasks without samples are left out.
+        task -> its groups; tasks without samples are left out. Another task that an adapted model was measured on is
+        ``adapted to@measured on``.
 
     Raises:
         DataError: a file is absent or damaged.
     """
     found: dict[str, TaskGroups] = {}
     for name, about in document.get("artifacts", {}).items():
-        if not isinstance(about, dict) or about.get("kind") != "samples":
+        if not isinstance(about, dict) or about.get("kind") not in ("samples", "also_samples"):
             continue
         if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
             raise DataError(
@@ -106,8 +116,10 @@ def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGr
                 "it are read"
             )
         task = task_of_artifact(name, about, document["results"])
+        if task is not None and about["kind"] == "also_samples":
+            task = f"{task}{AT}{about.get('measured_on')}"
         if task is not None:
-            found[task] = _groups(folder / name)
+            found[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return found
 
 
@@ -131,7 +143,9 @@ def compare_runs(
         seed: of these.
 
     Returns:
-        One row for each task, filter and metric; ``p_holm`` is adjusted over the tasks of one metric and filter.
+        One row for each task, filter and metric, and for each mean over values of tags that both runs have
+        (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``);
+        ``p_holm`` is adjusted over the tasks of one metric and filter, and apart from them over each of these kinds.
 
     Raises:
         UsageError: the runs share no task or filter, or a task differs and that is not allowed.
@@ -145,10 +159,12 @@ def compare_runs(
             check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
         for one, two in _filter_pairs(baseline.values[task], other.values[task], filters):
             rows += list(_rows(baseline, other, task, one, two, iterations, seed))
+            rows += list(_mean_rows(baseline, other, task, one, two, iterations, seed))
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
-    for key in dict.fromkeys((row["metric"], row["filter"]) for row in rows):
-        family = [row for row in rows if (row["metric"], row["filter"]) == key]
+    families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
+    for key in dict.fromkeys(families):
+        family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
             row["p_holm"] = adjusted
     return rows
@@ -158,7 +174,7 @@ def _rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     left, right = baseline.values[task][one], other.values[task][two]
-    extents = [extent_of(run.document, task) for run in (baseline, other)]
+    extents = [_extent(run.document, task) for run in (baseline, other)]
     known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         sizes = [of for of in (_size(run.document, task, metric) for run in (baseline, other)) if of is not None]
@@ -195,12 +211,81 @@ def _rows(
         }
 
 
+def _mean_rows(
+    baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """As `_rows`, of the means over values of tags that both runs state alike."""
+    mine, others = baseline.groups[task], other.groups[task]
+    tags = {**others.tags, **mine.tags}
+    left, right = mine.values[one], others.values[two]
+    ids, limited = list(tags), any(_extent(run.document, task).limited for run in (baseline, other))
+    among = cluster_numbers(ids, [mine.clusters, others.clusters])
+    groups = [Group(group, (), (), tags[group]) for group in ids]
+    for name, how in mine.means.items():
+        if others.means.get(name) != how or not how.applies_to(groups):
+            continue
+        members = how.members(groups)
+        for metric in (metric for metric in left if metric in right):
+            rows = np.array([[values[metric].get(group, np.nan) for group in ids] for values in (left, right)])
+            rows[:, np.isnan(rows).any(axis=0)] = np.nan
+            before, after, change = (CellValues.of(row, members, among) for row in (*rows, rows[1] - rows[0]))
+            if before is None or after is None or change is None:
+                continue
+            interval = change.interval("percentile", iterations, seed)
+            counted = sorted(place for places in members.values() for place in places)
+            yield {
+                "task": f"{task}{SLASH}{name}",
+                "metric": metric,
+                "filter": one if one == two else f"{one}>{two}",
+                "baseline": before.mean,
+                "other": after.mean,
+                "difference": change.mean,
+                "ci": None if interval is None else list(interval),
+                "p": change.sign_flip(iterations, seed),
+                "test": "sign_flip",
+                "groups": len(change.values),
+                "clusters": None if among is None else int(change.cluster.max()) + 1,
+                "cells": len(change.cells),
+                "groups_of_task": None if limited else len(counted),
+                "limited": limited,
+                "won": [ids[place] for place in counted if rows[1, place] > rows[0, place]],
+                "lost": [ids[place] for place in counted if rows[1, place] < rows[0, place]],
+                "smallest_difference": None,
+            }
+
+
+def stated_means(document: Mapping[str, Any], task: str) -> dict[str, TagMean]:
+    """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
+    known = (document.get("tag_means") or {}).get(task) or {}
+    try:
+        stated = document["configs"][task].get("means", {}) if known else {}
+        return {str(name): TagMean.model_validate(how) for name, how in stated.items() if name in known}
+    except (ValidationError, AttributeError, LookupError) as error:
+        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
+
+
 def _size(document: Mapping[str, Any], task: str, metric: str) -> int | None:
     """How many answers a metric has on the whole task: groups, or the queries of a task that ranks."""
     group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}
     if metric.startswith("t2i_") and isinstance(group.get("n_captions"), int):
         return int(group["n_captions"])
-    return extent_of(document, task).of
+    return _extent(document, task).of
+
+
+def _extent(document: Mapping[str, Any], task: str) -> Extent:
+    """As `extent_of`, also of another task that an adapted model was measured on."""
+    if AT not in task:
+        return extent_of(document, task)
+    counts = _elsewhere(document, task).get("n-samples") or {}
+    scored, total = counts.get("effective"), counts.get("original")
+    return Extent(scored, total, scored is not None and total is not None and scored < total)
+
+
+def _elsewhere(document: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """What a document says of ``adapted to@measured on``; nothing if it says nothing."""
+    adapted_to, _, measured_on = task.partition(AT)
+    found: Mapping[str, Any] = ((document.get("ttm_also") or {}).get(adapted_to) or {}).get(measured_on) or {}
+    return found
 
 
 def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
@@ -237,9 +322,9 @@ def check_same(
 ) -> None:
     """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
     for key in keys:
-        one, two = baseline.document.get(key, {}).get(task), other.document.get(key, {}).get(task)
+        one, two = (_stated(run.document, key, task) for run in (baseline, other))
         if one != two:
-            parts = [extent_of(run.document, task) for run in (baseline, other)]
+            parts = [_extent(run.document, task) for run in (baseline, other)]
             about = " and ".join(part.words for part in parts)
             why = f" ({about} groups)" if any(part.limited for part in parts) else ""
             raise UsageError(
@@ -248,8 +333,15 @@ def check_same(
             )
 
 
+def _stated(document: Mapping[str, Any], key: str, task: str) -> Any:
+    """Version or fingerprint of a task's data."""
+    if AT in task:
+        return _elsewhere(document, task).get({"versions": "version", "task_hashes": "fingerprint"}[key])
+    return document.get(key, {}).get(task)
+
+
 def _groups(path: Path) -> TaskGroups:
-    lines, clusters = [], dict[str, str]()
+    lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
     seen: set[str] = set()
     for number, line in read_json_lines(path):
         group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
@@ -265,7 +357,9 @@ def _groups(path: Path) -> TaskGroups:
             raise DataError(f"{path}: line {number} has a cluster that is no text")
         if cluster is not None:
             clusters[group] = cluster
-    return TaskGroups(values_of_lines(lines), clusters or None)
+        if isinstance(line.get("tags"), dict):
+            tags[group] = {str(tag): str(value) for tag, value in line["tags"].items()}
+    return TaskGroups(values_of_lines(lines), clusters or None, tags)
 
 
 def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:

@@ -19,6 +19,8 @@ ORACLE = "oracle"
 CHOICE = "choice"
 PLACEBO, SHUFFLE = "placebo", "shuffle"
 HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
+AT = "@"  # between the task that a model was adapted to and the other one that it was measured on
+SLASH = "/"  # between a task and a mean over values of its tags: no task has it in its name
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def name_of(filter_: str, track: str | None = None, metric: str | None = None) -
     Args:
         filter_: of the number.
         track: of the number.
-        metric: of the number; it tells what matches where the track does not, as that of finetuned models.
+        metric: of the number; it tells what matches where the track does not: that of finetuned models, or none.
 
     Returns:
         The name; of a filter that the table does not have (a plugin's), the filter itself.
@@ -112,7 +114,7 @@ def name_of(filter_: str, track: str | None = None, metric: str | None = None) -
     >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
     ('SimpleMatch', 'raw')
     """
-    if track == "supervised":
+    if track == "supervised" or (track is None and metric is not None and filter_ == RAW):
         from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
 
         track = next((one.track for one in METRICS if one.name == metric), None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
@@ -17,6 +17,7 @@ from ttmbench.results.labels import (
     HOLDOUT_RAW,
     ORACLE,
     SIMPLE_MATCH,
+    SLASH,
     TTM,
     key_of,
     name_of,
@@ -27,13 +28,7 @@ from ttmbench.results.labels import (
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import Found, read_document, walk_documents
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
-_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks")
-_YES_OR_NO = ("published", "limited", "higher_is_better")
-_TEXT = ("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen")
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class Number:
     """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
 
     Attributes:
-        task: name; of a mean over tasks, the name of their dataset.
+        task: name; of a mean over tasks, the name of their dataset; of a mean over values of tags, ``task/name``.
         metric: name.
         filter: what was done to the model, as in results documents.
         method: the column it stands in (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
@@ -67,6 +62,8 @@ class Number:
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
+        cells: combinations of values of tags that this is the mean over; None for a mean over groups.
+        adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
     """
 
     task: str
@@ -95,6 +92,13 @@ class Number:
     fingerprint: str | None = None
     seen: str | None = None
     higher_is_better: bool = True
+    cells: int | None = None
+    adapted_to: str | None = None
+
+    @property
+    def own_task(self) -> str:
+        """The task whose data it is of: that of a mean over values of tags, else the same as ``task``."""
+        return self.task.partition(SLASH)[0]
 
     @property
     def extent(self) -> Extent:
@@ -134,7 +138,7 @@ class DocumentFile:
 
 
 def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """Every number of a results document, undefined ones too.
+    """Every number of a results document, undefined ones too; a task's means over values of tags behind its own.
 
     Args:
         document: the document; of a run that is under way, what there is of it.
@@ -146,17 +150,12 @@ def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     Raises:
         DataError: the document is not as its schema says; what is wrong, in words that follow the name of the file.
     """
-    return _checked(_numbers(document, file))
+    return checked(_numbers(document, file))
 
 
 def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
     """The means over the tasks of datasets that a document states; errors as for `numbers_of`."""
-    return _checked(_means(document, file))
-
-
-def tag_means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """The means over values of tags that a document states, each as a task ``task/name``; errors as `numbers_of`."""
-    return _checked(_tag_means(document, file))
+    return checked(_means(document, file))
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
@@ -182,23 +181,6 @@ def takes_place_of(one: Number, other: Number) -> bool:
     if one.limited and one.groups != other.groups:
         return (one.groups or 0) > (other.groups or 0)
     return (one.date or "") >= (other.date or "")
-
-
-def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
-    """Numbers as a table: a row a number, a column an attribute.
-
-    Args:
-        numbers: of one document or many.
-
-    Returns:
-        Rates as float64 (undefined is NaN), counts as Int64, names as text.
-    """
-    import pandas as pd
-
-    columns = [column.name for column in fields(Number)]
-    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
-    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
-    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
@@ -263,7 +245,8 @@ def training_of(document: Mapping[str, Any], task: str, filter_: str) -> Mapping
     return of_ttm.get(HOLDOUT) or {} if filter_ == HOLDOUT else found
 
 
-def _checked(numbers: Iterator[Number]) -> list[Number]:
+def checked(numbers: Iterator[Number]) -> list[Number]:
+    """All of them; DataError for a document that is not as its schema says."""
     try:
         return list(numbers)
     except _WRONG as error:
@@ -271,47 +254,53 @@ def _checked(numbers: Iterator[Number]) -> list[Number]:
 
 
 def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    date, model = _date(document), str(document.get("model_name") or "")
+    for task in document["results"]:
+        mine = list(_numbers_of_task(document, task, file))
+        yield from mine
+        yield from _tag_means(document, task, mine)
+
+
+def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Number]:
+    date, model = date_of(document), str(document.get("model_name") or "")
     fingerprint = stated_model(document).fingerprint
-    for task, values in document["results"].items():
-        tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
-        extent = extent_of(document, task)
-        data = document.get("task_hashes", {}).get(task)
-        version = document.get("versions", {}).get(task)
-        seen = ", ".join(map(str, (document.get("seen_in_training") or {}).get(task) or ())) or None
-        held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
-        upwards = _of(document, "higher_is_better", task)
-        for metric, name in numbers_in(values):
-            key = key_of(metric, name)
-            seeds = training_of(document, task, name).get("seeds")
-            low, high = intervals.get(key) or (None, None)
-            part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
-            yield Number(
-                task=str(task),
-                metric=metric,
-                filter=name,
-                method=name_of(name, tracks.get(key), metric),
-                track=tracks.get(key),
-                value=finite(values[key]),
-                stderr=finite(values.get(stderr_key(metric, name))),
-                ci_low=finite(low),
-                ci_high=finite(high),
-                chance=finite(chance.get(metric)),
-                ties=finite(ties.get(key)),
-                seed_std=finite(values.get(seed_std_key(metric, name))),
-                seeds=None if seeds is None else len(seeds),
-                groups=extent.groups if part is None else len(part),
-                groups_of_task=extent.of,
-                version=_whole(version),
-                data=None if data is None else str(data),
-                model=model,
-                date=date,
-                file=file,
-                seen=seen,
-                limited=extent.limited,
-                fingerprint=fingerprint,
-                higher_is_better=upwards.get(metric) is not False,
-            )
+    values = document["results"][task]
+    tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
+    extent = extent_of(document, task)
+    data = document.get("task_hashes", {}).get(task)
+    version = document.get("versions", {}).get(task)
+    held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
+    upwards = _of(document, "higher_is_better", task)
+    for metric, name in numbers_in(values):
+        key = key_of(metric, name)
+        seeds = training_of(document, task, name).get("seeds")
+        low, high = intervals.get(key) or (None, None)
+        part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
+        yield Number(
+            task=str(task),
+            metric=metric,
+            filter=name,
+            method=name_of(name, tracks.get(key), metric),
+            track=tracks.get(key),
+            value=finite(values[key]),
+            stderr=finite(values.get(stderr_key(metric, name))),
+            ci_low=finite(low),
+            ci_high=finite(high),
+            chance=finite(chance.get(metric)),
+            ties=finite(ties.get(key)),
+            seed_std=finite(values.get(seed_std_key(metric, name))),
+            seeds=None if seeds is None else len(seeds),
+            groups=extent.groups if part is None else len(part),
+            groups_of_task=extent.of,
+            version=_whole(version),
+            data=None if data is None else str(data),
+            model=model,
+            date=date,
+            file=file,
+            seen=_seen_in(document, task),
+            limited=extent.limited,
+            fingerprint=fingerprint,
+            higher_is_better=upwards.get(metric) is not False,
+        )
 
 
 def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
@@ -330,10 +319,10 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 value=finite(values[key_of(metric, name)]),
                 stderr=finite(values.get(stderr_key(metric, name))),
                 model=str(document.get("model_name") or ""),
-                date=_date(document),
+                date=date_of(document),
                 file=file,
                 of_tasks=len(tasks),
-                seen=_seen_in_any(document, tasks),
+                seen=_seen_in(document, *tasks),
                 groups=extent.groups,
                 groups_of_task=extent.of,
                 limited=extent.limited,
@@ -342,30 +331,34 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
             )
 
 
-def _tag_means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    for of_task in _numbers(document, file):
-        for name, mean in _of(document, "tag_means", of_task.task).items():
-            if of_task.key in mean["numbers"]:
-                yield replace(
-                    of_task,
-                    task=f"{of_task.task}/{name}",
-                    value=finite(mean["numbers"][of_task.key]),
-                    stderr=finite(mean["numbers"].get(stderr_key(of_task.metric, of_task.filter))),
-                    ci_low=None,
-                    ci_high=None,
-                    ties=None,
-                    seed_std=None,
-                    groups=_whole(mean["groups"]),
-                    groups_of_task=None if of_task.limited else _whole(mean["groups"]),
-                )
+def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -> Iterator[Number]:
+    """The means over values of a task's tags, with what belongs to its own numbers of the same metric and filter."""
+    for name, mean in _of(document, "tag_means", task).items():
+        numbers, intervals = mean["numbers"], mean.get("ci") or {}
+        for one in (one for one in mine if one.key in numbers):
+            low, high = intervals.get(one.key) or (None, None)
+            yield replace(
+                one,
+                task=f"{task}{SLASH}{name}",
+                value=finite(numbers[one.key]),
+                stderr=finite(numbers.get(stderr_key(one.metric, one.filter))),
+                ci_low=finite(low),
+                ci_high=finite(high),
+                ties=None,
+                seed_std=finite(numbers.get(seed_std_key(one.metric, one.filter))),
+                groups=_whole(mean["groups"]),
+                groups_of_task=None if one.limited else _whole(mean["groups"]),
+                cells=_whole(mean["cells"]),
+            )
 
 
-def _seen_in_any(document: Mapping[str, Any], tasks: Sequence[str]) -> str | None:
+def _seen_in(document: Mapping[str, Any], *tasks: str) -> str | None:
     found = document.get("seen_in_training") or {}
     return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
 
 
-def _date(document: Mapping[str, Any]) -> str | None:
+def date_of(document: Mapping[str, Any]) -> str | None:
+    """When a document's run began, ISO 8601 in UTC."""
     seconds = finite(document.get("date"))
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 

@@ -344,7 +344,12 @@ class TagMeanRecord(Part):
     by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, from the outermost to the innermost.")
     cells: Count = Field(description="How many combinations of values count.")
     groups: Count = Field(description="How many groups these have.")
-    numbers: dict[Key, Real | None] = Field(description="metric,filter and metric_stderr,filter.")
+    numbers: dict[Key, Real | None] = Field(
+        description="metric,filter, metric_stderr,filter and metric_seed_std,filter."
+    )
+    ci: dict[Key, Interval | None] | Absent = Field(
+        None, description="95 % interval over groups, by config.interval; cells are strata."
+    )
 
 
 class Breakdown(Part):

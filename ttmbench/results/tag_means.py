@@ -5,22 +5,21 @@ Benchmarks state their number in one of both ways and the two can be far apart: 
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench.results.labels import key_of, stderr_key
+from ttmbench.results.labels import CHOICE, HOLDOUT_RAW, RAW, key_of, seed_std_key, stderr_key
 from ttmbench.types import Group, MetricSpec, Scores
 
 if TYPE_CHECKING:
+    from ttmbench.results.cell_means import Cell
     from ttmbench.results.clusters import Clusters
+    from ttmbench.stats import IntervalMethod
 
-Cell = tuple[str, ...]
+UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # filters without seeds
 
 
 class TagMean(BaseModel):
@@ -48,6 +47,10 @@ class TagMean(BaseModel):
                 found.setdefault(tuple(str(group.tags.get(tag, "")) for tag in self.by), []).append(position)
         return {cell: places for cell, places in found.items() if len(places) >= self.at_least}
 
+    def applies_to(self, groups: Sequence[Group]) -> bool:
+        """Whether the groups have the tags that it goes by; groups of stored features have none."""
+        return all(any(tag in group.tags for group in groups) for tag in self.by)
+
     def problem(self, groups: Sequence[Group]) -> str | None:
         """What is wrong with the whole data of a task for this mean; None for nothing."""
         known = {tag: {str(group.tags.get(tag, "")) for group in groups} for tag in {*self.by, *self.only}}
@@ -65,26 +68,6 @@ class TagMean(BaseModel):
         return None
 
 
-def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
-    """How much each group counts in a mean of means.
-
-    Args:
-        members: cell -> positions of its groups.
-        groups: how many there are.
-
-    Returns:
-        Weights that add up to 1; 0 for groups of no cell.
-
-    >>> weights_of({("a", "x"): [0, 1], ("a", "y"): [2], ("b", "z"): [3]}, 5).tolist()
-    [0.125, 0.125, 0.25, 0.5, 0.0]
-    """
-    children = Counter(prefix[:-1] for prefix in {cell[: depth + 1] for cell in members for depth in range(len(cell))})
-    weights = np.zeros(groups)
-    for cell, places in members.items():
-        weights[list(places)] = 1 / (math.prod(children[cell[:depth]] for depth in range(len(cell))) * len(places))
-    return weights
-
-
 def tag_means(
     groups: Sequence[Group],
     scores: Mapping[str, Sequence[Scores]],
@@ -92,6 +75,7 @@ def tag_means(
     subsets: Mapping[str, Sequence[int]],
     means: Mapping[str, TagMean],
     clusters: Clusters | None = None,
+    resampling: tuple[int, int, IntervalMethod] = (0, 0, "wilson"),
 ) -> dict[str, dict[str, Any]]:
     """The named means of a task.
 
@@ -102,54 +86,68 @@ def tag_means(
         subsets: filter -> positions of its groups, where these are not all.
         means: name -> how it is made.
         clusters: of the groups, where it is known which share images.
+        resampling: how many resamples bootstrap intervals have (0 for no interval of any kind), their seed, and how
+            intervals are made.
 
     Returns:
-        name -> ``by``, ``cells``, ``groups`` (how many count) and ``numbers``: ``metric,filter`` -> mean over seeds,
-        with its standard error; None where no cell has a scored group.
+        name -> ``by``, ``cells``, ``groups`` (how many count), ``numbers``: ``metric,filter`` -> mean over seeds, with
+        its standard error and its spread over seeds; and ``ci``: ``metric,filter`` -> its interval over groups. None
+        where no cell has a scored group. A mean by tags that no group has is left out.
     """
     from ttmbench.results.summary import metric_values  # with scipy.stats, which no listing of tasks should wait for
 
-    found: dict[str, dict[str, Any]] = {}
-    for name, how in means.items():
-        members = how.members(groups)
-        numbers: dict[str, float | None] = {}
-        for metric in (metric for metric in metrics if metric.scope != "global"):
-            for filter_, per_seed in scores.items():
-                values = [metric_values(metric, one) for one in per_seed]
-                if any(value is None for value in values):
-                    continue
-                scored = subsets.get(filter_, range(len(groups)))
-                row = np.full(len(groups), np.nan)
-                row[list(scored)] = np.mean([value for value in values if value is not None], axis=0)
-                mean, error = _mean(row, members, clusters)
-                numbers[key_of(metric.name, filter_)] = mean
-                numbers[stderr_key(metric.name, filter_)] = error
-        counted = sum(map(len, members.values()))
-        found[name] = {"by": list(how.by), "cells": len(members), "groups": counted, "numbers": numbers}
-    return found
+    if not means:
+        return {}
+    values: dict[tuple[str, str], list[np.ndarray]] = {}
+    for metric in (metric for metric in metrics if metric.scope != "global"):
+        for filter_, per_seed in scores.items():
+            found = [metric_values(metric, one) for one in per_seed]
+            if all(one is not None for one in found):
+                rows = np.full((len(found), len(groups)), np.nan)
+                rows[:, list(subsets.get(filter_, range(len(groups))))] = found
+                values[metric.name, filter_] = list(rows)
+    usable = {name: how for name, how in means.items() if how.applies_to(groups)}
+    return {name: _record(how, groups, values, clusters, resampling) for name, how in usable.items()}
 
 
-def _mean(
-    row: np.ndarray, members: Mapping[Cell, Sequence[int]], clusters: Clusters | None
-) -> tuple[float | None, float | None]:
-    """The mean of means of values, of which those that are NaN are unknown; and its standard error.
+def tag_means_of_values(
+    groups: Sequence[Group],
+    values: Mapping[str, np.ndarray],
+    filter_: str,
+    means: Mapping[str, TagMean],
+    clusters: Clusters | None,
+    resampling: tuple[int, int, IntervalMethod],
+) -> dict[str, dict[str, Any]]:
+    """As `tag_means`, of groups without score arrays: ``values`` are by metric, all of them under one filter."""
+    known = {(metric, filter_): [np.asarray(row, np.float64)] for metric, row in values.items()}
+    usable = {name: how for name, how in means.items() if how.applies_to(groups)}
+    return {name: _record(how, groups, known, clusters, resampling) for name, how in usable.items()}
 
-    Cells are strata (Cochran 1977, section 5.4); groups that share images vary together, across cells too. A cell of
-    one group tells nothing of how it varies, so there is no error then.
-    """
-    scored = {cell: [place for place in places if not np.isnan(row[place])] for cell, places in members.items()}
-    scored = {cell: places for cell, places in scored.items() if places}
-    if not scored:
-        return None, None
-    weights = weights_of(scored, len(row))
-    mean = math.fsum(weights[place] * row[place] for places in scored.values() for place in places)
-    if min(map(len, scored.values())) < 2:
-        return mean, None
-    residuals: np.ndarray = np.zeros(len(row))
-    for places in scored.values():
-        inside = row[places] - np.mean(row[places])
-        residuals[places] = weights[places] * inside * math.sqrt(len(places) / (len(places) - 1))
-    if clusters is not None:
-        _, codes = np.unique(clusters.groups, return_inverse=True)
-        residuals = np.bincount(codes, weights=residuals)
-    return mean, math.sqrt(math.fsum(np.square(residuals).tolist()))
+
+def _record(
+    how: TagMean,
+    groups: Sequence[Group],
+    values: Mapping[tuple[str, str], Sequence[np.ndarray]],
+    clusters: Clusters | None,
+    resampling: tuple[int, int, IntervalMethod],
+) -> dict[str, Any]:
+    """A mean as the document has it; ``values`` are rows, one per seed, NaN where a group was not scored."""
+    from ttmbench import stats
+    from ttmbench.results.cell_means import CellValues
+
+    (iterations, seed, interval), members = resampling, how.members(groups)
+    numbers: dict[str, float | None] = {}
+    ci: dict[str, list[float] | None] = {}
+    among = None if clusters is None else clusters.groups
+    for (metric, filter_), rows in values.items():
+        found = CellValues.of(np.mean(rows, axis=0), members, among)
+        key = key_of(metric, filter_)
+        numbers[key] = None if found is None else found.mean
+        numbers[stderr_key(metric, filter_)] = None if found is None else found.standard_error()
+        if found is not None and filter_ not in UNTRAINED:
+            each = [one.mean for one in (CellValues.of(row, members, among) for row in rows) if one is not None]
+            numbers[seed_std_key(metric, filter_)] = stats.seed_std(np.array(each))
+        ends = None if found is None else found.interval(interval, iterations, seed)
+        ci[key] = None if ends is None else list(ends)
+    counted = sum(map(len, members.values()))
+    return {"by": list(how.by), "cells": len(members), "groups": counted, "numbers": numbers, "ci": ci}

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key
+from ttmbench.results.labels import AT, RAW, TTM, key_of, name_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.models import stated_model
+from ttmbench.results.numbers import Number, checked, date_of
 
 TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
 MATCHES = ("group_match", "global_assignment_accuracy")
@@ -90,6 +91,58 @@ def transfers_of(document: Mapping[str, Any], file: str = "") -> list[Transfer]:
         By the task adapted to, its own first, then the other tasks in the document's order.
     """
     return [one for task in document.get("ttm_also") or {} for one in _of_task(document, task, file)]
+
+
+def numbers_elsewhere(document: Mapping[str, Any], file: str = "") -> list[Number]:
+    """Every number of adapted models on other tasks, to stand beside `ttmbench.results.numbers.numbers_of`.
+
+    Args:
+        document: of a run with ``--ttm_also``; of another run there is nothing.
+        file: its name.
+
+    Returns:
+        Numbers of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
+        other task, ``ttm`` the adapted one.
+
+    Raises:
+        DataError: the document is not as its schema says.
+    """
+    return checked(_numbers(document, file))
+
+
+def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
+    fingerprint = stated_model(document).fingerprint
+    pairs = ((to, on, one) for to, others in (document.get("ttm_also") or {}).items() for on, one in others.items())
+    for adapted_to, measured_on, record in pairs:
+        results, counts = record["results"], record["n-samples"]
+        for metric, name in numbers_in(results):
+            key = key_of(metric, name)
+            low, high = record["ci"].get(key) or (None, None)
+            yield Number(
+                task=f"{adapted_to}{AT}{measured_on}",
+                metric=metric,
+                filter=name,
+                method=name_of(name, metric=metric),
+                track=None,
+                value=results[key],
+                stderr=results.get(stderr_key(metric, name)),
+                ci_low=low,
+                ci_high=high,
+                chance=record["chance"].get(metric),
+                ties=record["ties"].get(key),
+                seed_std=results.get(seed_std_key(metric, name)),
+                seeds=len(record["seeds"]) if name == TTM else None,
+                groups=counts["effective"],
+                groups_of_task=counts["original"],
+                version=record["version"],
+                data=record["fingerprint"],
+                limited=counts["effective"] < counts["original"],
+                fingerprint=fingerprint,
+                adapted_to=adapted_to,
+                model=str(document.get("model_name") or ""),
+                date=date_of(document),
+                file=file,
+            )
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:

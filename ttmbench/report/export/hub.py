@@ -14,7 +14,7 @@ import yaml
 
 from ttmbench._util.files import safe_name
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.labels import RAW
+from ttmbench.results.labels import RAW, SLASH
 from ttmbench.results.numbers import DocumentFile, Number, newest
 
 RANKED = ("zero_shot", "matching", "test_time")
@@ -65,8 +65,8 @@ def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None)
     configs = {task: about for run in runs for task, about in run.document["datasets"].items()}
     found = []
     for one in numbers:
-        source = configs[one.task].get("source", {})
-        on_hub = _hub_dataset(configs[one.task])
+        about = configs[one.own_task]
+        source, on_hub = about.get("source", {}), _hub_dataset(about)
         found.append(
             EvalResult(
                 task_type=TASK_TYPE,
@@ -76,7 +76,7 @@ def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None)
                 # The hub's library merges entries of one dataset and config: two tasks on one dataset stay two.
                 dataset_config=one.task,
                 dataset_split=source.get("split"),
-                dataset_revision=configs[one.task].get("revision") if on_hub else None,
+                dataset_revision=about.get("revision") if on_hub else None,
                 dataset_args={"task_version": one.version, "groups": one.groups},
                 metric_type=f"{one.metric} ({one.method})",
                 metric_name=f"{one.metric.replace('_', ' ')} ({one.method}, {_track(one)} track), percent",
@@ -141,17 +141,17 @@ def evaluation_results(
     datasets = {task: about for run in runs for task, about in run.document["datasets"].items()}
     files: dict[str, list[Any]] = {}
     for one in numbers:
-        dataset = _hub_dataset(datasets[one.task])
+        dataset = _hub_dataset(datasets[one.own_task])
         if dataset is None:
-            left_out[one.task] = "its data are no dataset of the hub"
+            left_out[one.own_task] = "its data are no dataset of the hub"
             continue
         how = "" if one.filter == RAW else f"_{one.filter}"
-        files.setdefault(f"ttmbench_{one.task}_{one.track}", []).append(
+        files.setdefault(f"ttmbench_{one.own_task}_{one.track}", []).append(
             EvalResultEntry(
                 dataset_id=dataset,
-                task_id=f"{one.task}_{one.metric}{how}",
+                task_id=f"{one.task.replace(SLASH, '_')}_{one.metric}{how}",
                 value=percent(one.value),
-                dataset_revision=datasets[one.task].get("revision"),
+                dataset_revision=datasets[one.own_task].get("revision"),
                 date=one.date,
                 source_url=source_url,
                 source_name="ttmbench results" if source_url else None,
@@ -169,12 +169,12 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
     found = []
     for one in newest(number for run in runs for number in run.numbers()):
         if one.track == "supervised":
-            left_out[one.task] = "the model was finetuned on labelled groups (track supervised)"
+            left_out[one.own_task] = "the model was finetuned on labelled groups (track supervised)"
             continue
         if one.track not in RANKED or one.value is None:
             continue
         if one.limited or one.groups != one.groups_of_task:
-            left_out[one.task] = f"{one.extent.words} groups are no result of the task"
+            left_out[one.own_task] = f"{one.extent.words} groups are no result of the task"
         else:
             found.append(one)
     if not found:
@@ -221,6 +221,8 @@ def _circumstances(one: Number) -> dict[str, Any]:
 
 def _note(one: Number) -> str:
     parts = [f"{one.metric.replace('_', ' ')}, {one.method} ({_track(one)} track), percent"]
+    if one.cells is not None:
+        parts.append(f"mean over {one.cells} kinds of groups ({one.task.partition(SLASH)[2]})")
     if one.track == "test_time":
         parts.append("adapted to the images and captions of the test, without labels")
     if one.seeds is not None:

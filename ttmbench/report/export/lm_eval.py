@@ -23,6 +23,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
     "errors",
+    "ttm_also",
 )
 
 
@@ -48,7 +49,8 @@ def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
     document = run.document
     subtasks = document.get("group_subtasks", {})
     numbers = run.numbers()
-    tasks = _values(document["results"], numbers)
+    own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a task to its readers
+    tasks = _values(dict.fromkeys([*document["results"], *own_task]), numbers)
     means = _values(document.get("groups", {}), means_of(document))
     in_a_group = {task for names in subtasks.values() for task in names}
     packages = document["packages"]
@@ -56,11 +58,17 @@ def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
         "results": {**tasks, **means},
         **({"groups": means} if means else {}),
         "group_subtasks": {**subtasks, **{name: [] for name in tasks if name not in in_a_group}},
-        "configs": {name: _task_config(name, document) for name in tasks},
-        "versions": {**dict(document["versions"]), **dict.fromkeys(means, MISSING)},
+        "configs": {name: _task_config(name, own_task.get(name, name), document) for name in tasks},
+        "versions": {
+            **{name: document["versions"][own_task.get(name, name)] for name in tasks},
+            **dict.fromkeys(means, MISSING),
+        },
         "n-shot": dict.fromkeys([*tasks, *means], 0),
-        "higher_is_better": _directions(document),
-        "n-samples": dict(document["n-samples"]),
+        "higher_is_better": _directions(document, own_task),
+        "n-samples": {
+            **dict(document["n-samples"]),
+            **{one.task: {"original": one.groups, "effective": one.groups} for one in numbers if one.cells is not None},
+        },
         "config": _config(document),
         "git_hash": document["git_hash"],
         "date": document["date"],
@@ -114,16 +122,18 @@ def _has_spread(one: Number, task: str) -> bool:
     return one.task == task and one.seeds is not None
 
 
-def _directions(document: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+def _directions(document: Mapping[str, Any], own_task: Mapping[str, str]) -> dict[str, dict[str, bool]]:
     found = {name: dict(one) for name, one in document["higher_is_better"].items()}
+    found |= {name: dict(found[task]) for name, task in own_task.items()}
     for group, names in document.get("group_subtasks", {}).items():
         found[group] = {metric: up for name in names for metric, up in found.get(name, {}).items()}
     return found
 
 
-def _task_config(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    spec, source = document["configs"][name], document["datasets"][name].get("source", {})
-    directions = document["higher_is_better"][name]
+def _task_config(name: str, task: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What its readers show of a task; of a mean over values of a task's tags under its own name."""
+    spec, source = document["configs"][task], document["datasets"][task].get("source", {})
+    directions = document["higher_is_better"][task]
     return {
         "task": name,
         "tag": spec.get("tag", []),
@@ -136,7 +146,7 @@ def _task_config(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
         "metric_list": [
             {"metric": metric, "aggregation": "mean", "higher_is_better": up} for metric, up in directions.items()
         ],
-        "metadata": {"version": document["versions"][name]},
+        "metadata": {"version": document["versions"][task]},
     }
 
 

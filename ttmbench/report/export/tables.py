@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ttmbench import stats
 from ttmbench._util.escape import csv_cell, latex
+from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
 from ttmbench.report.terminal import NOTHING, headline
 from ttmbench.results.labels import (
     ORACLE_COLUMN,
@@ -20,6 +22,7 @@ from ttmbench.results.labels import (
     TTM_COLUMN,
 )
 from ttmbench.results.numbers import DocumentFile, Number, newest
+from ttmbench.results.transfer import TITLE, numbers_elsewhere, transfers_of
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
@@ -28,6 +31,8 @@ _COLUMNS = [
         "seeds",
         "chance",
         "ties",
+        "cells",
+        "adapted_to",
         "groups",
         "groups_of_task",
         "limited",
@@ -55,13 +60,20 @@ def export_latex(
 
 
 def to_csv(runs: Sequence[DocumentFile]) -> str:
-    """One line a number, of every run and filter; fractions; what is undefined is empty."""
+    """One line a number, of every run and filter; fractions; what is undefined is empty.
+
+    Behind a run's own numbers stand those of its adapted models on other tasks, of tasks ``adapted to@measured on``.
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for one in (number for run in runs for number in run.numbers()):
+    for one in (number for run in runs for number in [*run.numbers(), *_elsewhere(run)]):
         writer.writerow({key: csv_cell(getattr(one, key)) for key in _COLUMNS})
     return out.getvalue()
+
+
+def _elsewhere(run: DocumentFile) -> list[Number]:
+    return [replace(one, model=run.model) for one in numbers_elsewhere(run.document, run.path.name)]
 
 
 def to_latex(runs: Sequence[DocumentFile]) -> str:
@@ -72,7 +84,7 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
             of a task stand below all others.
 
     Returns:
-        ``tabular`` environments with a comment above each.
+        ``tabular`` environments with a comment above each; the last is of adapted models on other tasks.
     """
     numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda one: one.limited)
     ranked = [one for one in numbers if one.track != "supervised"]  # which has tables of its own, below
@@ -82,6 +94,10 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
         for name in dict.fromkeys(one.filter for one in shown):
             title = f"{about} ({next(one.method for one in shown if one.filter == name)})"
             parts.append(_every_metric([one for one in shown if one.filter == name], title))
+    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document, run.path.name)]
+    if transfers:
+        rows = [list(map(latex, cells)) for cells in transfer_cells(transfers)]
+        parts.append(f"% {TITLE}\n" + _tabular([list(map(latex, TRANSFER_HEAD))], rows))
     return "\n".join(parts)
 
 

@@ -1,0 +1,95 @@
+"""Intervals of a mean of means: what they cover, what they are undefined for, and what a resample is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ttmbench import stats
+from ttmbench.results.cell_means import CellValues
+
+SHARES = (0.3, 0.5, 0.8, 0.95)
+SIZES = (12, 25, 40, 60)
+MEMBERS = {
+    (f"kind {number}",): list(range(sum(SIZES[:number]), sum(SIZES[: number + 1]))) for number in range(len(SIZES))
+}
+
+
+def laid_out(values, members=MEMBERS, clusters=None):
+    return CellValues.of(np.asarray(values, np.float64), members, clusters)
+
+
+def drawn(rng, clusters=None):
+    """Answers by kind; those of one cluster, which has groups of several kinds, go together."""
+    chances = rng.random(sum(SIZES)) if clusters is None else rng.random(clusters.max() + 1)[clusters]
+    return (chances < np.repeat(SHARES, SIZES)).astype(float)
+
+
+def misses(found, truth):
+    return found[0] > truth or found[1] < truth
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_intervals_and_errors_cover_the_true_mean(shared):
+    """Four kinds of unequal size and difficulty, 137 groups; alone, or three to a cluster across kinds."""
+    rng = np.random.default_rng(0)
+    clusters = rng.permutation(np.arange(sum(SIZES)) // 3) if shared else None
+    truth, tries = float(np.mean(SHARES)), 400
+    made = [laid_out(drawn(rng, clusters), clusters=clusters) for _ in range(tries)]
+    wilson = np.mean([misses(one.interval("wilson", 1, 0), truth) for one in made])
+    assert 0.02 <= wilson <= 0.08
+    spread = np.std([one.mean for one in made], ddof=1)
+    assert np.mean([one.standard_error() for one in made]) == pytest.approx(spread, rel=0.1)
+    for method, most in (("percentile", 0.1), ("bca", 0.1)):
+        assert np.mean([misses(one.interval(method, 200, 0), truth) for one in made[:200]]) <= most, method
+    if shared:
+        alone = [laid_out(one.values).standard_error() for one in made]
+        assert np.mean(alone) < 0.85 * spread, "groups taken for independent would promise too much"
+
+
+def test_one_kind_is_a_mean_over_groups():
+    values = (np.arange(50) % 3 == 0).astype(float)
+    clusters = np.arange(50) // 2
+    one = laid_out(values, {("all",): range(50)})
+    assert one.mean == stats.mean(values)
+    assert one.standard_error() == pytest.approx(stats.standard_error(values))
+    assert one.interval("wilson", 1, 0) == pytest.approx(stats.score_interval(values), abs=0.006)
+    together = laid_out(values, {("all",): range(50)}, clusters)
+    assert together.standard_error() == pytest.approx(stats.standard_error(values, clusters))
+    found = together.interval("percentile", 2000, 0)
+    assert found == pytest.approx(stats.bootstrap_interval(values, 2000, 0, clusters=clusters), abs=0.02)
+
+
+def test_an_interval_is_no_point_and_stays_inside():
+    for value in (0.0, 1.0):
+        low, high = laid_out(np.full(137, value)).interval("wilson", 1, 0)
+        assert 0 <= low < high <= 1 and high - low > 0.01 and value in (low, high)
+        assert laid_out(np.full(137, value)).interval("percentile", 10, 0) == (value, value)
+
+
+def test_nothing_is_said_of_a_kind_that_shows_no_spread():
+    values = np.array([1.0, 0.0, 1.0, 1.0, 0.0])
+    one = laid_out(values, {("a",): [0, 1, 2], ("b",): [3]})
+    assert one.mean == pytest.approx(5 / 6) and one.standard_error() is None and one.interval("wilson", 9, 0) is None
+    two = laid_out(values, {("a",): [0, 1, 2], ("b",): [3, 4]}, np.array([0, 1, 2, 3, 3]))
+    assert two.standard_error() is None, "two groups with one image are one observation"
+    assert laid_out(np.full(5, np.nan), {("a",): [0]}) is None
+    assert laid_out(values, {("a",): range(5)}).interval("wilson", 0, 0) is None
+
+
+def test_a_resample_takes_clusters_out_of_all_and_averages_over_the_cells_that_it_has():
+    """Two clusters, of which one alone has kind b: a resample without it is of kind a only."""
+    one = laid_out([1.0, 0.0, 1.0, 1.0], {("a",): [0, 1], ("b",): [2, 3]}, np.array([0, 1, 1, 1]))
+    found = np.concatenate(list(one._resampled(400, np.random.default_rng(0))))
+    # twice the first cluster: a alone, 1; twice the second: (0 + 1) / 2; both: (1/2 + 1) / 2
+    assert set(found.tolist()) == {1.0, 0.5, 0.75}
+    assert np.mean(found == 0.75) == pytest.approx(0.5, abs=0.08)
+
+
+def test_differences_are_tested_by_exchanging_clusters():
+    rng = np.random.default_rng(1)
+    better = laid_out((rng.random(137) < 0.3).astype(float))
+    assert better.sign_flip(999, 0) == 0.001
+    even = laid_out(np.where(np.arange(137) % 2, 1.0, -1.0))
+    assert even.sign_flip(999, 0) > 0.2
+    assert laid_out(np.ones(137), clusters=np.arange(137) // 46).sign_flip(999, 0) > 0.1, "three tosses show little"
