@@ -36,7 +36,7 @@ for name, code, action in json.loads(sys.argv[1]):
 print(json.dumps(found))
 """
 MODELS = {"accelerate", "open_clip", "sklearn", "timm", "torch", "torchvision", "transformers", "triton"}
-FILES = {"datasets", "huggingface_hub", "pandas", "pyarrow", "safetensors", "tokenizers"}
+FILES = {"datasets", "fsspec", "huggingface_hub", "pandas", "pyarrow", "safetensors", "tokenizers"}
 SHOWING = {"jinja2", "matplotlib", "tqdm"}
 HEAVY = MODELS | FILES | SHOWING | {"PIL", "scipy", "sympy"}
 # Half a second each, or of another kind of model or data; a run of transformers' imports the rest of `HEAVY` itself.

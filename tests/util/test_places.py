@@ -10,6 +10,7 @@ import pytest
 import ttmbench
 from ttmbench._util.places import read_device
 from ttmbench.cli import main
+from ttmbench.cli.parser import build_parser
 from ttmbench.errors import UsageError
 
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]
@@ -67,7 +68,7 @@ def test_a_device_that_is_not_here_is_one_line(device, capsys):
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])
-@pytest.mark.parametrize("option", ["--output_path", "--data_dir", "--use_cache", "--save_adapted", "--include_path"])
+@pytest.mark.parametrize("option", ["--data_dir", "--use_cache", "--save_adapted", "--include_path", "--config"])
 def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*BASE, option, address]) == 2
@@ -77,19 +78,38 @@ def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
-    "command", ["report s3://b/x", "leaderboard s3://b/x", "score s3://b/x.npz --task shapes_color"]
+    "command",
+    [
+        *("report https://b/x", "leaderboard http://b/x", "run --model tiny-clip --tasks shapes_color -o https://b/x"),
+        *("finetune --model tiny-clip --tasks shapes_color -o s3://b/x", "cache ls --use_cache s3://b/x"),
+    ],
 )
-def test_other_commands_take_no_address_either(command, tmp_path, monkeypatch, capsys):
+def test_pages_and_what_other_commands_write_are_no_folders_either(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 2
     assert "is an address, and only files and folders" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
+    folder = tmp_path / "my results"
+    assert main([*BASE, "--output_path", f"file://{folder}".replace(" ", "%20"), "--use_cache", "file:///nowhere"]) == 0
+    (document,) = folder.glob("tiny-clip/results_*.json")
+    assert json.loads(document.read_text())["config"]["output_path"] == str(folder)
+    assert main(["leaderboard", f"file://localhost{tmp_path}/my%20results"]) == 0
+    assert (folder / "leaderboard.json").exists()
+    capsys.readouterr()
+    assert main(["leaderboard", f"file://elsewhere{tmp_path}"]) == 2
+    assert "is no file or folder of this machine" in capsys.readouterr().err
+
+
+def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
+    words = ["export", str(tmp_path), "--to", "evaluation-results", "--source_url", "https://example.org"]
+    assert build_parser("export").parse_args(words).source_url == "https://example.org"
+
+
 def test_python_takes_none_and_numbers_are_devices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="output_path s3://b is an address, and only files and folders"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path="s3://b", limit=2)
-    with pytest.raises(UsageError, match="output_path file:///tmp/x is an address; give the path without file://"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path="file:///tmp/x", limit=2)
+    with pytest.raises(UsageError, match="data_dir s3://b is an address, and only files and folders"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", data_dir="s3://b", limit=2)
     with pytest.raises(UsageError, match="device cuda:99 was asked for, but"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", device=99, limit=2)  # type: ignore[arg-type]

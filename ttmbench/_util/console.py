@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 10_000  # characters of a line in a file or a pipe
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
+_SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
 _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
 
 
@@ -26,12 +27,24 @@ def echo(text: str = "", flush: bool = False) -> None:
 
 def warn(text: str) -> None:
     """Prints one line on stderr; inside `each_note_once` the same one no second time."""
-    line, said = f"ttmbench: {one_line(redact([text]))}", _SAID.get()
+    line, said = f"ttmbench: {one_line(redact([as_shown(text)]))}", _SAID.get()
     if said is not None:
         if line in said:
             return
         said.add(line)
     _print(line, sys.stderr)
+
+
+def show_as(path: str, address: str) -> None:
+    """From now on texts name an address where they would name the folder into which it was fetched."""
+    _SHOWN_AS[path] = address
+
+
+def as_shown(text: str) -> str:
+    """A text with the addresses of `show_as`."""
+    for path, address in _SHOWN_AS.items():
+        text = text.replace(path, address)
+    return text
 
 
 def print_traceback() -> None:
@@ -43,7 +56,7 @@ def print_traceback() -> None:
 
 def _print(text: str, stream: Any, flush: bool = False) -> None:
     with _bars_aside(stream):
-        print(encodable(text, getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
+        print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
 
 
 @contextmanager

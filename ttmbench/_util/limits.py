@@ -30,6 +30,8 @@ DEFAULTS: dict[str, int] = {
     "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
     "table_bytes": 2_000_000_000,  # of a parquet file, decoded, that packs more than table_ratio to one
     "table_ratio": 20,
+    "remote_files": 100_000,  # below an address such as s3://bucket/results
+    "remote_bytes": 100_000_000_000,  # fetched from there for one command
     "answer_bytes": 32 << 20,  # of one answer of a model behind a server
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ttmbench._util.redact import place_in_url
 from ttmbench.errors import UsageError
 
 _ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
 _WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
 _PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
@@ -53,7 +54,7 @@ def read_device(given: Any) -> str:
 
 
 def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run with the device as torch calls it.
+    """Settings of a run with the device as torch calls it, and ``file://`` addresses as the paths that they are.
 
     Raises:
         UsageError: the device is none, or an address stands in place of a file or folder.
@@ -62,25 +63,52 @@ def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
     if read.get("device") is not None:
         read["device"] = read_device(read["device"])
     for name in _PLACES:
-        refuse_address(name, read.get(name))
-    for folder in read.get("include_path") or ():
-        refuse_address("include_path", folder)
+        if name in read:
+            read[name] = read_place(name, read[name], may_be_address=name == "output_path")
+    if read.get("include_path"):
+        read["include_path"] = [read_place("include_path", folder) for folder in read["include_path"]]
     return read
 
 
-def refuse_address(name: str, given: Any) -> None:
-    """Refuses what is an address and no file or folder.
+def is_address(given: Any) -> bool:
+    """Whether a file or folder is named by an address such as ``s3://bucket/results``.
+
+    >>> is_address("s3://bucket/results"), is_address("results/s3")
+    (True, False)
+    """
+    return isinstance(given, str) and _ADDRESS.match(given) is not None
+
+
+def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
+    """A file or folder as it was given; a ``file://`` address as the path that it is.
+
+    Args:
+        name: the option, for the message.
+        given: what was asked for.
+        may_be_address: whether other addresses are taken too, all but those of web pages.
+
+    Returns:
+        The path, or the address.
 
     Raises:
-        UsageError: it is one; the message says what to do.
+        UsageError: it is an address that is not taken; the message says what to do.
 
-    >>> refuse_address("output_path", "results")
+    >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
+    ('/data/my results', 'data')
     """
-    if isinstance(given, str) and _ADDRESS.match(given):
-        scheme = given.partition(":")[0]
-        if scheme.lower() == "file":
-            raise UsageError(f"{name} {given} is an address; give the path without file://")
-        raise UsageError(
-            f"{name} {given} is an address, and only files and folders of this machine are read and written: give a "
-            f"folder here and copy it with a tool for {scheme}, or mount it as a folder"
-        )
+    if not is_address(given):
+        return given
+    scheme, _, rest = given.partition("://")
+    if scheme.lower() == "file":
+        host, slash, path = rest.partition("/")
+        if host.lower() not in ("", "localhost") or not slash:
+            raise UsageError(f"{name} {given} is no file or folder of this machine; write file:///folder, or the path")
+        from urllib.request import url2pathname  # with http and ssl, which no start-up should wait for
+
+        return url2pathname(f"/{path}")
+    if may_be_address and scheme.lower() not in ("http", "https"):
+        return given
+    raise UsageError(
+        f"{name} {place_in_url(given)} is an address, and only files and folders of this machine are read and written: "
+        f"give a folder here and copy it with a tool for {scheme}, or mount it as a folder"
+    )

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(given: list[str]) -> int:
     """The exit code of a command line; its errors are printed."""
     from ttmbench._util.limits import check_limits
+    from ttmbench.cli.addresses import addresses_at_hand
     from ttmbench.cli.parser import build_parser, normalise
 
     debug = False
@@ -74,7 +75,8 @@ def _execute(given: list[str]) -> int:
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        code: int = options.execute(options)
+        with addresses_at_hand(words[0], options):
+            code: int = options.execute(options)
         return code
     except TtmbenchError as error:
         if debug:

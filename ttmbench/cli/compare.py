@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, printable
+from ttmbench._util.console import as_shown, echo, printable
 from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
@@ -54,8 +54,8 @@ def compare(options: argparse.Namespace) -> int:
             raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
         comparisons.append(
             {
-                "baseline": str(runs[0].path),
-                "other": str(other.path),
+                "baseline": as_shown(str(runs[0].path)),
+                "other": as_shown(str(other.path)),
                 "names": [called[str(run.path)] for run in (runs[0], other)],
                 "rows": rows,
             }

@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ttmbench._util.escape import one_line
-from ttmbench._util.places import refuse_address
+from ttmbench._util.places import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli import COMMANDS
+from ttmbench.cli.addresses import TAKEN
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
@@ -56,10 +57,11 @@ _ONCE = {  # options of which the last would win in silence: what to do instead
     "ttm_args": "separate settings by commas",
     "output_path": "a run is written to one place",
 }
+_OF_PAGES = ("source_url",)  # options that name a web page and no file
 
 
 class _Store(argparse._StoreAction):
-    """argparse's own, for what is given once, and for files and folders that are no address."""
+    """argparse's own, for what is given once, and for files and folders, which may be an address for some commands."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -69,11 +71,16 @@ class _Store(argparse._StoreAction):
         if option and self.dest in _ONCE and before not in (None, self.default, values):
             shown = [",".join(one) if isinstance(one, list) else one for one in (before, values)]
             parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
-        for value in values if isinstance(values, list) else [values]:
-            try:
-                refuse_address(option or self.dest, value)
-            except UsageError as error:
-                parser.error(str(error))
+        may_be_address = self.dest in TAKEN.get(parser.prog.partition(" ")[2], ())
+        try:
+            if self.dest not in _OF_PAGES:
+                read = [
+                    read_place(option or self.dest, one, may_be_address)
+                    for one in (values if isinstance(values, list) else [values])
+                ]
+                values = read if isinstance(values, list) else read[0]
+        except UsageError as error:
+            parser.error(str(error))
         setattr(namespace, self.dest, values)
 
 

@@ -111,7 +111,9 @@ def _show(results: EvalResults | None) -> None:
     if results is None:
         return
     print_results(results.document)
-    if results.path is not None and results.path.exists():
+    if results.address is not None:
+        echo(f"results: {results.address}")
+    elif results.path is not None and results.path.exists():
         echo(f"results: {results.path}")
 
 

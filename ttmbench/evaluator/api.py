@@ -24,6 +24,7 @@ from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within
 from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
@@ -39,7 +40,8 @@ def read_results(path: PathLike) -> list[EvalResults]:
     """Reads results documents; the values of single groups follow when they are asked for.
 
     Args:
-        path: a results document, or a folder that is searched with all below it.
+        path: a results document, or a folder that is searched with all below it; also at an address (``s3://...``),
+            which is then fetched.
 
     Returns:
         The results in the order of their paths. Of a folder, files that are no results are left out; those that state
@@ -49,7 +51,7 @@ def read_results(path: PathLike) -> list[EvalResults]:
         DataError: the file is no results document.
         UsageError: the folder holds none, or there is nothing under the path.
     """
-    place = Path(path)
+    place = place_of(path)
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
@@ -162,7 +164,7 @@ def score(
         "seed": seed,
     }
     if isinstance(scores, str | os.PathLike):
-        path = Path(scores)
+        path = place_of(scores, "scores")
         arrays: dict[str, dict[str, list[Scores]]] = {}
         if not isinstance(task, Task) and path.is_file() and is_answers(path):
             if task is None:
@@ -236,14 +238,14 @@ def list_models(*patterns: str) -> list[str]:
 
 def _run(given: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
-    results = given if isinstance(given, EvalResults) else _one(Path(given))
+    results = given if isinstance(given, EvalResults) else _one(given)
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
     return StoredRun(path, results.document, results.task_groups)
 
 
-def _one(path: Path) -> EvalResults:
+def _one(path: PathLike) -> EvalResults:
     found = read_results(path)
     if len(found) > 1:
         raise UsageError(f"{path} holds {len(found)} results documents; name one of them")

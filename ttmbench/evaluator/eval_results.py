@@ -33,12 +33,14 @@ class EvalResults(Mapping[str, Any]):
             run of the same command had done, and of forced choices there are none.
         path: the results file, if there is one.
         own_groups: task -> single groups, where the run that made them is this program's; see `group_values`.
+        address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
     own_groups: dict[str, TaskGroups] | None = None
+    address: str | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]

@@ -19,6 +19,7 @@ from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import lock_holds, write_atomically
 from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.places import read_place
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.sealed import SealError, load_sealed, save_sealed
@@ -101,7 +102,7 @@ def finetune_model(
     check_config(config)
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
-    folder = Path(config.output_path)
+    folder = Path(read_place("--output_path", config.output_path))
     with deterministic(config.deterministic, config.seed), naming_what_cannot(), _held(folder):
         return _Work(config, folder, started, command, preset, changes or {}).do()
 

@@ -92,6 +92,8 @@ class RunDirectory:
     Attributes:
         files: where the run writes.
         previous: the document that an earlier run of the same command left; None if there is none.
+        address: what the folder stands for, as it may be shown; None if results stay on this machine.
+        publish: sends what was written there; does nothing if results stay on this machine.
     """
 
     files: RunFiles
@@ -99,6 +101,14 @@ class RunDirectory:
     _lock: filelock.BaseFileLock
     _config: RunConfig
     _started: datetime
+    address: str | None = None
+    publish: Callable[[RunFiles], None] = lambda files: None
+
+    @property
+    def results(self) -> tuple[Path | None, str | None]:
+        """The document's path, or its address."""
+        name = self.files.results.name
+        return (self.files.results, None) if self.address is None else (None, f"{self.address}/{name}")
 
     def __enter__(self) -> RunDirectory:
         return self

@@ -35,7 +35,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.resume import RunDirectory, open_place, run_key
+from ttmbench.evaluator.resume import RunDirectory, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -47,6 +47,7 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
+from ttmbench.evaluator.spool import UnsentError, run_place
 from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
@@ -228,8 +229,14 @@ def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Cho
     work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also)
     if config.output_path is None:
         return work.do(adapter, None)
-    with open_place(config, key, started) as place:
-        return work.do(adapter, place)
+    results = None
+    try:
+        with run_place(config, key, started) as place:
+            results = work.do(adapter, place)
+    except UnsentError as error:
+        carry(error, results)
+        raise
+    return results
 
 
 @dataclass
@@ -297,7 +304,8 @@ class _Work:
         self, document: dict[str, Any], place: RunDirectory | None, groups: dict[str, TaskGroups]
     ) -> EvalResults:
         scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
-        return EvalResults(document, scores, None if place is None else place.files.results, groups)
+        path, address = (None, None) if place is None else place.results
+        return EvalResults(document, scores, path, groups, address)
 
     def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
         """The tasks that were finished before the run failed; None if there are none."""
@@ -371,9 +379,10 @@ class _Work:
         document = self.record.document(status, self.clock, files)
         if place is not None and place.previous is not None and not self.took_over:
             return document
-        if files is not None:
+        if place is not None:
             with phase("save"):
-                files.write_results(document)
+                place.files.write_results(document)
+                place.publish(place.files)
             while self.states:  # what these tasks would have gone on from
                 shutil.rmtree(self.states.pop(), ignore_errors=True)
         self.unsaved, self.saving = 0.0, time.perf_counter() - began

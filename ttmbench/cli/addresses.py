@@ -1,0 +1,107 @@
+"""Which options of which commands take an address (``s3://...``), and how these come to work on files at hand."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from ttmbench._util.places import is_address
+from ttmbench.errors import AssertionNotMet
+
+if TYPE_CHECKING:
+    from ttmbench._util.remote_copy import RemoteCopy
+
+_READ = {
+    "report": "place",
+    "leaderboard": "folder",
+    "compare": "runs",
+    "export": "runs",
+    "validate": "tasks",
+    "score": "scores",
+}
+_DOCUMENTS_ALONE = ("leaderboard", "export")  # which read no samples
+_WRITTEN = ("report", "leaderboard", "compare", "export", "score")
+TAKEN = {
+    "run": {"output_path"},
+    **{name: {dest} | ({"output_path"} if name in _WRITTEN else set()) for name, dest in _READ.items()},
+}
+"""Command -> its options that take an address."""
+
+
+@contextmanager
+def addresses_at_hand(command: str, options: argparse.Namespace) -> Iterator[None]:
+    """Fetches what is read from addresses, puts paths into the options, and sends what was written for addresses.
+
+    A run does the same itself, task after task.
+
+    Args:
+        command: its name.
+        options: as they were parsed; changed.
+
+    Yields:
+        Nothing; inside, the options name files of this machine.
+    """
+    if command not in _READ:
+        yield
+        return
+    output = _output(command, options)
+    _fetch(command, options)
+    copy = None if output is None else _prepare_output(command, output, options)
+    try:
+        yield
+    except AssertionNotMet:  # what was computed is written all the same
+        if copy is not None:
+            copy.send()
+        raise
+    if copy is not None:
+        copy.send()
+
+
+def _fetch(command: str, options: argparse.Namespace) -> None:
+    dest = _READ[command]
+    given = getattr(options, dest)
+    found = [_fetched(command, one) for one in (given if isinstance(given, list) else [given])]
+    setattr(options, dest, found if isinstance(given, list) else found[0])
+
+
+def _fetched(command: str, given: str) -> str:
+    if not is_address(given):
+        return given
+    from ttmbench.results.remote import fetch_results
+
+    return str(fetch_results(given, command, beside=command not in _DOCUMENTS_ALONE))
+
+
+def _output(command: str, options: argparse.Namespace) -> str | None:
+    """The address to write to: as given, else where the command reads, if that is one."""
+    if command not in _WRITTEN:
+        return None
+    given: str | None = options.output_path
+    if given is None and command in ("report", "leaderboard"):
+        read: str = getattr(options, _READ[command])
+        if is_address(read):
+            base, _, query = read.partition("?")
+            folder = base.rpartition("/")[0] if base.endswith(".json") else base.rstrip("/")
+            given = f"{folder}/report.html" if command == "report" else folder
+            given = f"{given}?{query}" if query else given
+    return given if is_address(given) else None
+
+
+def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteCopy:
+    """A folder to write into; a file that lies at the address already is put there, with what belongs to it."""
+    from ttmbench._util.remote import RemoteFolder
+    from ttmbench._util.remote_copy import RemoteCopy
+    from ttmbench.results.remote import fetch_artifacts
+
+    base, _, query = address.partition("?")
+    base = base.rstrip("/")
+    is_file = command != "leaderboard" and bool(PurePosixPath(base).suffix)
+    folder, _, name = base.rpartition("/") if is_file else (base, "", "")
+    copy = RemoteCopy.temporary(RemoteFolder.at(f"{folder}?{query}" if query else folder, "--output_path"))
+    if is_file and copy.fetch(name, "text_bytes") and command == "score":
+        fetch_artifacts(copy, name)
+    options.output_path = str(copy.folder / name) if is_file else str(copy.folder)
+    return copy
