@@ -58,6 +58,9 @@ _ONCE = {  # options of which the last would win in silence: what to do instead
 }
 
 
+_ADDRESSES = ("source_url",)  # options whose value may be an address; all others name files, folders or things
+
+
 class _Store(argparse._StoreAction):
     """argparse's own, for what is given once, and for files and folders that are no address."""
 
@@ -70,6 +73,8 @@ class _Store(argparse._StoreAction):
             shown = [",".join(one) if isinstance(one, list) else one for one in (before, values)]
             parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
         for value in values if isinstance(values, list) else [values]:
+            if self.dest in _ADDRESSES:
+                continue
             try:
                 refuse_address(option or self.dest, value)
             except UsageError as error:
