@@ -3,7 +3,8 @@
 One text has one place. The start page is README.md, pages of the project are the files of its root, the API comes from
 docstrings, the tutorial from its notebook, and the list of decisions from their headings. Links are written as they
 work in the repository, and are turned here: to the page of a file if it has one, to the file at
-``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone.
+``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
+has an ``x_dark.png`` beside it is shown light and dark.
 """
 
 from __future__ import annotations
@@ -119,7 +120,11 @@ def turn_links(text: str, page: str, repository: str = "") -> str:
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source_of(page)), address))
         place = _place(file)
         if place is not None:
-            return f"{mark}[{shown}]({posixpath.relpath(place, posixpath.dirname(page) or '.')}{hash_sign}{anchor})"
+            here = posixpath.relpath(place, posixpath.dirname(page) or ".")
+            name, dot, ending = here.rpartition(".")
+            if mark and (ROOT / "docs" / place).with_stem(f"{Path(place).stem}_dark").exists():
+                return f"![{shown}]({here}#only-light)![{shown}]({name}_dark{dot}{ending}#only-dark)"
+            return f"{mark}[{shown}]({here}{hash_sign}{anchor})"
         if file.startswith("..") or not (ROOT / file).exists():
             raise ValueError(f"{source_of(page)}: there is no {target}")
         return f"[{shown}]({repository.rstrip('/')}/blob/main/{file}{hash_sign}{anchor})" if repository else shown

@@ -109,6 +109,11 @@ def test_every_link_and_anchor_of_every_page_leads_somewhere(pages):
         ("adr/0001-x.md", "[x](../concepts.md)", "[x](../concepts.md)"),
         ("adr/0001-x.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
         ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
+        (
+            "contributing.md",
+            "![x](docs/images/site_start.png)",
+            "![x](images/site_start.png#only-light)![x](images/site_start_dark.png#only-dark)",
+        ),
         ("index.md", "`[x](nowhere.md)`", "`[x](nowhere.md)`"),
         ("index.md", "```text\n[x](nowhere.md)\n```", "```text\n[x](nowhere.md)\n```"),
     ],
