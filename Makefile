@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow coverage wheel oldest schema format
+.PHONY: check lint types test slow coverage wheel docs oldest schema format
 
 check: lint types test
 
@@ -29,6 +29,11 @@ coverage:
 
 wheel:
 	$(PYTHON) scripts/check_wheel.py
+
+# The site in site/, with what the extra `docs` brings: every link and anchor, no other host, a search that works offline.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict --site-dir site
+	$(PYTHON) scripts/docs/check_site.py site
 
 # In an environment of its own with every dependency at its lower bound; minutes, and gigabytes of packages.
 oldest:

@@ -1,10 +1,12 @@
-"""The screenshots of the documentation: a report and a leaderboard of the reference runs, in an installed Chromium.
+"""The screenshots of the documentation: a report and a leaderboard of the reference runs, and the site itself.
 
     ttmbench --model tiny-clip --tasks builtin --simple_match --ttm --seeds 0,1,2,3 --log_samples --output_path shown
     python scripts/docs/page_screenshots.py shown
+    make docs && python scripts/docs/page_screenshots.py --site site
 
-The run is that of results/reference with samples, which are too large to be kept there; its numbers must be the same.
-``scripts/docs/reference.py check`` says when these screenshots show other numbers than the reference.
+They are taken in an installed Chromium. The run is that of results/reference with samples, which are too large to be
+kept there; its numbers must be the same. ``scripts/docs/reference.py check`` says when screenshots show something else
+than the reference, or than the first lines of the pages.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +39,7 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        page: ``report`` or ``leaderboard``.
+        page: ``report`` or ``leaderboard``, or the place of a page on the site.
         begin: CSS selector of the element at the upper edge.
         width: of the window and of the screenshot, in CSS pixels.
         height: of the screenshot.
@@ -69,6 +71,12 @@ SHOTS = {
     "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
     "leaderboard.png": Shot("leaderboard", "h1", 1100, 840),
 }
+SITE_SHOTS = {
+    "site_start.png": Shot("index.html", "header", 1240, 700),
+    "site_start_dark.png": Shot("index.html", "header", 1240, 700, dark=True),
+    "site_tasks.png": Shot("tasks.html", "header", 1240, 640),
+    "site_tasks_dark.png": Shot("tasks.html", "header", 1240, 640, dark=True),
+}
 
 
 def photograph(page: Page, shot: Shot) -> bytes:
@@ -92,27 +100,15 @@ def photograph(page: Page, shot: Shot) -> bytes:
     return small.getvalue()
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, help="folder of the run with samples")
-    folder: Path = parser.parse_args().runs
-    if why_not():
-        sys.exit(why_not())
-    wanted = reference.shown_numbers(read_document(reference.MAIN))
-    documents = [found.document for found in walk_documents(folder) if found.document is not None]
-    if [reference.shown_numbers(document) for document in documents] != [wanted]:
-        sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
-    with tempfile.TemporaryDirectory() as scratch, open_browser() as browser:
-        report, board = Path(scratch) / "report.html", Path(scratch) / "board"
-        for words in (
-            ["report", str(folder), "-o", str(report)],
-            ["leaderboard", str(reference.FOLDER), "-o", str(board)],
-        ):
-            if ttmbench(words) != 0:
-                sys.exit(f"ttmbench {' '.join(words)} failed")
-        pages = {"report": report, "leaderboard": board / "leaderboard.html"}
-        for name, shot in SHOTS.items():
+def take(shots: Mapping[str, Shot], pages: Mapping[str, Path]) -> None:
+    """Takes screenshots into docs/images, and notes what they show.
+
+    Args:
+        shots: by the name of the file.
+        pages: the file of each page that they name.
+    """
+    with open_browser() as browser:
+        for name, shot in shots.items():
             page = open_page(browser, pages[shot.page], shot.width, dark=shot.dark)
             screenshot = photograph(page, shot)
             page.close()
@@ -121,6 +117,37 @@ def main() -> None:
             (reference.IMAGES / name).write_bytes(screenshot)
             reference.record(name, reference.shown_in(name))
             print(reference.IMAGES / name, len(screenshot))
+
+
+def take_of_runs(folder: Path) -> None:
+    """Those of a report and of a leaderboard."""
+    wanted = reference.shown_numbers(read_document(reference.MAIN))
+    documents = [found.document for found in walk_documents(folder) if found.document is not None]
+    if [reference.shown_numbers(document) for document in documents] != [wanted]:
+        sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
+    with tempfile.TemporaryDirectory() as scratch:
+        report, board = Path(scratch) / "report.html", Path(scratch) / "board"
+        for words in (
+            ["report", str(folder), "-o", str(report)],
+            ["leaderboard", str(reference.FOLDER), "-o", str(board)],
+        ):
+            if ttmbench(words) != 0:
+                sys.exit(f"ttmbench {' '.join(words)} failed")
+        take(SHOTS, {"report": report, "leaderboard": board / "leaderboard.html"})
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="?", help="folder of the run with samples")
+    parser.add_argument("--site", type=Path, metavar="FOLDER", help="the built site")
+    options = parser.parse_args()
+    if why_not():
+        sys.exit(why_not())
+    if options.runs is not None:
+        take_of_runs(options.runs)
+    if options.site is not None:
+        take(SITE_SHOTS, {shot.page: options.site / shot.page for shot in SITE_SHOTS.values()})
 
 
 if __name__ == "__main__":

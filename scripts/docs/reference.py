@@ -45,6 +45,8 @@ MAIN = FOLDER / "builtin.json"
 TRANSFER = FOLDER / "study_transfer.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
+# Screenshot of the site -> the page that it shows, and where on it the text below the screenshot begins.
+SITE = {"site_start": ("README.md", "\n## "), "site_tasks": ("docs/tasks.md", "\n|")}
 HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in figures.COLUMNS))
 
 
@@ -138,7 +140,10 @@ def shown_numbers(document: Mapping[str, Any]) -> str:
 
 
 def shown_in(name: str) -> str:
-    """Digest of the numbers that a screenshot has to show: a leaderboard's of all runs, a report's of `MAIN`."""
+    """Digest of what a screenshot has to show: numbers of all runs or of `MAIN`, or the first lines of a page."""
+    for shot, (page, end) in SITE.items():
+        if name.startswith(shot):
+            return digest((ROOT / page).read_text(encoding="utf-8").partition(end)[0])
     if name.startswith("leaderboard"):
         return digest([shown_numbers(run.document) for run in runs()])
     return shown_numbers(read_document(MAIN))

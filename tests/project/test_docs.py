@@ -9,21 +9,17 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.pages import BLOCK, PAGES, ROOT, WALKED, blocks
 
 from ttmbench import hookspecs
 from ttmbench.cli import main
 from ttmbench.cli.parser import build_parser
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-
 
 def console_commands(page: Path) -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [line[2:] for _, block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
 
 
-WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes
 SHOWN = [(page.name, command) for page in PAGES if page.name not in WALKED for command in console_commands(page)]
 
 
@@ -41,9 +37,8 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     """Its commands, and the files and programs that are marked by a comment, in their order, in one folder."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"(?:<!-- (run|file: [^ ]+) -->\n)?```(\w+)\n(.*?)```", text, flags=re.DOTALL)
     ran = 0
-    for mark, language, block in blocks:
+    for mark, language, block in BLOCK.findall(text):
         if mark == "run":
             processes.run(["-c", block], check=True)
         elif mark:
@@ -54,18 +49,6 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
             ran += 1
     assert ran == len(console_commands(ROOT / "docs" / page)) > 4
     assert "```bash" not in text, "every command of this page is run"
-
-
-def test_every_option_in_a_page_exists():
-    parser = build_parser()
-    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices)
-    options = {option for command in commands.choices.values() for a in command._actions for option in a.option_strings}
-    options |= {"--version", "--help"}
-    for page in PAGES:
-        for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-            for line in re.findall(r"^(?:\$ )?(?:.*&& )?ttmbench .*$", block, flags=re.MULTILINE):
-                for option in re.findall(r"(?<=\s)--[a-z][a-z_-]*", line.partition("ttmbench ")[2]):
-                    assert option.replace("-", "_").replace("__", "--", 1) in options, (page.name, option)
 
 
 def test_every_option_of_a_command_is_in_the_page():

@@ -353,6 +353,14 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
     assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
 
 
+def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, capsys):
+    address = "https://example.org/results"
+    words = ["export", str(REFERENCE), "--to", "model-index", "-o", str(tmp_path / "card.md"), "--source_url", address]
+    assert main(words) == 0, capsys.readouterr().err
+    assert address in (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert main([*words[:-3], address]) == 2 and "is an address" in capsys.readouterr().err
+
+
 def test_an_unfinished_run_says_so(tmp_path, reference, capsys):
     (tmp_path / "x.json").write_text(json.dumps({**reference, "status": "interrupted"}))
     assert main(["export", str(tmp_path / "x.json"), "--to", "latex"]) == 0

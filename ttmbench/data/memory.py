@@ -66,9 +66,9 @@ class Task(TaskFile):
         """A task of images and captions, group by group.
 
         Args:
-            images: [groups][m]; images of Pillow, uint8 arrays [height, width, 3], or paths of files. One object
+            images: `[groups][m]`; images of Pillow, uint8 arrays [height, width, 3], or paths of files. One object
                 given several times is one image.
-            captions: [groups][k], m <= k; caption i is true for image i.
+            captions: `[groups][k]`, m <= k; caption i is true for image i.
             name: of the task, in results and names of files.
             ids: of the groups, all different; by default their numbers from 0.
             tags: to break numbers down by: tag -> a value for every group, or a mapping for every group.

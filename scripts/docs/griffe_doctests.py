@@ -1,0 +1,24 @@
+"""Examples of docstrings as code on the site: a doctest that stands outside of a section is plain text to Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)
+
+
+def fenced(text: str) -> str:
+    """Puts every doctest, up to the next empty line, into a fenced block."""
+    return EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
+
+
+class Doctests(griffe.Extension):
+    """Changes docstrings before they are parsed."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Called for every module, class and function."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)

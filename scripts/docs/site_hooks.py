@@ -1,0 +1,210 @@
+"""What mkdocs asks while it builds the site of mkdocs.yml: pages from other files, and links that fit the site.
+
+One text has one place. The start page is README.md, pages of the project are the files of its root, the API comes from
+docstrings, the tutorial from its notebook, and the list of decisions from their headings. Links are written as they
+work in the repository, and are turned here: to the page of a file if it has one, to the file at
+``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
+has an ``x_dark.png`` beside it is shown light and dark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIABLE = "TTMBENCH_REPOSITORY"
+# Files outside docs/ -> their page on the site.
+FILES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "results/README.md": "results.md",
+}
+DECISIONS = "adr/"
+FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+CODE = re.compile(r"`[^`\n]+`")
+
+
+def pages() -> dict[str, str]:
+    """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
+    made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
+    made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
+    made["adr/index.md"] = decisions()
+    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
+        if not notebook.with_suffix(".md").exists():
+            place = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+            made[place] = from_notebook(json.loads(notebook.read_text(encoding="utf-8")))
+    return made | api_pages()
+
+
+def decisions() -> str:
+    """The list of all decisions, from their headings."""
+    lines = ["# Decisions", "", "Why some things are as they are, a page a decision.", ""]
+    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({path.name})")
+    return "\n".join([*lines, ""])
+
+
+def from_notebook(notebook: dict[str, Any]) -> str:
+    """The cells of a notebook with what they printed, as Markdown."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        printed = "".join(text for output in cell["outputs"] for text in output.get("text", ()))
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join([*parts, ""])
+
+
+def api_pages() -> dict[str, str]:
+    """The public names and modules of the package, a page a module; mkdocstrings fills them from docstrings."""
+    import ttmbench
+
+    modules = ttmbench._MODULES
+    homes = {name: home for home, names in ttmbench._HOME.items() for name in names}
+    own = sorted(name for name, home in homes.items() if home not in modules)
+    lines = ["# ttmbench", "", "What programs import. [From Python](../python.md) shows how it is used.", ""]
+    lines += ["| module | what is in it, also to be had from `ttmbench` itself |", "|---|---|"]
+    for module in sorted(modules):
+        names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
+        lines.append(f"| [`ttmbench.{module}`]({module}.md) | {names or '-'} |")
+    for name in own:
+        lines += ["", f"::: ttmbench.{homes[name]}.{name}"]
+    made = {"api/index.md": "\n".join([*lines, ""])}
+    for module in modules:
+        made[f"api/{module}.md"] = f"# ttmbench.{module}\n\n::: ttmbench.{module}\n    options:\n" + (
+            "      show_root_heading: false\n      show_root_toc_entry: false\n"
+        )
+    return made
+
+
+def source_of(page: str) -> str:
+    """The file of the repository that a page of the site is made from."""
+    return next((file for file, made in FILES.items() if made == page), f"docs/{page}")
+
+
+def turn_links(text: str, page: str, repository: str = "") -> str:
+    """Links of a page as they have to be on the site.
+
+    Args:
+        text: Markdown, links as they work in the repository.
+        page: its place on the site, such as ``adr/0001-x.md``.
+        repository: address of the repository; empty if it has none.
+
+    Returns:
+        The text with links to pages of the site, to files at the repository, or without a link; code is left alone.
+
+    Raises:
+        ValueError: a link to a file that is not there.
+    """
+
+    def turned(match: re.Match[str]) -> str:
+        mark, shown, target = match.groups()
+        address, hash_sign, anchor = target.partition("#")
+        if not address or re.match(r"[a-z]+:", address):
+            return match[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source_of(page)), address))
+        place = _place(file)
+        if place is not None:
+            here = posixpath.relpath(place, posixpath.dirname(page) or ".")
+            name, dot, ending = here.rpartition(".")
+            if mark and (ROOT / "docs" / place).with_stem(f"{Path(place).stem}_dark").exists():
+                return f"![{shown}]({here}#only-light)![{shown}]({name}_dark{dot}{ending}#only-dark)"
+            return f"{mark}[{shown}]({here}{hash_sign}{anchor})"
+        if file.startswith("..") or not (ROOT / file).exists():
+            raise ValueError(f"{source_of(page)}: there is no {target}")
+        return f"[{shown}]({repository.rstrip('/')}/blob/main/{file}{hash_sign}{anchor})" if repository else shown
+
+    return _outside(FENCE, text, lambda part: _outside_code(part, turned))
+
+
+def _outside_code(text: str, turned: Callable[[re.Match[str]], str]) -> str:
+    """Replaces links but those inside of code; the text of a link may itself be code."""
+    codes = [match.span() for match in CODE.finditer(text)]
+    return LINK.sub(
+        lambda match: match[0] if any(start < match.start() < end for start, end in codes) else turned(match), text
+    )
+
+
+def _place(file: str) -> str | None:
+    """Where a file or folder of the repository is on the site; None if it is not there."""
+    if file in FILES:
+        return FILES[file]
+    if not file.startswith("docs/"):
+        return None
+    inside = file.removeprefix("docs/")
+    if f"{inside}/" == DECISIONS:
+        return f"{DECISIONS}index.md"
+    if inside == f"{DECISIONS}index.md" or inside.startswith("api/"):
+        return inside
+    if not (ROOT / file).is_file():
+        return None
+    return inside.removesuffix(".ipynb") + ".md" if inside.endswith(".ipynb") else inside
+
+
+def plain_tables(text: str) -> str:
+    r"""Code in tables without the backslash before ``|`` that GitHub needs, and Python-Markdown shows."""
+
+    def row(line: str) -> str:
+        return CODE.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line
+
+    return _outside(FENCE, text, lambda part: "\n".join(map(row, part.split("\n"))))
+
+
+def _outside(pattern: re.Pattern[str], text: str, change: Callable[[str], str]) -> str:
+    """Changes what lies between the matches of a pattern."""
+    parts, last = [], 0
+    for match in pattern.finditer(text):
+        parts += [change(text[last : match.start()]), match[0]]
+        last = match.end()
+    return "".join([*parts, change(text[last:])])
+
+
+def slug(text: str, separator: str) -> str:
+    """The anchor of a heading, as GitHub makes it, so that a link works in both places."""
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", separator)
+
+
+# What mkdocs calls, by name.
+
+
+def on_config(config: Any) -> Any:
+    """Anchors as on GitHub, and a line in the navigation for each decision."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    names = sorted(path.name for path in (ROOT / "docs" / "adr").glob("*.md"))
+    listed = [f"{DECISIONS}{name}" for name in ("index.md", *names)]
+    for section in config.nav:
+        for entries in section.values():
+            for entry in entries if isinstance(entries, list) else ():
+                if isinstance(entry, dict) and DECISIONS in entry.values():
+                    entry.update(dict.fromkeys(entry, listed))
+    sys.path.insert(0, str(ROOT))
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages that no file of docs/ is."""
+    from mkdocs.structure.files import File
+
+    for page, text in pages().items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A page as the site shows it."""
+    return plain_tables(turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, "")))

@@ -1,0 +1,228 @@
+"""Programs, plugins, task files and listings that pages show: run as they stand, or read by what would read them.
+
+`test_python_docs.py` runs the page on Python, `test_docs.py` the pages that are walked from top to bottom.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from support import processes
+from support.pages import BLOCK, PAGES, ROOT, WALKED, blocks
+
+from ttmbench.cli import main
+from ttmbench.config import RunConfig
+from ttmbench.data.task_file import load_task
+from ttmbench.reproduce.tables import load_table
+
+
+def execute(program: str, folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(folder), "TTMBENCH_CACHE": str(folder / "kept")}
+    done = processes.run(["-c", program], cwd=folder, capture_output=True, encoding="utf-8", env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout
+
+
+# Who runs the blocks of a page in a language; every block of every page has to have somebody.
+HERE = {
+    "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"},
+    "yaml": {"add-a-task.md", "command-line.md", "reproduce.md"},
+    "toml": {"add-an-adapter.md", "hooks.md"},
+    "text": {"add-a-task.md", "tasks.md"},
+}
+ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_reference.py and test_readme.py
+    "python": {"python.md", *WALKED},
+    "jsonl": WALKED,
+    "text": {"README.md", "python.md"},
+    "bibtex": {"README.md"},
+    "bash": {page.name for page in PAGES},
+    "console": {page.name for page in PAGES},
+}
+
+
+def test_every_block_of_every_page_is_tested_by_somebody():
+    for page in PAGES:
+        for language in {language for _, language, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}:
+            assert page.name in HERE.get(language, set()) | ELSEWHERE.get(language, set()), (page.name, language)
+
+
+# Programs
+
+
+def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
+    """Its files in their places, its tests, its program, and its commands as an installed plugin's."""
+    page = ROOT / "docs" / "add-an-adapter.md"
+    marked = [*blocks(page, "python"), *blocks(page, "toml")]
+    for mark, text in marked:
+        if mark.startswith("file: "):
+            path = tmp_path / mark.removeprefix("file: ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    assert {mark for mark, _ in marked} >= {"run", "file: my_models/plugin.py"} and "" not in dict(marked)
+    points = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"]["ttmbench"]
+    about = tmp_path / "my_models-0.1.0.dist-info"  # what pip would write
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-models\nVersion: 0.1.0\n", encoding="utf-8")
+    lines = [f"{name} = {module}" for name, module in points.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[ttmbench]", *lines, ""]), encoding="utf-8")
+    (commands,) = [text for _, text in blocks(page, "bash") if text.startswith("pip install -e .\n")]
+    words = [line.split()[1:] for line in commands.splitlines() if line.startswith("ttmbench ")]
+    assert len(words) == 5
+    words = [[*one, "--limit", "8"] if "--tasks" in one and "--limit" not in one else one for one in words]
+    words = [[*one, "--device", "cpu"] if "--tasks" in one else one for one in words]
+    program = "\n".join(text for mark, text in marked if mark == "run")
+    execute(
+        f"{program}\n"
+        "import test_adapters\ntest_adapters.test_adapters_keep_the_contract()\n"
+        "from my_models.always_first import AlwaysFirst\n"
+        "chosen = simple_evaluate(AlwaysFirst(), 'shapes_color', limit=4)\n"
+        "assert chosen.results['shapes_color']['text_score,choice'] is not None\n"
+        f"from ttmbench.cli import main\nfor words in {words}:\n    assert main(words) == 0, words\n",
+        tmp_path,
+    )
+
+
+def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
+    """All of them in one module; what it registers is used, and what it prints is what a run tells it."""
+    source = ["import importlib.resources", "import numpy as np"]
+    source += ["from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl"]
+    source += ["from ttmbench.matching import match_groups"]
+    package = tmp_path / "my_package"
+    (package / "tasks").mkdir(parents=True)
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    task = {
+        "task": "walls",
+        "version": 1,
+        "source": {"kind": "walls", "colors": ["red", "green", "blue"]},
+        "group": {"shape": [1, 2], "n_groups": 3},
+        "metrics": ["group_match", "clear_match"],
+    }
+    (package / "tasks" / "walls.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    passed = ""
+    for _, text in blocks(ROOT / "docs" / "hooks.md", "python"):
+        if text.startswith('"""my_package/walls.py"""'):
+            (package / "walls.py").write_text(text, encoding="utf-8")
+        elif "import my_plugin" in text:
+            passed = text
+        else:
+            source.append(text)
+    (tmp_path / "my_plugin.py").write_text("\n".join(source), encoding="utf-8")
+    hooks = set(re.findall(r"def (ttmbench_\w+)", "\n".join(source)))
+    assert len(hooks) == 9
+    shown = execute(
+        f"{passed}\n"
+        "adapted = simple_evaluate('tiny-clip', ['walls', 'shapes_color'], limit=3, plugins=[('mine', my_plugin)],\n"
+        "    ttm={'iterations': 1, 'epochs': 1, 'schedule': 'halving'}, device='cpu')\n"
+        "assert 'clear_match,none' in adapted.results['walls'], adapted.results\n",
+        tmp_path,
+    )
+    lines = shown.splitlines()
+    assert lines[0] == "tiny-clip ['shapes_color']" and lines.count("done None") == 2
+    assert any(re.match(r"shapes_color none [\d.]+$", line) for line in lines)
+    assert any(re.match(r"walls 0 1 [-\d.]+ [\d.]+$", line) for line in lines)
+    (table,) = blocks(ROOT / "docs" / "hooks.md", "toml")
+    assert list(tomllib.loads(table[1])["project"]["entry-points"]["ttmbench"]) == ["my_plugin"]
+
+
+def test_the_readmes_program_runs(tmp_path):
+    """On eight groups and one iteration: the whole takes minutes."""
+    ((_, text),) = blocks(ROOT / "README.md", "python")
+    small = text.replace("ttm=True, seeds=[0, 1]", "ttm={'iterations': 1, 'epochs': 1}, seeds=[0, 1], limit=8")
+    assert small != text
+    given = "import numpy as np\nscores = np.array([[[2.0, 1.0], [0.0, 3.0]]])\n"
+    shown = re.findall(r'^(result\["chance"\].*?)  # ([\d.]+)$', text, flags=re.MULTILINE)
+    assert len(shown) == 1
+    execute(f"{given}{small}\n" + "\n".join(f"assert {code} == {value}" for code, value in shown), tmp_path)
+
+
+def test_the_program_on_results_reads_the_reference(tmp_path):
+    ((_, text),) = blocks(ROOT / "docs" / "results-format.md", "python")
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    assert "shapes_color" in execute(text, tmp_path)
+
+
+def test_the_call_with_a_tracker_names_what_there_is():
+    """It asks W&B's server, so its names are looked up and it is not run."""
+    from ttmbench.plugins.trackers.select import TRACKERS
+
+    ((_, text),) = blocks(ROOT / "docs" / "trackers.md", "python")
+    compile(text, "trackers.md", "exec")
+    assert all(f'"{name}"' not in text or name in TRACKERS for name in re.findall(r'track=\["(\w+)"\]', text))
+    config = RunConfig(
+        model="siglip-b16", tasks=["winoground"], ttm=True, track=["wandb"], track_args={"project": "ttm"}
+    )
+    assert config.track == ["wandb"] or config.track == ("wandb",)
+
+
+# Files
+
+WHOLE = {
+    "task": "mine",
+    "version": 1,
+    "source": {"kind": "folder", "path": "rows.jsonl", "images": "images"},
+    "group": {"shape": [1, 2], "n_groups": 2, "images": ["image"], "captions": ["true", "false"]},
+    "metrics": ["group_match"],
+}
+PARTS = [text for mark, text in blocks(ROOT / "docs" / "add-a-task.md", "yaml") if not mark]
+
+
+def completed(part: dict) -> dict:
+    """A part of a task file with what it leaves out."""
+    if "also" in part:
+        return {**WHOLE, "source": {"kind": "annotations", "file": "rows.json", "images": "coco/val2017", **part}}
+    if "kind" in part:
+        return {"task": "mine", "version": 1, **part}
+    tags = {"tags": sorted({tag for mean in part.get("means", {}).values() for tag in mean["by"]})}
+    return {**WHOLE, **part, "group": WHOLE["group"] | (tags if tags["tags"] else {}) | part.get("group", {})}
+
+
+@pytest.mark.parametrize("text", PARTS, ids=[text.partition("\n")[0] + str(at) for at, text in enumerate(PARTS)])
+def test_a_part_of_a_task_file_is_one(text, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(completed(yaml.safe_load(text))), encoding="utf-8")
+    assert load_task(path).spec.task == "mine"
+
+
+def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
+    ((_, text),) = blocks(ROOT / "docs" / "command-line.md", "yaml")
+    (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run"]) == 0
+    for task in json.loads(capsys.readouterr().out)["tasks"].values():
+        assert (task["ttm"]["epochs"], task["ttm"]["iterations"]) == (3, 2)  # as the page says of the two
+
+
+def test_a_table_of_ones_own_is_read(tmp_path):
+    ((_, text),) = blocks(ROOT / "docs" / "reproduce.md", "yaml")
+    path = tmp_path / "table3.yaml"
+    path.write_text(text, encoding="utf-8")
+    head = "source,table,task,model,method,metric,percent,std_percent\n"
+    rows = ("colorswap,CLIP B/32,raw,group_match,60.0,", "both,ours,ttm,group_match,70.0,0.5")
+    (tmp_path / "table3.csv").write_text(head + "".join(f"A Paper,Table 3,{row}\n" for row in rows), encoding="utf-8")
+    assert len(load_table(str(path)).numbers) == 2
+
+
+# Listings
+
+
+def test_a_new_task_has_the_files_that_are_listed(tmp_path, monkeypatch):
+    ((_, text),) = blocks(ROOT / "docs" / "add-a-task.md", "text")
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "task", "my_photos"]) == 0
+    folder, *names = (line.split()[0] for line in text.splitlines())
+    assert sorted(names) == sorted(path.name + "/" * path.is_dir() for path in (tmp_path / folder).iterdir())
+
+
+def test_the_data_folder_has_what_task_files_name():
+    ((_, text),) = blocks(ROOT / "docs" / "tasks.md", "text")
+    named = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tasks").glob("*.yaml"))
+    for line in text.splitlines():
+        parts = line.split()[0].partition("*")[0].strip("/,").split("/")
+        place = "/".join(parts[: 1 if "..." in line else 2])  # below that are the files of an archive
+        assert re.search(rf"(?<![\w/]){re.escape(place)}\b", named), line

@@ -1,0 +1,200 @@
+"""The site: every page has its place, links and anchors lead somewhere, and what a built page may not have is found.
+
+The build itself is `make docs`, a step of continuous integration.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ttmbench
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = script("site_hooks")
+checks = script("check_site")
+
+
+class Loader(yaml.SafeLoader):
+    """Of mkdocs.yml, whose own tag names a variable of the environment."""
+
+
+Loader.add_constructor("!ENV", lambda loader, node: loader.construct_sequence(node)[-1])
+CONFIG = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+
+
+def in_navigation(entries) -> list[str]:
+    found = []
+    for entry in entries:
+        value = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        found += in_navigation(value) if isinstance(value, list) else [value]
+    return found
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """Every page of the site by its place, as it is written in the repository."""
+    written = {
+        path.relative_to(ROOT / "docs").as_posix(): path.read_text(encoding="utf-8")
+        for path in (ROOT / "docs").rglob("*.md")
+    }
+    made = hooks.pages()
+    assert not set(written) & set(made), "a page is made, and is in docs/ too"
+    return written | made
+
+
+def test_every_page_is_in_the_navigation_once(pages):
+    listed = in_navigation(CONFIG["nav"])
+    assert sorted(listed) == sorted({page for page in pages if not page.startswith("adr/")} | {"adr/"})
+
+
+def test_pages_are_ordered_by_what_they_are_for():
+    sections = [next(iter(section)) for section in CONFIG["nav"]]
+    assert sections == ["Home", "Tutorial", "How-to", "Reference", "Explanation", "Project"]
+
+
+def test_nothing_in_the_configuration_asks_another_host():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert CONFIG["theme"]["font"] is False and "offline" in CONFIG["plugins"] and "http" not in text
+    assert CONFIG["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plugin names a host
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings of a page, those given several times with a number."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", hooks.FENCE.sub("", text), flags=re.MULTILINE):
+        name = hooks.slug(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading), "-")
+        found.add(name if name not in found else f"{name}_{sum(one.startswith(f'{name}_') for one in found) + 1}")
+    return found
+
+
+def test_every_link_and_anchor_of_every_page_leads_somewhere(pages):
+    count = 0
+    for page, text in pages.items():
+        turned = hooks.FENCE.sub("", hooks.turn_links(text, page))
+        for _, _, target in hooks.LINK.findall(hooks.CODE.sub("code", turned)):
+            address, _, anchor = target.partition("#")
+            if re.match(r"[a-z]+:", address) or anchor.startswith("only-"):  # a scheme of colours, no anchor
+                continue
+            place = (ROOT / "docs" / page).parent.joinpath(address).resolve() if address else ROOT / "docs" / page
+            name = place.relative_to(ROOT / "docs").as_posix()
+            assert name in pages or place.is_file(), (page, target)
+            assert not anchor or anchor in anchors(pages[name]), (page, target)
+            count += 1
+    assert count > 300
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "turned"),
+    [
+        ("index.md", "[x](docs/concepts.md#metrics)", "[x](concepts.md#metrics)"),
+        ("index.md", "![x](docs/images/styles.png)", "![x](images/styles.png)"),
+        ("index.md", "[x](docs/adr)", "[x](adr/index.md)"),
+        ("concepts.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
+        ("python.md", "[x](quickstart.ipynb)", "[x](quickstart.md)"),
+        ("adr/0001-x.md", "[x](../concepts.md)", "[x](../concepts.md)"),
+        ("adr/0001-x.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
+        ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
+        (
+            "contributing.md",
+            "![x](docs/images/site_start.png)",
+            "![x](images/site_start.png#only-light)![x](images/site_start_dark.png#only-dark)",
+        ),
+        ("index.md", "`[x](nowhere.md)`", "`[x](nowhere.md)`"),
+        ("index.md", "```text\n[x](nowhere.md)\n```", "```text\n[x](nowhere.md)\n```"),
+    ],
+)
+def test_links_are_turned_as_the_site_needs_them(page, link, turned):
+    assert hooks.turn_links(link, page) == turned
+
+
+def test_files_of_the_repository_are_linked_where_it_has_an_address():
+    link = "[chance](../../ttmbench/chance.py)"
+    found = hooks.turn_links(link, "adr/0001-x.md", "https://example.org/a/b/")
+    assert found == "[chance](https://example.org/a/b/blob/main/ttmbench/chance.py)"
+
+
+@pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](../../outside.md)", "[x](docs/images/nothing.png)"])
+def test_a_link_to_nothing_ends_the_build(link):
+    with pytest.raises(ValueError, match=r"README\.md: there is no "):
+        hooks.turn_links(link, "index.md")
+
+
+def test_pipes_in_code_of_tables_show_without_their_backslash():
+    text = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
+    assert hooks.plain_tables(text) == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
+
+
+def test_a_notebook_becomes_a_page_with_what_it_printed():
+    text = hooks.pages()["quickstart.md"]
+    assert text.startswith("# ttmbench in ten minutes\n")
+    assert "```python\nimport ttmbench\n" in text and "```text\n" in text and "](concepts.md)" in text
+
+
+def test_the_api_has_every_public_name_and_module():
+    made = hooks.api_pages()
+    assert {f"api/{name}.md" for name in ttmbench._MODULES} == set(made) - {"api/index.md"}
+    first = made["api/index.md"]
+    for name in set(ttmbench.__all__) - {"__version__"}:
+        assert re.search(rf"(?:::: ttmbench\.[\w.]*\.{name}$|`(?:ttmbench\.)?{name}`)", first, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
+        ('<script src="//cdn.example.org/x.js"></script>', "loads //cdn.example.org/x.js"),
+        ('<link rel="stylesheet" href="https://example.org/x.css">', "loads https://example.org/x.css"),
+        ('<link rel="preconnect" href="https://example.org">', "loads https://example.org"),
+        ('<img src="http://example.org/x.png">', "loads http://example.org/x.png"),
+        ("<style>@import 'https://example.org/x.css';</style>", "loads https://example.org/x.css"),
+        ('<p style="background: url(https://example.org/x.png)">', "loads https://example.org/x.png"),
+        ('<a href="nowhere.html">x</a>', "links to nowhere.html, which is not there"),
+        ('<a href="other.html#nothing">x</a>', "links to other.html#nothing: that page has no such anchor"),
+        ('<a href="#nothing">x</a>', "links to #nothing: that page has no such anchor"),
+    ],
+)
+def test_what_a_built_page_may_not_have_is_found(tmp_path, inside, said):
+    (tmp_path / "other.html").write_text('<h1 id="top">x</h1>', encoding="utf-8")
+    (tmp_path / "page.html").write_text(f"<html>{inside}</html>", encoding="utf-8")
+    assert list(checks.problems(tmp_path)) == [f"page.html {said}"]
+
+
+def test_a_style_sheet_that_loads_from_elsewhere_is_found(tmp_path):
+    (tmp_path / "x.css").write_text('a { background: url("https://example.org/x.png") }', encoding="utf-8")
+    assert list(checks.problems(tmp_path)) == ["x.css loads https://example.org/x.png"]
+
+
+def test_a_good_page_has_no_problem(tmp_path):
+    (tmp_path / "other.html").write_text('<h1 id="top">x</h1>', encoding="utf-8")
+    good = (
+        '<link rel="canonical" href="https://example.org/"><img src="data:image/png;base64,x">'
+        '<script src="x.js"></script>'
+        '<a href="other.html#top">x</a><a href="https://example.org">y</a><style>a{background:url(data:x//y)}</style>'
+    )
+    (tmp_path / "page.html").write_text(good, encoding="utf-8")
+    (tmp_path / "404.html").write_text('<a href="/page.html">x</a>', encoding="utf-8")
+    assert list(checks.problems(tmp_path)) == []
+
+
+def test_the_checks_end_with_what_they_found(tmp_path, monkeypatch):
+    (tmp_path / "page.html").write_text('<a href="nowhere.html">x</a>', encoding="utf-8")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "docs"))
+    monkeypatch.setenv("TTMBENCH_BROWSER", "no-such-browser")
+    monkeypatch.setattr(sys, "argv", ["check_site.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"page\.html links to nowhere\.html"):
+        checks.main()
