@@ -1,0 +1,54 @@
+"""A cell of a sweep: one model, one task, one setting. It is an ordinary run, with files of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ttmbench.config import RunConfig, make_run_config
+
+DOCUMENT = "results.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Attributes:
+        number: from 1, in the order of the plan; what ``--cell`` names.
+        folder: where it writes, below the sweep's folder: ``[setting/]model/task``, with slashes. Also its name.
+        model: what results call the model.
+        task: name of the task.
+        setting: name of the setting; empty where the plan has none.
+        config: the run, of one task, without an output path.
+        shards: into how many parts the scoring of a pair model or a server is cut.
+    """
+
+    number: int
+    folder: str
+    model: str
+    task: str
+    setting: str
+    config: RunConfig
+    shards: int = 1
+
+    @property
+    def document(self) -> str:
+        """The results document, below the sweep's folder."""
+        return str(PurePosixPath(self.folder, DOCUMENT))
+
+    def config_at(self, root: Path) -> RunConfig:
+        """The run as it writes below a sweep's folder."""
+        return self.config.model_copy(update={"output_path": str(root / self.document)})
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for who sends it to a process; `cell_from_json` reads them."""
+        own = {key: value for key, value in vars(self).items() if key != "config"}
+        return {**own, "config": self.config.model_dump(mode="json", exclude={"output_path"})}
+
+
+def cell_from_json(content: Mapping[str, Any]) -> Cell:
+    """What `Cell.to_json` wrote."""
+    return Cell(**{**content, "config": make_run_config(content["config"], "a cell")})
