@@ -14,7 +14,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import ManyAtOnce, PairScorer
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.types import Group, Scores
@@ -83,7 +83,7 @@ def score_with_pairs(
         return values
 
     with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
+        for span in own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks):
             values = load(blocks, "pairs", span)
             if values is None:
                 values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, values_of)))
@@ -93,12 +93,12 @@ def score_with_pairs(
             score.update(zip(wanted[span.start : span.stop], values.tolist(), strict=True))
     fingerprint.add_remaining()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
-    grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
+    grouped = np.array([score.get(pair, np.nan) for pair in inside], dtype=np.float32).reshape(shape)
     matrix = None
     if all_pairs:
         rows = [image.name for group in groups for image in group.images]
         columns = [caption for group in groups for caption in group.captions]
-        matrix = np.array([[score[(row, column)] for column in columns] for row in rows], dtype=np.float32)
+        matrix = np.array([[score.get((row, column), np.nan) for column in columns] for row in rows], dtype=np.float32)
     return Scores(grouped, matrix), fingerprint.hexdigest()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ttmbench.config import RunConfig, make_run_config
+from ttmbench.evaluator.settings import model_settings
 
 DOCUMENT = "results.json"
 
@@ -38,6 +40,12 @@ class Cell:
     def document(self) -> str:
         """The results document, below the sweep's folder."""
         return str(PurePosixPath(self.folder, DOCUMENT))
+
+    @property
+    def model_key(self) -> str:
+        """What cells of the same loaded model have in common."""
+        config = self.config
+        return json.dumps([config.model, config.model_args, model_settings(config)], sort_keys=True, default=str)
 
     def config_at(self, root: Path) -> RunConfig:
         """The run as it writes below a sweep's folder."""
