@@ -23,9 +23,9 @@ from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place, run_key
-from ttmbench.evaluator.score_task import load_data, score_task
+from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
-from ttmbench.evaluator.task import run_task, with_others
+from ttmbench.evaluator.task import run_task, scored_task, with_others
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer, Reporting
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.batch_size import BatchSizer
@@ -70,7 +70,9 @@ def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory:
                 raise outcome.failure
 
 
-def run_scores(config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Any) -> None:
+def run_scores(
+    config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None
+) -> None:
     """Computes a part of the raw scores of a run of one task, and leaves it where the run looks for it.
 
     Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
@@ -82,6 +84,7 @@ def run_scores(config: RunConfig, part: int, of: int, chosen: Chosen, adapter: A
         of: how many there are.
         chosen: what the configuration's names stand for.
         adapter: the model.
+        memory: see `RunContext`.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
@@ -92,16 +95,18 @@ def run_scores(config: RunConfig, part: int, of: int, chosen: Chosen, adapter: A
     if task.spec.kind != "groups":
         return
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        context = _context(config, chosen, adapter, "")
+        key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
+        context = replace(_context(config, chosen, adapter, key), memory=memory)
         with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
             plan = plan_task(context, task, chosen.settings[name])
             if isinstance(adapter, Reporting):
                 _ask(plan, context, part, of)
-            elif isinstance(adapter, DualEncoder):
-                if part == 0 and context.cache is not None and plan.way == "prepared":
-                    score_task(plan, context)
-            elif context.cache is not None and isinstance(adapter, PairScorer):
+            elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
+                return
+            elif of > 1 and not isinstance(adapter, DualEncoder):
                 _score_pairs(plan, context, part, of)
+            elif part == 0 and plan.way in ("prepared", "pairs"):
+                scored_task(plan, context)
 
 
 def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:

@@ -98,7 +98,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         outcome.notes.extend(_notes_of(adapter))
         _notify(context, spec.task, CHOICE, outcome.summary)
         return outcome
-    scored = _scored(plan, context)
+    scored = scored_task(plan, context)
     _notify_scored(context, scored, {RAW: [scored.raw]})
     truncated = count_truncated(adapter, scored.groups)
     notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
@@ -156,7 +156,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     )
 
 
-def _scored(plan: TaskPlan, context: RunContext) -> ScoredTask:
+def scored_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     """The task with its data and scores: scored now, or for an earlier part of the same run."""
     memory, adapter = context.memory, context.adapter
     if memory is None or not plan.adapts or isinstance(adapter, Reporting | Bounding):

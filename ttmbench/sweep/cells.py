@@ -26,6 +26,7 @@ class Cell:
         setting: name of the setting; empty where the plan has none.
         config: the run, of one task, without an output path.
         shards: into how many parts the scoring of a pair model or a server is cut.
+        command: the command line, for the record.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Cell:
     setting: str
     config: RunConfig
     shards: int = 1
+    command: tuple[str, ...] = ()
 
     @property
     def document(self) -> str:
@@ -45,7 +47,9 @@ class Cell:
     def model_key(self) -> str:
         """What cells of the same loaded model have in common."""
         config = self.config
-        return json.dumps([config.model, config.model_args, model_settings(config)], sort_keys=True, default=str)
+        drawn = config.seed if config.deterministic else None  # of weights that are drawn at random
+        made_of = [config.model, config.model_args, model_settings(config), drawn]
+        return json.dumps(made_of, sort_keys=True, default=str)
 
     def config_at(self, root: Path) -> RunConfig:
         """The run as it writes below a sweep's folder."""
@@ -54,9 +58,14 @@ class Cell:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for who sends it to a process; `cell_from_json` reads them."""
         own = {key: value for key, value in vars(self).items() if key != "config"}
-        return {**own, "config": self.config.model_dump(mode="json", exclude={"output_path"})}
+        return {
+            **own,
+            "command": list(self.command),
+            "config": self.config.model_dump(mode="json", exclude={"output_path"}),
+        }
 
 
 def cell_from_json(content: Mapping[str, Any]) -> Cell:
     """What `Cell.to_json` wrote."""
-    return Cell(**{**content, "config": make_run_config(content["config"], "a cell")})
+    config = make_run_config(content["config"], "a cell")
+    return Cell(**{**content, "config": config, "command": tuple(content["command"])})

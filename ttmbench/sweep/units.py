@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ttmbench.cache.location import cache_folder
 from ttmbench.sweep.cells import Cell, cell_from_json
 
 Kind = Literal["groups", "seed", "run"]
@@ -42,7 +43,8 @@ class Unit:
     @property
     def name(self) -> str:
         """For a person."""
-        what = {"groups": f" shard {self.part + 1} of {self.cell.shards}", "seed": f" seed {self.part}", "run": ""}
+        shard = " scores" if self.cell.shards == 1 else f" scores {self.part + 1} of {self.cell.shards}"
+        what = {"groups": shard, "seed": f" seed {self.part}", "run": ""}
         return f"{self.cell.folder}{what[self.kind]}"
 
     def to_json(self) -> dict[str, Any]:
@@ -98,13 +100,15 @@ def units_of(cell: Cell) -> list[list[Unit]]:
     >>> config = RunConfig(model="tiny-clip", tasks=["shapes_color"], ttm=True, seeds=[0, 1])
     >>> cell = Cell(1, "tiny-clip/shapes_color", "tiny-clip", "shapes_color", "", config)
     >>> [[(unit.kind, unit.part) for unit in stage] for stage in units_of(cell)]
-    [[('seed', 0), ('seed', 1)], [('run', 0)]]
+    [[('groups', 0)], [('seed', 0), ('seed', 1)], [('run', 0)]]
     """
+    config, seeds = cell.config, cell.config.run_seeds
+    # Trackers are told of iterations by one process, in order; a folder of adapted models is new for one run.
+    apart = config.adapts and len(seeds) > 1 and not config.track and config.save_adapted is None
+    kept = cache_folder(config.use_cache) is not None  # else every seed scores for itself
     stages: list[list[Unit]] = []
-    if cell.shards > 1:
+    if cell.shards > 1 or (apart and kept):
         stages.append([Unit(cell, "groups", shard) for shard in range(cell.shards)])
-    seeds, config = cell.config.run_seeds, cell.config
-    # Trackers are told of iterations as they come: by one process, in order.
-    if config.adapts and len(seeds) > 1 and not config.track:
+    if apart:
         stages.append([Unit(cell, "seed", seed) for seed in seeds])
     return [*stages, [Unit(cell)]]
