@@ -28,11 +28,13 @@ from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import run_task, scored_task, with_others
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer, Reporting
 from ttmbench.results.files import RunFiles
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import Share
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepared_pairs import score_streaming
+from ttmbench.ttm.checkpoint import is_finished
 from ttmbench.types import Group
 
 _PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
@@ -164,3 +166,24 @@ def _make_way(config: RunConfig, key: str) -> None:
             if time.monotonic() > waits_until:
                 raise
         time.sleep(0.1)
+
+
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
+    """Whether everything that a run does with a seed lies finished beside its document.
+
+    Args:
+        config: the whole run; its ``output_path`` is a ``.json`` file.
+        task: its one task.
+        seed: one of its seeds.
+        key: of the run (`ttmbench.evaluator.resume.run_key`).
+    """
+    assert config.output_path is not None, "a part of a run leaves files"
+    state = RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+    wanted: dict[str, bool] = {
+        SIMPLE_MATCH: config.simple_match,
+        TTM: config.ttm,
+        **{name: True for name in config.ttm_controls},
+        HOLDOUT: config.ttm_holdout is not None,
+        ORACLE: config.oracle,
+    }
+    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)
