@@ -87,7 +87,7 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
             if driver.left < len(planned):
                 warn(f"{len(planned) - driver.left} of {len(planned)} cells are done already")
             with display() as shown:
-                summary = driver.run(_executor(options, planned, root), shown)
+                summary = driver.run(_executor(options, planned, root, driver.units), shown)
     except KeyboardInterrupt:
         warn(f"interrupted; {root / SUMMARY} says how every cell stands, and the same command goes on")
         return INTERRUPTED
@@ -126,7 +126,7 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
     return 1 if results.failed else 0
 
 
-def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> Executor:
+def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     if options.executor == "ray":
         try:
@@ -143,7 +143,7 @@ def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
         raise UsageError(f"--executor_args {next(iter(given))}: processes of this machine take none; use --workers")
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, options.workers, accelerators() if any_device else ())
+    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
