@@ -19,6 +19,7 @@ ABOUT = {
     "__main__": "python -m ttmbench",
     "cli": "a module a command, with its options",
     "reproduce": "published tables beside runs",
+    "sweep": "many runs on many workers",
     "evaluator": "runs: a model meets tasks",
     "report": "what people read, and exports",
     "testing": "an adapter's contract, as a test",

@@ -17,6 +17,7 @@ from ttmbench.errors import TtmbenchError
 COMMANDS = {
     "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
     "score": "every metric from stored scores or answers: no model, no dataset",
+    "sweep": "many models, tasks and settings by one file, on many workers",
     "finetune": "finetune a model on labelled groups, in the ordinary way",
     "analyze": "the paper's figures for a model and a task",
     "compare": "runs compared group by group",

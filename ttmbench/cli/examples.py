@@ -8,6 +8,11 @@ EXAMPLES = {
         "ttmbench run --model siglip-b16 --tasks winoground,whatsup_a --ttm --ttm_preset paper --output_path results",
         "ttmbench run -m hf -a pretrained=./my-model,dtype=bfloat16 -t colorswap -b auto -L 0.1",
     ),
+    "sweep": (
+        "ttmbench sweep plan.yaml -o board --dry_run",
+        "ttmbench sweep plan.yaml -o board",
+        "ttmbench sweep plan.yaml -o board --cell 7",
+    ),
     "score": (
         "ttmbench score clip.jsonl --task winoground",
         "ttmbench score embeddings.npz --task winoground --logit_scale 100",

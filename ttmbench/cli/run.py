@@ -91,20 +91,20 @@ def run(options: argparse.Namespace) -> int:
         with terminated_like_interrupted():
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]], chosen=chosen)
     except KeyboardInterrupt as stop:
-        _show(results_of(stop))
+        show(results_of(stop))
         kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
         warn(f"interrupted; {kept}")
         return INTERRUPTED
     except Exception as error:
-        _show(results_of(error))
+        show(results_of(error))
         raise
-    _show(results)
+    show(results)
     check_baseline(results.document)
     check_assertions(config.assertions, results.document)
     return 1 if results.failed or undecided_tasks(results.document) else 0
 
 
-def _show(results: EvalResults | None) -> None:
+def show(results: EvalResults | None) -> None:
     """Prints what there is: the table, and where the results lie."""
     from ttmbench.report.terminal import print_results
 

@@ -21,6 +21,7 @@ from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.also import Elsewhere
+    from ttmbench.evaluator.score_task import ScoredTask
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -28,6 +29,19 @@ Folders = Mapping[tuple[str, int], Path]
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
+
+
+@dataclass
+class TaskMemory:
+    """The scored task that a model met last, for who has the parts of one run done one after the other.
+
+    Attributes:
+        of: which run and task, and with which adapter.
+        scored: the task with its data and scores.
+    """
+
+    of: tuple[str, str, Any] | None = None
+    scored: ScoredTask | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,7 @@ class RunContext:
         also: the other tasks that adapted models are measured on; None without any.
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.
+        memory: where a task that is adapted to stays for the next part of the same run; None to let it go.
     """
 
     registry: Registry
@@ -59,6 +74,7 @@ class RunContext:
     also: Elsewhere | None = None
     silent: bool = False
     supervised: bool = False
+    memory: TaskMemory | None = None
 
     @property
     def batch_sizer(self) -> BatchSizer:

@@ -33,7 +33,7 @@ from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
-from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.plan import RunContext, TaskMemory
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.resume import RunDirectory, run_key
 from ttmbench.evaluator.score_task import data_fingerprint
@@ -196,19 +196,22 @@ def run(
     plugins: Sequence[tuple[str, Any]] = (),
     in_memory: Sequence[Task] = (),
     chosen: Chosen | None = None,
+    memory: TaskMemory | None = None,
 ) -> EvalResults:
     """Runs a configuration; arguments and errors as for `simple_evaluate`, but assertions are left to the caller.
 
     ``in_memory`` are the tasks among those of the configuration that are no files; ``chosen`` is what its names stand
-    for, where they have been looked up.
+    for, where they have been looked up; ``memory`` is that of the adapter, for who gives it several runs.
     """
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
         if chosen is None:  # a wrong name is an error before anything is written
             chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
-        return _run(config, adapter, command, chosen)
+        return _run(config, adapter, command, chosen, memory)
 
 
-def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen) -> EvalResults:
+def _run(
+    config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen, memory: TaskMemory | None
+) -> EvalResults:
     registry, chosen, settings = looked_up.registry, looked_up.tasks, looked_up.settings
     also = looked_up.also
     samples = read_samples(config.samples) if config.samples else None
@@ -226,7 +229,7 @@ def _run(config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Cho
         list(chosen),
         key,
     )
-    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also)
+    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also, memory)
     if config.output_path is None:
         return work.do(adapter, None)
     results = None
@@ -253,6 +256,7 @@ class _Work:
     baseline: Baseline | None
     key: str
     also: Mapping[str, TaskFile]
+    memory: TaskMemory | None
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
@@ -281,7 +285,8 @@ class _Work:
                 warn(remark)
             sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
             context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
-            context = with_others(replace(context, supervised=finetuned(adapter) is not None), self.also)
+            context = replace(context, supervised=finetuned(adapter) is not None, memory=self.memory)
+            context = with_others(context, self.also)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):

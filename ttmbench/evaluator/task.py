@@ -20,7 +20,7 @@ from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_co
 from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
-from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.plan import RunContext, TaskPlan, plan_task
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import ScoredTask, score_task
@@ -98,7 +98,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         outcome.notes.extend(_notes_of(adapter))
         _notify(context, spec.task, CHOICE, outcome.summary)
         return outcome
-    scored = score_task(plan, context)
+    scored = scored_task(plan, context)
     _notify_scored(context, scored, {RAW: [scored.raw]})
     truncated = count_truncated(adapter, scored.groups)
     notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
@@ -156,6 +156,19 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         undecided=undecided,
         also=also,
     )
+
+
+def scored_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
+    """The task with its data and scores: scored now, or for an earlier part of the same run."""
+    memory, adapter = context.memory, context.adapter
+    if memory is None or not plan.adapts or isinstance(adapter, Reporting | Bounding):
+        return score_task(plan, context)
+    of = (context.key, plan.spec.task, adapter)
+    if memory.scored is None or memory.of is None or memory.of[:2] != of[:2] or memory.of[2] is not adapter:
+        memory.of = memory.scored = None  # before the next one is read: both may not fit
+        scored = score_task(plan, context)
+        memory.of, memory.scored = of, scored
+    return memory.scored
 
 
 def with_others(context: RunContext, others: Mapping[str, TaskFile]) -> RunContext:

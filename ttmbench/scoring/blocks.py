@@ -71,6 +71,35 @@ def spans(rows: int, block: int, batch_size: int) -> list[Span]:
     return [Span(start, min(start + step, rows), block) for start in range(0, rows, step)]
 
 
+@dataclass(frozen=True)
+class Share:
+    """A part of the blocks of a task, for one of several processes that score it; a `BlockStore`.
+
+    Attributes:
+        blocks: where all of them are kept.
+        part: which, from 0.
+        of: how many parts there are.
+    """
+
+    blocks: BlockStore
+    part: int
+    of: int
+
+    def get(self, side: str, block: int) -> np.ndarray | None:
+        """A finished block."""
+        return self.blocks.get(side, block)
+
+    def put(self, side: str, block: int, values: np.ndarray) -> None:
+        """Keeps a finished block."""
+        self.blocks.put(side, block, values)
+
+
+def own_spans(rows: int, block: int, batch_size: int, blocks: BlockStore | None) -> list[Span]:
+    """The spans of all rows; of a `Share` those that are its own, the others are for somebody else to compute."""
+    cut = spans(rows, block, batch_size)
+    return cut[blocks.part :: blocks.of] if isinstance(blocks, Share) else cut
+
+
 def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
     """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are kept."""
     if blocks is None:

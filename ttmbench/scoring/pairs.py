@@ -14,7 +14,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import ManyAtOnce, PairScorer
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import distinct_captions, distinct_images
 from ttmbench.types import Group, Scores
@@ -118,9 +118,9 @@ def score_opened(
         shown.update(len(part))
         return values
 
-    scores = np.empty(len(wanted), dtype=np.float32)
+    scores = np.full(len(wanted), np.nan, dtype=np.float32)  # what is not of a share stays open
     with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in spans(len(wanted), PAIRS, batch_sizer.rows):
+        for span in own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks):
             values = load(blocks, "pairs", span)
             if values is None:
                 values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, score)))

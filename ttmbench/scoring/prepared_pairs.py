@@ -17,7 +17,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, save, spans
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows, Window
 from ttmbench.scoring.inputs import (
@@ -191,11 +191,11 @@ def score_wanted(
         TtmbenchError: the model did not return one score a pair.
     """
     batch_sizer = BatchSizer.of(batch_size)
-    cut = spans(len(wanted), PAIRS, batch_sizer.rows)
+    cut = own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks)
     kept = [load(blocks, "pairs", span) for span in cut]
     missing = [wanted[span.start : span.stop, 0] for span, found in zip(cut, kept, strict=True) if found is None]
     opened = np.unique(np.concatenate(missing)) if missing else np.array([], dtype=np.int64)
-    scores = np.empty(len(wanted), dtype=np.float32)
+    scores = np.full(len(wanted), np.nan, dtype=np.float32)  # what is not of a share stays open
     bar = progress_bar(len(wanted), "scoring", "pairs")
     with torch.inference_mode(), bar as shown, inputs(opened) as images:
         for span, found in zip(cut, kept, strict=True):

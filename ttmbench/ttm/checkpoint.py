@@ -175,6 +175,22 @@ class TaskCheckpoint:
         self._warned = True
 
 
+def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
+    """Whether a seed of a variant is over, as far as its last file says; whether all of it is sound shows on reading.
+
+    Args:
+        folder: of the task, as for `TaskCheckpoint`.
+        variant: its name.
+        seed: the seed.
+        run: key of the run.
+    """
+    try:
+        about = load_sealed(folder / variant / f"seed_{seed}" / _FINAL)[1]
+    except (OSError, SealError):
+        return False
+    return str(about.get("start", "")).startswith(f"{run}:")
+
+
 def _step_name(iteration: int) -> str:
     return f"iteration_{iteration}.safetensors"
 

@@ -1,0 +1,191 @@
+"""``ttmbench sweep``: a plan of models, tasks and settings -> a folder of documents, one a cell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench._util.collector import seldom_collecting
+from ttmbench._util.console import echo, warn
+from ttmbench.cli.options import add_machine, add_verbosity, count, count_or_share
+from ttmbench.config import RunConfig, parse_pairs
+from ttmbench.errors import UsageError, results_of
+
+if TYPE_CHECKING:
+    from ttmbench.sweep.executor import Executor
+    from ttmbench.sweep.plan import PlannedCell
+    from ttmbench.sweep.units import Unit
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ttmbench sweep``."""
+    parser.add_argument("plan", metavar="PLAN.yaml", help="models, tasks and settings; docs/sweep.md has its keys")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="where the documents and sweep.json go")
+    parser.add_argument("--dry_run", action="store_true", help="list the cells and what they will do, and stop")
+    parser.add_argument("--cell", metavar="K", type=count, help="run one cell alone, by its number in --dry_run")
+    parser.add_argument(
+        "--on_error",
+        metavar="continue|raise",
+        choices=("continue", "raise"),
+        default="continue",
+        help="after a failed cell: go on with the others (default), or begin nothing more",
+    )
+    workers = parser.add_argument_group("workers")
+    workers.add_argument(
+        "--executor",
+        metavar="local|ray",
+        choices=("local", "ray"),
+        default="local",
+        help="processes of this machine (default), or Ray's workers on a cluster",
+    )
+    workers.add_argument("--executor_args", metavar="K=V,...", help="of Ray: address=auto, num_gpus=1, num_cpus=4, ...")
+    workers.add_argument("--workers", metavar="N", type=count, help="how many (default: one for each accelerator)")
+    over = parser.add_argument_group("options of every cell, over those of the plan")
+    over.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help="first N groups only; below 1 a share")
+    over.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
+    over.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
+    add_machine(over, seed="of the bootstrap, and the first of --seeds")
+    add_verbosity(parser)
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Runs a plan; 1 if a cell failed, 130 if interrupted."""
+    from ttmbench.sweep.plan import expand, read_plan
+
+    over = {name: value for name in RunConfig.model_fields if (value := getattr(options, name, None)) is not None}
+    over = {name: value for name, value in over.items() if name not in ("output_path", "on_error")}
+    planned = expand(read_plan(Path(options.plan)), options.plan, over, ["ttmbench", *sys.argv[1:]])
+    if options.cell is not None and options.cell > len(planned):
+        raise UsageError(f"--cell {options.cell}: {options.plan} has {len(planned)} cells")
+    if options.dry_run:
+        chosen = planned if options.cell is None else [planned[options.cell - 1]]
+        return _dry_run(chosen, None if options.output_path is None else Path(options.output_path))
+    if options.output_path is None:
+        raise UsageError("--output_path DIR is needed: a sweep writes its documents there, and goes on from them")
+    root = Path(options.output_path)
+    if root.suffix == ".json" or root.is_file():
+        raise UsageError(f"--output_path {root}: a sweep writes to a folder")
+    if options.cell is not None:
+        return _one_cell(options, planned, root)
+    return _sweep(options, planned, root)
+
+
+def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
+    from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+    from ttmbench.sweep.driver import Driver, one_driver
+    from ttmbench.sweep.progress import display
+    from ttmbench.sweep.summary import SUMMARY
+
+    try:
+        with terminated_like_interrupted(), one_driver(root):
+            driver = Driver(planned, root, options.plan, options.on_error)
+            if driver.left < len(planned):
+                warn(f"{len(planned) - driver.left} of {len(planned)} cells are done already")
+            with display() as shown:
+                summary = driver.run(_executor(options, planned, root, driver.units), shown)
+    except KeyboardInterrupt:
+        warn(f"interrupted; {root / SUMMARY} says how every cell stands, and the same command goes on")
+        return INTERRUPTED
+    states = Counter(one.state for one in summary.cells)
+    echo(f"{len(planned)} cells: " + ", ".join(f"{number} {state}" for state, number in states.items()))
+    for one in summary.cells:
+        if one.state == "failed":
+            echo(f"  {one.number} {one.cell}: {one.error}")
+    echo(f"cells: {root / SUMMARY}; `ttmbench report {root}` shows the results")
+    return 1 if states["failed"] else 0
+
+
+def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
+    """One cell in this process, as ``ttmbench run`` does it."""
+    from ttmbench.cli.run import show
+    from ttmbench.sweep.one_cell import Cells
+
+    cells = Cells(root, options.plan, planned, options.cell)
+    if cells.done:
+        echo(f"cell {options.cell} is done: {cells.document}")
+        return 0
+    with seldom_collecting():
+        from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+
+    try:
+        with terminated_like_interrupted():
+            results = cells.run()
+    except KeyboardInterrupt as stop:
+        show(results_of(stop))
+        warn("interrupted; what was finished is saved, and the same command goes on")
+        return INTERRUPTED
+    except Exception as error:
+        show(results_of(error))
+        raise
+    show(results)
+    return 1 if results.failed else 0
+
+
+def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
+    given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
+    if options.executor == "ray":
+        try:
+            from ttmbench.sweep.ray_executor import RayExecutor  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("ray", "ttmbench"):
+                raise
+            raise UsageError("--executor ray needs Ray: pip install 'ttmbench[ray]'") from None
+        made: Executor = RayExecutor(root, workers=options.workers, **given)
+        return made
+    from ttmbench.sweep.local import LocalExecutor, accelerators
+
+    if given:
+        raise UsageError(f"--executor_args {next(iter(given))}: processes of this machine take none; use --workers")
+    # A cell that names a device by its number has to see all of them.
+    any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
+    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units)
+
+
+def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
+    """Prints the cells, what there is to do, and how long it takes where documents in the folder say so."""
+    from ttmbench.report.table import TableColumn, print_table
+    from ttmbench.sweep.estimate import rates, seconds_of, work_of
+    from ttmbench.sweep.finished import stages_left
+    from ttmbench.sweep.units import units_of
+
+    known = {} if root is None else rates(root)
+    rows, times = [], []
+    for one in planned:
+        stages = units_of(one.cell) if root is None else stages_left(root, one)
+        work = work_of(one)
+        seconds = seconds_of(work, known.get(one.cell.model))
+        if stages:
+            times.append(seconds)
+        counted = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]
+        training = f"{work.iterations} x {work.epochs}" if work.iterations else "-"
+        shown = "-" if seconds is None or not stages else f"{seconds:.0f}"
+        rows.append([str(one.cell.number), one.cell.folder, *counted, training, _units(one, stages), shown])
+    names = ("groups", "images", "captions", "TTM", "units", "seconds")
+    columns = [TableColumn("cell", "key"), TableColumn("folder", "key"), *(TableColumn(one, "number") for one in names)]
+    caption = "TTM: iterations of all seeds x epochs in each. A unit is what a worker does at a time."
+    print_table(columns, rows, caption=caption)
+    timed = [seconds for seconds in times if seconds is not None]
+    echo()
+    echo(f"{len(planned)} cells, {len(times)} to run")
+    if timed:
+        echo(
+            f"about {sum(timed):.0f} s on one worker for {len(timed)} of them, by groups and epochs, from documents of "
+            f"the same models in {root}"
+        )
+    if len(timed) < len(times):
+        where = "" if root is None else f" in {root}"
+        echo(f"no time for {len(times) - len(timed)} of them: no document of their models{where} has the times")
+    return 0
+
+
+def _units(one: PlannedCell, left: Sequence[Sequence[Unit]]) -> str:
+    """How many units are left of how many."""
+    from ttmbench.sweep.units import units_of
+
+    total, count = (sum(len(stage) for stage in stages) for stages in (units_of(one.cell), left))
+    return "done" if not count else str(total) if count == total else f"{count} of {total}"

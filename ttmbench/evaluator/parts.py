@@ -1,0 +1,189 @@
+"""Parts of a run that can be done apart, each leaving what the run finds when it comes: as if it had been stopped.
+
+A seed of the test-time stage leaves its folder of state, under the run's own key; a share of the raw scores leaves
+blocks in the cache. `ttmbench.evaluator.run.run` then computes neither again, and it alone writes numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ttmbench._util.console import each_note_once
+from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench.cache.task import TaskCache
+from ttmbench.config import RunConfig
+from ttmbench.errors import UsageError, phase
+from ttmbench.evaluator.determinism import deterministic as fixed_bits
+from ttmbench.evaluator.determinism import naming_what_cannot
+from ttmbench.evaluator.finetuned import finetuned
+from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
+from ttmbench.evaluator.resume import open_place, run_key
+from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
+from ttmbench.evaluator.task import run_task, scored_task, with_others
+from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer, Reporting
+from ttmbench.results.files import RunFiles
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.blocks import Share
+from ttmbench.scoring.forced_choice.ask import ask_choices
+from ttmbench.scoring.pairs import score_with_pairs
+from ttmbench.scoring.prepared_pairs import score_streaming
+from ttmbench.ttm.checkpoint import is_finished
+from ttmbench.types import Group
+
+_PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
+
+
+def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None) -> None:
+    """Runs the test-time stage of one seed of a run of one task, and leaves its state beside the run's document.
+
+    Args:
+        config: the whole run, with all of its seeds; its ``output_path`` is a ``.json`` file.
+        seed: one of them.
+        chosen: what the configuration's names stand for.
+        adapter: the model; it leaves as it came.
+        memory: see `RunContext`.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        TtmbenchError: no usable scores, or training left the finite numbers.
+        UsageError: the model cannot be adapted to this task.
+    """
+    (task,) = chosen.tasks.values()
+    name = task.spec.task
+    with each_note_once(), fixed_bits(config.deterministic, config.seed):
+        key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
+        _make_way(config, key)
+        context = _context(config, chosen, adapter, key)
+        # The audit compares seeds that are over; it is the run's own.
+        alone = config.model_copy(update={"seeds": [seed], "audit_labels": False})
+        context = with_others(replace(context, config=alone, memory=memory), chosen.also)
+        assert config.output_path is not None, "a part of a run leaves files"
+        state = RunFiles.of(config.output_path, config.model_name, "").state_of(name)
+        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+            outcome = run_task(context, task, chosen.settings[name], state)
+            if outcome.failure is not None:
+                raise outcome.failure
+
+
+def run_scores(
+    config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None
+) -> None:
+    """Computes a part of the raw scores of a run of one task, and leaves it where the run looks for it.
+
+    Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
+    the answers on some of the groups; of any other the first part is everything. What nobody keeps is not computed.
+
+    Args:
+        config: the whole run.
+        part: which part, from 0.
+        of: how many there are.
+        chosen: what the configuration's names stand for.
+        adapter: the model.
+        memory: see `RunContext`.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        TtmbenchError: the model gave no usable scores.
+    """
+    (task,) = chosen.tasks.values()
+    name = task.spec.task
+    if task.spec.kind != "groups":
+        return
+    with each_note_once(), fixed_bits(config.deterministic, config.seed):
+        key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
+        context = replace(_context(config, chosen, adapter, key), memory=memory)
+        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+            plan = plan_task(context, task, chosen.settings[name])
+            if isinstance(adapter, Reporting):
+                _ask(plan, context, part, of)
+            elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
+                return
+            elif of > 1 and not isinstance(adapter, DualEncoder):
+                _score_pairs(plan, context, part, of)
+            elif part == 0 and plan.way in ("prepared", "pairs"):
+                scored_task(plan, context)
+
+
+def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+    """A part of the groups: a server's answer to one depends on no other."""
+    adapter, sizer = context.adapter, context.batch_sizer
+    groups = _groups(plan, context)[part::of]
+    with phase("score"):
+        if groups and isinstance(adapter, ChoiceScorer) and plan.way == "choices":
+            ask_choices(adapter, groups, sizer, context.config.seed)
+        elif groups and isinstance(adapter, PairScorer):
+            score_with_pairs(adapter, groups, sizer, False)
+
+
+def _score_pairs(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+    """A part of the blocks of pairs."""
+    adapter, sizer, groups = context.adapter, context.batch_sizer, _groups(plan, context)
+    cache = TaskCache(context.cache, adapter, plan.spec, groups, plan.all_pairs, plan.prior)
+    cache.look_up()
+    if cache.kept is not None or cache.blocks is None:
+        return
+    blocks = Share(cache.blocks, part, of)
+    with phase("score"):
+        if isinstance(adapter, PreparedPairScorer):
+            every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
+            score_streaming(adapter, groups, sizer, every, cache.data, cache.prepared, blocks)
+        else:
+            score_with_pairs(adapter, groups, sizer, plan.all_pairs, cache.data, blocks)
+
+
+def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
+    with phase("load"):
+        return load_data(context.registry, context.config, plan.task, context.samples)[0]
+
+
+def _context(config: RunConfig, chosen: Chosen, adapter: Any, key: str) -> RunContext:
+    samples = read_samples(config.samples) if config.samples else None
+    sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
+    context = RunContext(chosen.registry, config, adapter, samples, cache_of(config), sizer, {}, key)
+    return replace(context, supervised=finetuned(adapter) is not None)
+
+
+def _make_way(config: RunConfig, key: str) -> None:
+    """Moves another run's document and state aside before anything is left in its place."""
+    path, waits_until = Path(config.output_path or ""), time.monotonic() + _PATIENCE
+    while path.exists():
+        try:
+            if read_json(path).get("run_key") == key:
+                return
+        except (Unreadable, AttributeError):
+            return  # for the run to say
+        try:
+            with open_place(config, key, datetime.now().astimezone()):
+                return
+        except UsageError:
+            if time.monotonic() > waits_until:
+                raise
+        time.sleep(0.1)
+
+
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
+    """Whether everything that a run does with a seed lies finished beside its document.
+
+    Args:
+        config: the whole run; its ``output_path`` is a ``.json`` file.
+        task: its one task.
+        seed: one of its seeds.
+        key: of the run (`ttmbench.evaluator.resume.run_key`).
+    """
+    assert config.output_path is not None, "a part of a run leaves files"
+    state = RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+    wanted: dict[str, bool] = {
+        SIMPLE_MATCH: config.simple_match,
+        TTM: config.ttm,
+        **{name: True for name in config.ttm_controls},
+        HOLDOUT: config.ttm_holdout is not None,
+        ORACLE: config.oracle,
+    }
+    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)

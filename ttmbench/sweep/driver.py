@@ -1,0 +1,222 @@
+"""A sweep, from its cells to a folder of documents: what is not done goes to workers, and all is kept track of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+import filelock
+
+from ttmbench._util.files import lock_holds
+from ttmbench.errors import UsageError
+from ttmbench.sweep.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.sweep.finished import stages_left
+from ttmbench.sweep.plan import PlannedCell
+from ttmbench.sweep.scheduler import CellEnd, Scheduler
+from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
+from ttmbench.sweep.transfer import OWN, take_in
+from ttmbench.sweep.units import Unit
+
+_TICK = 0.5  # seconds between two looks at the clock while nothing happens
+
+
+class Display(Protocol):
+    """What is shown of a sweep while it runs."""
+
+    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
+        """How it stands: every cell, and what each worker is doing."""
+        ...
+
+    def tell(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
+
+class Driver:
+    """Runs the cells of a sweep that are not done yet.
+
+    Args:
+        planned: the cells.
+        root: the sweep's folder.
+        plan: the plan's file, for the summary.
+        on_error: ``raise`` begins nothing more once a cell has failed.
+
+    Attributes:
+        left: cells that are not done.
+        units: into which these are cut.
+    """
+
+    def __init__(
+        self, planned: Sequence[PlannedCell], root: Path, plan: str, on_error: Literal["continue", "raise"] = "continue"
+    ) -> None:
+        self._root = root
+        self._summary = new_summary(plan, [one.cell for one in planned], root)
+        self._entries = {one.number: one for one in self._summary.cells}
+        stages = []
+        for one in planned:
+            left = stages_left(root, one)
+            if left:
+                stages.append(left)
+                entry = self._entries[one.cell.number]
+                entry.seconds, entry.worker, entry.attempts = None, None, 0
+            else:
+                self._entries[one.cell.number].state = "done"
+        self.left, self.units = len(stages), sum(len(stage) for cell in stages for stage in cell)
+        self._scheduler = Scheduler(stages, on_error=on_error)
+        self._doing: dict[str, str] = {}
+        self._idle: dict[str, None] = {}
+        self._running: dict[int, int] = {}
+        self._writing, self._written = 0.0, -1e9
+
+    def run(self, executor: Executor, display: Display) -> SweepSummary:
+        """Gives out units until every cell is over.
+
+        Args:
+            executor: starts the workers; it is stopped in the end, whatever happens.
+            display: shows how it goes.
+
+        Returns:
+            The summary, as it was written.
+
+        Raises:
+            KeyboardInterrupt: once workers have stopped and the summary says so.
+            TtmbenchError: there can be no workers, or a file cannot be written.
+        """
+        finished = self._scheduler.over
+        self._save(at_once=True)
+        try:
+            if finished:
+                return self._summary
+            for joined in executor.start():
+                self._take(joined, display)
+            while not self._scheduler.over:
+                self._give_out(executor)
+                self._save()
+                display.update(self._summary, self._scheduler, self._doing)
+                for event in executor.wait(_TICK):
+                    self._take(event, display)
+            finished = True
+        finally:
+            try:
+                executor.stop(at_once=not finished)
+            finally:
+                self._close(finished)
+                display.update(self._summary, self._scheduler, {})
+        return self._summary
+
+    def _give_out(self, executor: Executor) -> None:
+        for worker in list(self._idle) if self._scheduler.waiting else ():
+            unit = self._scheduler.next(worker)
+            if unit is None:
+                continue
+            del self._idle[worker]
+            self._doing[worker] = unit.name
+            entry, number = self._entries[unit.cell.number], unit.cell.number
+            entry.state, entry.worker, entry.attempts = "running", worker, max(entry.attempts, 1)
+            self._running[number] = self._running.get(number, 0) + 1
+            executor.submit(worker, unit)
+
+    def _take(self, event: Event, display: Display) -> None:
+        if isinstance(event, WorkerJoined):
+            self._scheduler.join(event.worker, event.place)
+            self._idle[event.worker] = None
+            self._doing[event.worker] = "waits"
+        elif isinstance(event, Progress):
+            if event.worker in self._doing and event.worker not in self._idle:
+                self._doing[event.worker] = event.line
+        elif isinstance(event, WorkerLost):
+            self._lost(event, display)
+        else:
+            self._finished(event, display)
+
+    def _lost(self, event: WorkerLost, display: Display) -> None:
+        self._summary.workers_lost += 1
+        self._doing.pop(event.worker, None)
+        self._idle.pop(event.worker, None)
+        ended = self._scheduler.lose(event.worker, event.why)
+        told = f"{event.worker} is lost: {event.why}"
+        if event.unit is not None:
+            entry = self._returned(event.unit)
+            if entry.number not in [end.cell.number for end in ended]:
+                entry.attempts += 1
+                told += f"; {event.unit.name} is tried again"
+        display.tell(told)
+        for end in ended:
+            self._end(end, display)
+
+    def _finished(self, event: Finished, display: Display) -> None:
+        unit, result = event.unit, event.result
+        entry = self._returned(unit)
+        entry.seconds = (entry.seconds or 0.0) + result.seconds
+        self._idle[event.worker] = None
+        self._doing[event.worker] = "waits"
+        end = self._scheduler.finish(event.worker, unit, result)
+        if result.files:
+            take_in(self._root, unit.cell, result.files, over=end is not None and end.error is None)
+        if end is not None:
+            self._end(end, display)
+        elif result.state == "unfit":
+            entry.attempts += 1
+            display.tell(f"{event.worker} cannot do {unit.name}: {result.error}; it is tried elsewhere")
+
+    def _returned(self, unit: Unit) -> CellEntry:
+        """The cell of a unit that a worker no longer has."""
+        entry = self._entries[unit.cell.number]
+        self._running[entry.number] -= 1
+        if not self._running[entry.number] and entry.state == "running":
+            entry.state = "waiting"
+        return entry
+
+    def _end(self, end: CellEnd, display: Display) -> None:
+        entry = self._entries[end.cell.number]
+        entry.state, entry.error = ("done", None) if end.error is None else ("failed", end.error)
+        total = len(self._entries)
+        over = total - self._scheduler.left
+        if end.error is None:
+            display.tell(f"{over}/{total} {entry.cell} done in {entry.seconds or 0.0:.1f} s")
+        else:
+            display.tell(f"{over}/{total} {entry.cell} failed: {end.error}")
+
+    def _save(self, at_once: bool = False) -> None:
+        """Writes the summary, at most a tenth of the time: it grows with the sweep."""
+        now = time.monotonic()
+        if at_once or now - self._written >= max(1.0, 10 * self._writing):
+            self._summary.write(self._root)
+            self._written = time.monotonic()
+            self._writing = self._written - now
+
+    def _close(self, finished: bool) -> None:
+        for entry in self._entries.values():
+            if entry.state == "running":
+                entry.state = "waiting"
+            if finished and entry.state == "waiting":
+                entry.state = "skipped"
+        states = {entry.state for entry in self._entries.values()}
+        self._summary.status = "failed" if "failed" in states else "done" if states <= {"done"} else "interrupted"
+        if not finished:
+            self._summary.status = "interrupted"
+        self._save(at_once=True)
+
+
+@contextmanager
+def one_driver(root: Path) -> Iterator[None]:
+    """Holds a sweep's folder against other drivers; UsageError if another has it, or it cannot be written to."""
+    lock = filelock.FileLock(root / OWN / "lock")
+    try:
+        (root / OWN).mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UsageError(
+            f"another sweep is writing to {root}; wait until it is done, or name another --output_path"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{root} cannot be written to: {error.strerror or error}") from None
+    try:
+        if not lock_holds(lock):
+            raise UsageError(f"{root / OWN} was removed while a sweep began; give the command again")
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,116 @@
+"""How a sweep goes, for a person: in a terminal a line a worker, drawn again, elsewhere a line a finished cell."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ttmbench._util.console import warn
+from ttmbench._util.escape import one_line
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from ttmbench.sweep.driver import Display
+    from ttmbench.sweep.scheduler import Scheduler
+    from ttmbench.sweep.summary import SweepSummary
+
+_ROWS = 24  # workers that are shown; of more, their number
+_FREQUENCY = 4  # a second
+
+
+class PlainLines:
+    """Lines on stderr, for files and pipes."""
+
+    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
+        """Shows nothing: a log grows by what is over."""
+
+    def tell(self, line: str) -> None:
+        """Prints a line."""
+        warn(line)
+
+
+class LiveLines:
+    """Lines that stay on the screen and are drawn again, below those that are told."""
+
+    def __init__(self, live: Live) -> None:
+        self._live, self._clock, self._done = live, Clock(), -1
+        self._drawn = 0.0
+
+    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
+        """Draws them, a few times a second at most."""
+        now = time.monotonic()
+        if now - self._drawn < 1 / _FREQUENCY and workers:
+            return
+        self._drawn = now
+        counts: Counter[str] = Counter(one.state for one in summary.cells)
+        self._live.update(overview(counts, self._clock.passed(), self._clock.left(counts), workers), refresh=True)
+
+    def tell(self, line: str) -> None:
+        """Prints a line above them."""
+        self._live.console.print(f"ttmbench: {one_line(line)}", soft_wrap=True)
+
+
+class Clock:
+    """Time since a sweep began, and what is left of it by the cells that are over."""
+
+    def __init__(self, now: float | None = None) -> None:
+        self._began = time.monotonic() if now is None else now
+        self._before: int | None = None
+
+    def passed(self, now: float | None = None) -> float:
+        """Seconds since it began."""
+        return (time.monotonic() if now is None else now) - self._began
+
+    def left(self, counts: Mapping[str, int], now: float | None = None) -> float | None:
+        """Seconds until the last cell is over, if all take as long as those so far; None before the first is."""
+        over = counts.get("done", 0) + counts.get("failed", 0)
+        if self._before is None:
+            self._before = over
+        fresh, left = over - self._before, counts.get("waiting", 0) + counts.get("running", 0)
+        return self.passed(now) / fresh * left if fresh else None
+
+
+def overview(counts: Mapping[str, int], passed: float, left: float | None, workers: Mapping[str, str]) -> str:
+    """The lines: how many cells there are of each state, the time, and a line a worker.
+
+    >>> print(overview({"done": 3, "waiting": 2}, 75, 50, {"worker-1": "a/b seed 1"}))
+    3/5 cells done, 0 failed, 0 running, 2 waiting; 1:15 so far, about 0:50 left
+      worker-1  a/b seed 1
+    """
+    total = sum(counts.values())
+    states = ", ".join(f"{counts.get(state, 0)} {state}" for state in ("failed", "running", "waiting"))
+    time_left = (
+        ""
+        if left is None or not counts.get("waiting", 0) + counts.get("running", 0)
+        else (f", about {_clock(left)} left")
+    )
+    head = f"{counts.get('done', 0)}/{total} cells done, {states}; {_clock(passed)} so far{time_left}"
+    width = max((len(name) for name in workers), default=0)
+    shown = [f"  {name:{width}}  {one_line(line, 200)}" for name, line in list(workers.items())[:_ROWS]]
+    more = [f"  and {len(workers) - _ROWS} workers more"] if len(workers) > _ROWS else []
+    return "\n".join([head, *shown, *more])
+
+
+@contextmanager
+def display() -> Iterator[Display]:
+    """What fits stderr as it is."""
+    if not sys.stderr.isatty():
+        yield PlainLines()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveLines(live)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,144 @@
+"""``sweep.json``: every cell of a sweep and how it stands, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ttmbench._util.console import warn
+from ttmbench._util.files import to_json, write_atomically
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.validation import describe
+from ttmbench.errors import DataError
+from ttmbench.sweep.cells import Cell
+
+SUMMARY = "sweep.json"
+VERSION: Literal["1.0"] = "1.0"
+CellStateName = Literal["waiting", "running", "done", "failed", "skipped"]
+"""How a cell stands. ``waiting``: to be done by the same command. ``skipped``: not begun, since another cell failed and
+``--on_error raise`` was given."""
+
+
+class CellEntry(BaseModel):
+    """A cell in the summary.
+
+    Attributes:
+        number: from 1; what ``--cell`` takes.
+        cell: its folder below the sweep's: ``[setting/]model/task``.
+        model: what results call the model.
+        task: name of the task.
+        setting: name of the setting; empty without any.
+        state: see `CellStateName`.
+        seconds: that workers have spent on it in the last command that did so; None if none has.
+        worker: that had it last.
+        attempts: 1, and 1 more for each time that a unit of it was begun again since a worker was lost or lacked
+            something; 0 if it was never begun.
+        error: one line, of a failed cell.
+        document: the results document below the sweep's folder.
+    """
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    number: int
+    cell: str
+    model: str
+    task: str
+    setting: str
+    state: CellStateName = "waiting"
+    seconds: float | None = None
+    worker: str | None = None
+    attempts: int = 0
+    error: str | None = None
+    document: str
+
+    @classmethod
+    def of(cls, cell: Cell) -> CellEntry:
+        """A cell that waits."""
+        return cls(
+            number=cell.number,
+            cell=cell.folder,
+            model=cell.model,
+            task=cell.task,
+            setting=cell.setting,
+            document=cell.document,
+        )
+
+
+class SweepSummary(BaseModel):
+    """The whole of it.
+
+    Attributes:
+        kind: what this file is.
+        schema_version: of this form.
+        plan: the plan's file, as it was given.
+        status: ``running``, ``done`` (every cell is), ``failed`` (one is), ``interrupted``.
+        started: when the last command began, ISO 8601.
+        updated: when this was written.
+        counts: state -> how many cells.
+        workers_lost: in the last command.
+        cells: in the order of the plan.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["sweep"] = "sweep"
+    schema_version: Literal["1.0"] = VERSION
+    plan: str
+    status: Literal["running", "done", "failed", "interrupted"] = "running"
+    started: str
+    updated: str
+    counts: dict[CellStateName, int]
+    workers_lost: int = 0
+    cells: list[CellEntry]
+
+    def write(self, root: Path) -> None:
+        """Replaces the file in one step."""
+        counted = Counter(one.state for one in self.cells)
+        self.counts = {state: counted[state] for state in counted}
+        self.updated = _now()
+        content = self.model_dump(mode="json")
+        write_atomically(root / SUMMARY, lambda path: path.write_text(to_json(content), encoding="utf-8"))
+
+
+def new_summary(plan: str, cells: Sequence[Cell], root: Path) -> SweepSummary:
+    """A summary in which every cell waits, with what an earlier command knew of time and workers of the same cells."""
+    summary = SweepSummary(
+        plan=plan, started=_now(), updated=_now(), counts={}, cells=[CellEntry.of(cell) for cell in cells]
+    )
+    try:
+        earlier = {one.cell: one for one in read_summary(root / SUMMARY).cells} if (root / SUMMARY).exists() else {}
+    except DataError as error:
+        warn(f"{error}; it is made anew from the cells' documents")
+        earlier = {}
+    for entry in summary.cells:
+        before = earlier.get(entry.cell)
+        if before is not None:
+            entry.seconds, entry.worker, entry.attempts = before.seconds, before.worker, before.attempts
+    return summary
+
+
+def read_summary(path: Path) -> SweepSummary:
+    """Reads a summary.
+
+    Raises:
+        DataError: it cannot be read, or is none.
+    """
+    try:
+        content = read_json(path)
+        if not isinstance(content, dict):
+            raise DataError(f"{path} is no summary of a sweep")
+        return SweepSummary(**content)
+    except Unreadable as error:
+        raise DataError(f"{path} {error}") from None
+    except (ValidationError, TypeError) as error:
+        why = describe(error, SweepSummary) if isinstance(error, ValidationError) else str(error)
+        raise DataError(f"{path} is no summary of a sweep: {why}") from None
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
