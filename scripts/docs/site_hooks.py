@@ -1,7 +1,7 @@
 """What mkdocs asks while it builds the site of mkdocs.yml: pages from other files, and links that fit the site.
 
 One text has one place. The start page is README.md, pages of the project are the files of its root, the API comes from
-docstrings, the tutorial from its notebook, and the list of decisions from their headings. Links are written as they
+docstrings, and the list of decisions from their headings. Links are written as they
 work in the repository, and are turned here: to the page of a file if it has one, to the file at
 ``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
 has an ``x_dark.png`` beside it is shown light and dark.
@@ -9,7 +9,6 @@ has an ``x_dark.png`` beside it is shown light and dark.
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -39,10 +38,6 @@ def pages() -> dict[str, str]:
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
     made["adr/index.md"] = decisions()
-    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
-        if not notebook.with_suffix(".md").exists():
-            place = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
-            made[place] = from_notebook(json.loads(notebook.read_text(encoding="utf-8")))
     return made | api_pages()
 
 
@@ -53,21 +48,6 @@ def decisions() -> str:
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         lines.append(f"- [{title}]({path.name})")
     return "\n".join([*lines, ""])
-
-
-def from_notebook(notebook: dict[str, Any]) -> str:
-    """The cells of a notebook with what they printed, as Markdown."""
-    parts = []
-    for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(source)
-            continue
-        parts.append(f"```python\n{source}\n```")
-        printed = "".join(text for output in cell["outputs"] for text in output.get("text", ()))
-        if printed:
-            parts.append(f"```text\n{printed.rstrip()}\n```")
-    return "\n\n".join([*parts, ""])
 
 
 def api_pages() -> dict[str, str]:
@@ -153,7 +133,7 @@ def _place(file: str) -> str | None:
         return inside
     if not (ROOT / file).is_file():
         return None
-    return inside.removesuffix(".ipynb") + ".md" if inside.endswith(".ipynb") else inside
+    return inside
 
 
 def plain_tables(text: str) -> str:

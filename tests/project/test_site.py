@@ -105,7 +105,7 @@ def test_every_link_and_anchor_of_every_page_leads_somewhere(pages):
         ("index.md", "![x](docs/images/styles.png)", "![x](images/styles.png)"),
         ("index.md", "[x](docs/adr)", "[x](adr/index.md)"),
         ("concepts.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
-        ("python.md", "[x](quickstart.ipynb)", "[x](quickstart.md)"),
+        ("lessons/first-lesson.md", "[x](first-lesson.ipynb)", "[x](first-lesson.ipynb)"),
         ("adr/0001-x.md", "[x](../concepts.md)", "[x](../concepts.md)"),
         ("adr/0001-x.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
         ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
@@ -137,12 +137,6 @@ def test_a_link_to_nothing_ends_the_build(link):
 def test_pipes_in_code_of_tables_show_without_their_backslash():
     text = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
     assert hooks.plain_tables(text) == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
-
-
-def test_a_notebook_becomes_a_page_with_what_it_printed():
-    text = hooks.pages()["quickstart.md"]
-    assert text.startswith("# ttmbench in ten minutes\n")
-    assert "```python\nimport ttmbench\n" in text and "```text\n" in text and "](concepts.md)" in text
 
 
 def test_the_api_has_every_public_name_and_module():

@@ -40,7 +40,9 @@ class Inline:
         loses: names of units whose worker is lost with them the first time.
     """
 
-    def __init__(self, workers: dict[str, Any], loses: Sequence[str] = (), places: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, workers: dict[str, Any], loses: Sequence[str] = (), places: dict[str, str] | None = None
+    ) -> None:
         self.workers, self._loses, self._places = workers, set(loses), places or {}
         self.given: deque[tuple[str, Unit]] = deque()
         self.done: list[tuple[str, str, str]] = []

@@ -17,7 +17,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save, spans
+from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows, Window
 from ttmbench.scoring.inputs import (
