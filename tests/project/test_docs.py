@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.pages import BLOCK, PAGES, ROOT, WALKED, blocks
+from support.pages import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
 
 from ttmbench import hookspecs
 from ttmbench.cli import main
@@ -20,7 +20,9 @@ def console_commands(page: Path) -> list[str]:
     return [line[2:] for _, block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
 
 
-SHOWN = [(page.name, command) for page in PAGES if page.name not in WALKED for command in console_commands(page)]
+SHOWN = [
+    (page.name, command) for page in PAGES if page.name not in WALKED | LESSONS for command in console_commands(page)
+]
 
 
 @pytest.mark.parametrize(("page", "command"), SHOWN, ids=[f"{page}: {command[:60]}" for page, command in SHOWN])

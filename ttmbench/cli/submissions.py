@@ -19,9 +19,9 @@ SHOWN = 40  # findings of one submission
 _REFUSED = AssertionNotMet.exit_code
 
 
-def is_submission(word: str) -> bool:
-    """Whether a word names results and no task: a JSON file, or a folder."""
-    return word.endswith(".json") or Path(word).is_dir()
+def is_submission(word: str, registry: Registry) -> bool:
+    """Whether a word names results: a JSON file, or a folder that is not called like a task."""
+    return word.endswith(".json") or (word not in registry.task_files and Path(word).is_dir())
 
 
 def check_submissions(words: Sequence[str], registry: Registry, options: argparse.Namespace) -> int:
