@@ -10,8 +10,9 @@ from typing import Any
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.results.labels import CHOICE, base_metric, key_of, split_key
 
+COVERAGE = "coverage"  # share of a task's groups whose images are there
 _ASSERTION = re.compile(
-    r"^(?P<task>[A-Za-z0-9_.-]+)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
+    r"^(?P<task>[A-Za-z0-9_.-]+)\.(?:(?P<metric>\w+),(?P<filter>\w+)|coverage)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
 )
 
 
@@ -20,6 +21,8 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
 
     >>> parse_assertion("colorswap.group_match,ttm>=0.9")
     ('colorswap', 'group_match,ttm', '>=', 0.9)
+    >>> parse_assertion("svo_probes.coverage>=0.5")
+    ('svo_probes', 'coverage', '>=', 0.5)
     """
     found = _ASSERTION.match(text.strip())
     if found is None:
@@ -28,7 +31,8 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
         value = float(found["value"])
     except ValueError:
         raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
-    return found["task"], key_of(found["metric"], found["filter"]), found["sign"], value
+    key = COVERAGE if found["metric"] is None else key_of(found["metric"], found["filter"])
+    return found["task"], key, found["sign"], value
 
 
 def check_names(
@@ -46,9 +50,11 @@ def check_names(
     """
     for text in assertions:
         task, key, _, _ = parse_assertion(text)
-        metric, name = split_key(key)
         if task not in metrics:
             raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
+        if key == COVERAGE:
+            continue
+        metric, name = split_key(key)
         if base_metric(metric) not in metrics[task] and name != CHOICE:
             raise UsageError(
                 f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
@@ -75,10 +81,17 @@ def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> 
     failures = []
     for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
-        value = document["results"].get(task, {}).get(key)
+        found = document["results"].get(task)
+        value = _coverage(document, task) if key == COVERAGE and found else (found or {}).get(key)
         if value is None:
             failures.append(f"{text}: the run has no such number")
         elif not compare[sign](value, wanted):
             failures.append(f"{text}: it is {value:.6g}")
     if failures:
         raise AssertionNotMet("; ".join(failures))
+
+
+def _coverage(document: Mapping[str, Any], task: str) -> float:
+    """Share of a task's groups whose images are there: all of them, unless some are left out."""
+    coverage = (document.get("datasets", {}).get(task) or {}).get("coverage")
+    return 1.0 if coverage is None else float(coverage["here"] / coverage["rows"])
