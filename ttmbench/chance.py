@@ -3,7 +3,8 @@
 Proposition numbers are those of arXiv:2510.07632.
 
 Arguments are the numbers of images (m) and captions (k) of a group, and of captions that are true for each image (t, 1
-by default); results are fractions. An argument outside 1 <= m * t <= k is a ValueError.
+by default); results are fractions. An argument outside 1 <= m * t <= k is a ValueError, but for what is defined with
+more images than captions (t = 1): there it is the number of the group with the two exchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from ttmbench.types import count_matchings
+from ttmbench._arrays.matchings import count_matchings
 
 
 def text_score(images: int, captions: int, true_captions: int = 1) -> float:
@@ -27,9 +28,11 @@ def text_score(images: int, captions: int, true_captions: int = 1) -> float:
 def image_score(images: int, captions: int, true_captions: int = 1) -> float | None:
     """Each of the m * t true captions' columns has its maximum at its own image: 1 / m^(m t); None for one image.
 
-    >>> image_score(2, 2), image_score(1, 4)
-    (0.25, None)
+    >>> image_score(2, 2), image_score(1, 4), image_score(2, 1)
+    (0.25, None, 0.5)
     """
+    if images > captions and true_captions == 1:
+        return text_score(captions, images)
     _check(images, captions, true_captions)
     return None if images == 1 else 1 / images ** (images * true_captions)
 
@@ -42,6 +45,8 @@ def group_score(images: int, captions: int, true_captions: int = 1) -> float:
     >>> round(group_score(2, 2), 4), group_score(1, 4), round(group_score(2, 4, true_captions=2), 6)
     (0.1667, 0.25, 0.017857)
     """
+    if images > captions and true_captions == 1:
+        return text_score(captions, images)
     _check(images, captions, true_captions)
     if images * true_captions < captions:
         return text_score(images, captions, true_captions)
@@ -56,6 +61,7 @@ def group_match(images: int, captions: int, true_captions: int = 1) -> float:
     >>> group_match(2, 2), group_match(1, 4), round(group_match(1, 3, true_captions=2), 4)
     (0.5, 0.25, 0.3333)
     """
+    images, captions = sorted((images, captions)) if true_captions == 1 else (images, captions)
     _check(images, captions, true_captions)
     return 1 / count_matchings(images, captions, true_captions)
 

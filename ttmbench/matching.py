@@ -1,6 +1,7 @@
 """Which caption goes to which image: inside a group, and over a whole dataset.
 
-Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice.
+Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice. Of groups
+with more images than captions each caption is given an image, none twice, and some images go without.
 Inside a group, whether two matchings tie is decided by the exact sums of the given numbers, so rounding in the addition
 neither makes nor breaks a tie, and relabelling images or captions changes nothing. The global assignment, which sums
 hundreds of numbers, calls totals equal within 1e-12 of the scores' spread times the number of captions.
@@ -18,8 +19,9 @@ from itertools import combinations, permutations
 import numpy as np
 from jaxtyping import Float, Int, Real
 
-from ttmbench._arrays.checked import as_floats, check_scores
-from ttmbench.types import GlobalMatching, Matching, count_matchings
+from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
+from ttmbench._arrays.matchings import count_matchings
+from ttmbench.types import GlobalMatching, Matching
 
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
@@ -81,12 +83,12 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
     arXiv:2510.07632); it needs no label.
 
     Args:
-        scores: logits [groups, images, captions], finite, images <= captions, at least 2 captions.
-        true_captions: how many captions are true for each image, and given to it.
+        scores: logits [groups, images, captions], finite, at least 2 images or captions.
+        true_captions: how many captions are true for each image, and given to it; 1 with more images than captions.
 
     Returns:
-        Matching with captions [groups, images] (with several true captions [groups, images, true], in rising order),
-        margin [groups] in logits, tie [groups].
+        Matching with captions [groups, images] (with several true captions [groups, images, true], in rising order;
+        -1 for an image that is given none), margin [groups] in logits, tie [groups].
 
     Raises:
         ValueError: wrong shape, or a score that is not finite (the group is named).
@@ -97,6 +99,11 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
     """
     exact = check_scores(scores).astype(np.float64)
     groups, images, captions = exact.shape
+    if more_images(exact) and true_captions == 1:
+        chosen = match_groups(fewer_first(exact))
+        given = np.full((groups, images), -1)
+        np.put_along_axis(given, chosen.captions, np.arange(captions)[None, :], axis=1)
+        return Matching(given, chosen.margin, chosen.tie)
     table = injections(images, captions, true_captions)
     best = np.empty(groups, dtype=np.int64)
     margin = np.empty(groups)
@@ -128,6 +135,7 @@ def oracle_margin(
     >>> oracle_margin(np.array([[[1., 4.], [2., 3.]]])).tolist()
     [-2.0]
     """
+    scores = fewer_first(check_scores(scores)) if true_captions == 1 else scores
     matching = match_groups(scores, true_captions)
     own = np.arange(scores.shape[1] * true_captions)
     right = (matching.captions.reshape(len(scores), -1) == own).all(axis=1)

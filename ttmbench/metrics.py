@@ -2,12 +2,15 @@
 
 The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
 
-All functions take logits [groups, images, captions] with images <= captions and return one value per group, except
+All functions take logits [groups, images, captions] and return one value per group, except
 `global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
 comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
 
 ``true_captions`` is how many captions t are true for each image (`ttmbench.types.GroupShape`): with t > 1, the own
 captions of image i are columns i t to (i + 1) t - 1, and each of them has to be better than every other caption.
+
+With more images than captions some images have no caption: what asks an image for its own is undefined (a ValueError),
+and captions choose among images: the image score, the group score and the group match, all with t = 1.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench import chance
+from ttmbench._arrays.checked import fewer_first, more_images
 from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
 from ttmbench._arrays.several_true import (
     brittleness,
@@ -119,6 +123,8 @@ def group_score(
 ) -> Bool[np.ndarray, " groups"]:
     """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
 
+    With more images than captions columns only, as the section has it with the two exchanged.
+
     Args:
         scores: logits [groups, images, captions].
         true_captions: that are true for each image.
@@ -134,6 +140,8 @@ def group_score(
     >>> group_score(np.array([[[3., 1., 2.]]])).tolist()
     [True]
     """
+    if more_images(scores):
+        return image_score(scores, true_captions)
     rows = text_score(scores, true_captions)
     return rows & image_score(scores, true_captions) if is_square(scores, true_captions) else rows
 
@@ -142,6 +150,8 @@ def group_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which one of the comparisons of `group_score` is an equality."""
+    if more_images(scores):
+        return image_score_ties(scores, true_captions)
     rows = text_score_ties(scores, true_captions)
     return rows | image_score_ties(scores, true_captions) if is_square(scores, true_captions) else rows
 
@@ -164,6 +174,7 @@ def group_match(
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
     [True, False, False]
     """
+    scores = fewer_first(scores) if true_captions == 1 else scores
     matching = match_groups(scores, true_captions)
     own = np.arange(scores.shape[1] * true_captions)
     return (matching.captions.reshape(len(scores), -1) == own).all(axis=1) & ~matching.tie
@@ -268,9 +279,10 @@ METRICS = (
     MetricSpec(
         "group_score",
         group_score,
-        "text and image score both hold (rectangular groups: text score)",
+        "text and image score both hold (rectangular groups: what the fewer side prefers)",
         group_score_ties,
         chance.group_score,
+        defined=lambda images, captions, true_captions=1: True,
         several_true="defined",
     ),
     MetricSpec(
@@ -280,6 +292,7 @@ METRICS = (
         group_match_ties,
         chance.group_match,
         track="matching",
+        defined=lambda images, captions, true_captions=1: True,
         several_true="defined",
     ),
     MetricSpec(

@@ -6,7 +6,6 @@ in [0, 1]; what is undefined is None.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,21 +23,12 @@ Exif = Literal["apply", "ignore"]
 """What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""
 
 
-def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:
-    """How many ways there are to give each of m images t of k captions, and no caption twice: k! / (t!^m (k - m t)!).
-
-    >>> count_matchings(2, 2), count_matchings(1, 4), count_matchings(1, 3, true_captions=2)
-    (2, 4, 3)
-    """
-    return math.perm(captions, images * true_captions) // math.factorial(true_captions) ** images
-
-
 @dataclass(frozen=True)
 class GroupShape:
     """Number of images (m) and captions (k) in each group of a task, and how many captions are true for an image (t).
 
     The first ``m * t`` captions are true: the first t of the first image, the next t of the second, and so on. The
-    others are true for no image of the group.
+    others are true for no image of the group. With more images than captions (t = 1), images are left without any.
     """
 
     images: int
@@ -46,20 +36,23 @@ class GroupShape:
     true_captions: int = 1
 
     def __post_init__(self) -> None:
-        if not (1 <= self.images <= self.captions and self.captions >= 2):
+        if min(self.images, self.captions) < 1 or max(self.images, self.captions) < 2:
             raise ValueError(
-                f"a group needs 1 <= images <= captions and at least 2 captions, got {self.images}x{self.captions}"
+                f"a group needs images and captions, of one of them at least 2, got {self.images}x{self.captions}"
             )
         true = self.images * self.true_captions
-        if self.true_captions < 1 or true > self.captions:
+        if self.true_captions < 1 or (true > self.captions and not (self.more_images and self.true_captions == 1)):
             raise ValueError(
                 f"{self.true_captions} true captions for each of {self.images} images do not fit into {self.captions} "
                 "captions"
             )
         if self.images == 1 and true == self.captions:
-            raise ValueError(
-                f"all {self.captions} captions are true for the one image, so there is nothing to tell apart"
-            )
+            raise ValueError(f"all {true} captions are true for the one image, so there is nothing to tell apart")
+
+    @property
+    def more_images(self) -> bool:
+        """Whether there are more images than captions, so that captions choose among images."""
+        return self.images > self.captions
 
     def __str__(self) -> str:
         several = f" ({self.true_captions} true)" if self.true_captions > 1 else ""
@@ -71,6 +64,8 @@ class GroupShape:
         >>> GroupShape(1, 3, true_captions=2).truth(2).tolist()
         [[0, 1], [3, 4]]
         """
+        if self.more_images:
+            raise ValueError(f"in {self} groups some images have no caption")
         own = np.arange(self.images * self.true_captions).reshape(1, self.images, -1)
         return (np.arange(groups)[:, None, None] * self.captions + own).reshape(-1, self.true_captions)
 
@@ -138,7 +133,7 @@ class Matching:
 
     Attributes:
         captions: index of the caption given to each image; where ``tie`` is set, one of several equal choices. Where
-            several captions are true for an image, it is given as many: one more axis.
+            several captions are true for an image, it is given as many: one more axis. -1: it is given none.
         margin: best total minus second-best total, in logits, never negative.
         tie: whether several matchings share the best total.
     """
@@ -367,7 +362,7 @@ class MetricSpec:
         ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
         chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value of i.i.d. continuous
             scores, None if unknown.
-        defined: (images, captions) -> whether the metric means anything for this shape.
+        defined: (images, captions) -> whether the metric means anything for this shape; see the default.
         scope: what it is of: a ``group``, all pairs (``global``), the ``captions`` of a group alone, what an image
             (``i2t``) or a caption (``t2i``) finds, or an image's ``class``.
         track: which leaderboard track the raw value belongs to.
@@ -383,7 +378,7 @@ class MetricSpec:
     summary: str = ""
     ties: Callable[..., np.ndarray] | None = None
     chance: Callable[..., float | None] | None = None
-    defined: Callable[..., bool] = lambda images, captions, true_captions=1: True
+    defined: Callable[..., bool] = lambda images, captions, true_captions=1: images <= captions
     scope: Literal["group", "global", "captions", "i2t", "t2i", "class"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True

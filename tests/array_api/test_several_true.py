@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ttmbench import chance, metrics
+from ttmbench._arrays.matchings import count_matchings
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.plugins.builtin import ttmbench_register_metrics
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.types import GroupShape, MetricSpec, count_matchings
+from ttmbench.types import GroupShape, MetricSpec
 
 ALL = {spec.name: spec for spec in ttmbench_register_metrics()}
 SHAPES = [(1, 3, 2), (1, 4, 2), (1, 4, 3), (2, 4, 2), (2, 5, 2), (1, 5, 2)]

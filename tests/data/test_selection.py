@@ -55,6 +55,8 @@ def test_templates_and_tags_reach_inner_cells():
     assert tags_of(row, columns, "") == {"pair": "white_brown", "subset": "kubric"}
     renamed = {"column": "image0", "part": 1, "names": {"12": "a dozen", "13": "more"}}
     assert tags_of(row, {"t": renamed}, "") == {"t": "a dozen"}
+    whole = {"column": "{attributes.0} {attributes.1}", "names": {"white brown": "both"}}
+    assert tags_of(row, {"t": whole, "same": {"column": "image0"}}, "") == {"t": "both", "same": "kubric/12/a.png"}
     with pytest.raises(DataError, match="has no part 3"):
         tags_of(row, {"t": {"column": "image0", "part": 3}}, "")
 
@@ -69,6 +71,8 @@ ROWS = [{"n": n, "kind": "ab"[n % 2], "text": None if n == 4 else f"t{n}"} for n
         ({"kind": "a"}, None, [0, 2, 4]),
         ({"n": [1, 5, 9]}, None, [1, 5]),
         ({"text": {"not_null": True}}, None, [0, 1, 2, 3, 5]),
+        ({"text": {"starts_with": "t"}}, 3, [0, 1, 2]),
+        ({"text": {"starts_with": "t3"}}, None, [3]),
         ({"n": {"at_least": 2, "at_most": 4}}, None, [2, 3, 4]),
         ({"n": {"none_of": [0, 1]}, "kind": "a"}, None, [2, 4]),
         ({"text": {"none_of": ["t1"]}}, None, [0, 2, 3, 4, 5]),

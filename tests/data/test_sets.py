@@ -40,6 +40,8 @@ SIZES = {  # task -> images, captions, groups; None where nobody has counted the
     "aro_coco_order": (1, 5, 25010),
     "aro_flickr30k_order": (1, 5, 5000),
     "vl_checklist": (1, 2, 46797),
+    "eqbenag": (2, 2, 195872),
+    "eqbenyoucook2": (2, 2, 45849),
     "vl_checklist_vg_object": (1, 2, 12000),
     "vl_checklist_vg_attribute": (1, 2, 4941),
     "vl_checklist_vg_relation": (1, 2, 2000),
@@ -47,6 +49,12 @@ SIZES = {  # task -> images, captions, groups; None where nobody has counted the
     "crepe_swap": (1, 6, 7405),
     "crepe_negate": (1, 6, 17303),
 }
+LEAVES = [
+    *("object_location_center", "object_location_margin", "object_location_mid"),
+    *("object_size_large", "object_size_medium", "object_size_small"),
+    *(f"attribute_{kind}" for kind in ("action", "color", "material", "size", "state")),
+    *("relation_action", "relation_spatial"),
+]
 
 
 def draw(path: Path, seed: int | str, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Path:
@@ -237,6 +245,20 @@ def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested
         assert weight == pytest.approx(1 / 5 / (3 if "kubric" in group.tags["subset"] else 1) / 2), group.tags
 
 
+@pytest.mark.parametrize("subset", EQBEN)
+def test_a_subset_of_eqben_needs_its_own_images_alone(tmp_path, subset):
+    data = tmp_path / "data"
+    rows = eqben(data / "eqben" / "images", 2)
+    write(data / "eqben" / "private_info_global.json", rows)
+    for other in set(EQBEN) - {subset}:
+        shutil.rmtree(data / "eqben" / "images" / other)
+    task = find_task(build_registry(), str(reduced(tmp_path, subset, n_groups=2)))
+    groups = load_task_data(build_registry(), task, data_dir=data).groups
+    assert [group.tags for group in groups] == [{"subset": subset}] * 2
+    assert all(image.name.startswith(f"{subset}/") for group in groups for image in group.images)
+    assert task.spec.aggregate == find_task(build_registry(), "eqben").spec.parts
+
+
 # --- one image -----------------------------------------------------------------------------------------------
 
 
@@ -323,12 +345,38 @@ def test_vl_checklist_takes_the_first_rows_of_each_file_and_averages_twice(tmp_p
     assert group.tags == expected
     spec = find_task(build_registry(), "vl_checklist").spec
     cells = {name: len(mean.members(groups)) for name, mean in spec.means.items()}
+    leaves = {name: cells.pop(name) for name in list(cells) if "_" in name}
     assert cells == {"object": 42, "attribute": 10, "relation": 4, "overall": 56}
+    assert set(leaves) == set(LEAVES) and sum(leaves.values()) == 56
     assert all(mean.problem(groups) is None for mean in spec.means.values())
     weights = weights_of(spec.means["object"].members(groups), len(groups))
     for one, weight in zip(groups, weights, strict=True):
         files = {"vg": 2, "swig": 4, "hake": 1}.get(one.tags["source"], 0)
         assert weight == pytest.approx(1 / 6 / 3 / files / 2 if one.tags["part"] == "object" else 0), one.tags
+
+
+def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_whole(tmp_path):
+    data = tmp_path / "data"
+    vl_checklist(data, "vl_checklist")
+    registry = build_registry()
+    whole_task = find_task(registry, str(reduced(tmp_path, "vl_checklist", n_groups=112, first_rows=2)))
+    whole = load_task_data(registry, whole_task, data_dir=data).groups
+    assert sum(find_task(registry, f"vl_checklist_{leaf}").spec.group.n_groups for leaf in LEAVES) == 46797
+    seen = 0
+    for leaf in LEAVES:
+        spec = find_task(registry, f"vl_checklist_{leaf}").spec
+        cells = spec.group.constant_tags
+        mine = [group for group in whole if {name: group.tags[name] for name in cells} == cells]
+        task = find_task(registry, str(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2)))
+        groups = load_task_data(registry, task, data_dir=data).groups
+        assert [(one.group_id, one.captions, one.tags) for one in groups] == [
+            (one.group_id, one.captions, one.tags) for one in mine
+        ]
+        of_whole = weights_of(whole_task.spec.means[leaf].members(whole), len(whole))
+        own = weights_of(spec.means["over_sources"].members(groups), len(groups))
+        assert own.tolist() == [weight for weight in of_whole if weight] and spec.aggregate == whole_task.spec.parts
+        seen += len(groups)
+    assert seen == len(whole)
 
 
 @pytest.mark.parametrize(("part", "files"), [("object", 12), ("attribute", 5), ("relation", 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -20,9 +21,9 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
 from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.ttm.algorithm import adapt, overfit
+from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
-from ttmbench.ttm.selection import PseudoLabels, select
+from ttmbench.ttm.selection import PseudoLabels, Selection, select
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -360,3 +361,22 @@ def test_a_loss_that_is_not_finite_is_an_error(model):
 def test_task_file_of_global_variant():
     task: TaskFile = find_task(build_registry(), "shapes_color_global")
     assert task.spec.is_global and task.spec.source == find_task(build_registry(), "shapes_color").spec.source
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_captions_choose_where_there_are_more_images(model, seed):
+    """What TTM trains on is each caption with its better image, whatever the order of images in the group."""
+    groups = [replace(group, captions=group.captions[:1]) for group in load("shapes_color", 6)]
+    stage, scores = phase_of(model, groups)
+    rows, better = stage.prepared.rows, scores.groups[:, :, 0].argmax(axis=1)
+    blind = ShuffledTask(stage, seed)
+    labels = blind.propose(scores)
+    assert np.allclose(labels.confidence, np.abs(scores.groups[:, 0, 0] - scores.groups[:, 1, 0]), atol=1e-6)
+    assert blind.unshuffle(labels.captions)[:, 0].tolist() == better.tolist()
+    pairs = blind.pairs(Selection(labels.captions, select(labels, 0.0, by_share=False)))
+    assert pairs.images[:, 0].tolist() == rows.images[np.arange(6), better].tolist()
+    assert pairs.captions[:, 0].tolist() == rows.captions[:, 0].tolist()
+    inside = blind._all_inside(Selection(labels.captions, ~labels.tie))
+    assert inside.images.shape == inside.captions.shape == inside.matched.shape == (6, 2)
+    assert inside.images[inside.matched].tolist() == pairs.images[:, 0].tolist()
+    assert inside.captions.tolist() == np.repeat(rows.captions, 2, axis=1).tolist()

@@ -9,7 +9,7 @@ _LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the 
 
 
 def check_scores(scores: np.ndarray) -> np.ndarray:
-    """The scores as floats, checked: finite, [groups, images, captions], images <= captions, at least 2 captions.
+    """The scores as floats, checked: finite, [groups, images, captions], at least 2 images or captions.
 
     Args:
         scores: an array of numbers.
@@ -24,8 +24,8 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
     if floats.ndim != 3:
         raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
     _, images, captions = floats.shape
-    if not (1 <= images <= captions and captions >= 2):
-        raise ValueError(f"a group needs 1 <= images <= captions and at least 2 captions, got {images}x{captions}")
+    if min(images, captions) < 1 or max(images, captions) < 2:
+        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
     finite = np.isfinite(floats).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
@@ -48,3 +48,13 @@ def as_floats(scores: np.ndarray) -> np.ndarray:
     if bool((np.isfinite(array) & (np.abs(array) > _LARGEST)).any()):
         raise ValueError(f"a score is larger than any logit ({_LARGEST:g}); scale the scores")
     return array
+
+
+def more_images(scores: np.ndarray) -> bool:
+    """Whether groups have more images than captions, so that captions choose among images."""
+    return bool(scores.ndim == 3 and scores.shape[1] > scores.shape[2])
+
+
+def fewer_first(scores: np.ndarray) -> np.ndarray:
+    """Scores [groups, what chooses, what it chooses from]: with more images than captions, captions choose."""
+    return scores.swapaxes(1, 2) if more_images(scores) else scores

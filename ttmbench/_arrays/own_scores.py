@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from ttmbench._arrays.checked import check_scores
+from ttmbench._arrays.checked import check_scores, fewer_first, more_images
 
 
 def is_square(scores: np.ndarray, true_captions: int) -> bool:
@@ -21,6 +21,8 @@ def is_own(
 ) -> Bool[np.ndarray, "images captions"]:
     """Which captions are true for which image; ValueError if there are not so many captions."""
     _, images, captions = scores.shape
+    if images > captions:
+        raise ValueError(f"in a {images}x{captions} group some images have no caption, so this is undefined")
     if true_captions < 1 or images * true_captions > captions:
         raise ValueError(f"{true_captions} true captions for each image do not fit into a {images}x{captions} group")
     return np.arange(captions) // true_captions == np.arange(images)[:, None]
@@ -56,6 +58,8 @@ def columns_of(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int
 ) -> tuple[Float[np.ndarray, "groups true"], Float[np.ndarray, "groups true"]]:
     """For every caption that is true for an image: the score of that image, and the best of the others."""
+    if more_images(scores) and true_captions == 1:
+        return rows_of(fewer_first(scores), 1)
     own, others = own_and_others(scores, true_captions)
     if own.shape[1] < 2:
         raise ValueError("the image score is undefined for groups with one image")

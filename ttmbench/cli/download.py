@@ -11,7 +11,7 @@ from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch_model import fetch_model, preview_model
-from ttmbench.data.fetch_tasks import Downloads, FetchLine, plans, preview
+from ttmbench.data.fetch_tasks import Downloads, FetchLine, ask_again, plans, preview
 from ttmbench.data.loading import data_folder
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -29,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     parser.add_argument("--alternative", metavar="N", type=count, help="fetch from the N-th place of each task alone")
+    parser.add_argument("--retry", action="store_true", help="ask again for single images that could not be had before")
     parser.add_argument("--dry_run", action="store_true", help="list what would be fetched, with sizes, and stop")
     add_verbosity(parser)
 
@@ -61,6 +62,8 @@ def download(options: argparse.Namespace) -> int:
         if model is not None:
             _say(preview_model(model, model_args))
         return 0
+    if options.retry:
+        ask_again(planned)
     downloads = Downloads(registry, folder, web, _say)
     try:
         missing = [] if model is None or fetch_model(model, model_args, _say) else [f"model {model.name}"]

@@ -16,13 +16,13 @@ from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import audit_groups
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import data_locations, load_task_data
+from ttmbench.data.loader import data_locations, left_out, load_task_data
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.types import Group, ImageRef
+from ttmbench.types import Group, ImageRef, Loaded
 
 SHOWN = 3
 
@@ -114,14 +114,17 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
         raise DataError(f"{count}{'; '.join(report.problems[:SHOWN])}{more} (from {_source(loaded.source)})")
     notes = "".join(f", {note}" for note in report.notes)
     return (
-        f"{_counted(task, loaded.groups)}, all images decode{notes}; {report.images} images from "
+        f"{_counted(task, loaded)}, all images decode{notes}; {report.images} images from "
         f"{_source(loaded.source)}; first: {_shown(loaded.groups)}"
     )
 
 
-def _counted(task: TaskFile, groups: Sequence[Group]) -> str:
+def _counted(task: TaskFile, loaded: Loaded) -> str:
     """How much there is; of a classification task every label is looked up among the classes."""
-    spec = task.spec
+    spec, groups = task.spec, loaded.groups
+    if "coverage" in loaded.source:
+        rows = loaded.source["coverage"]["rows"]
+        return f"{len(groups)} of {rows} groups (some images are not here: {left_out(loaded.source)} are left out)"
     if spec.kind == "retrieval":
         return f"{len(groups)} images with {sum(len(group.captions) for group in groups)} captions"
     if spec.kind == "classification":

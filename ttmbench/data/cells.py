@@ -37,14 +37,14 @@ class PathPart(BaseModel):
     """A folder of a path as a tag: ``{column: image0, part: 0}`` of ``kubric/12/a.png`` is ``kubric``.
 
     Attributes:
-        column: that holds the path.
-        part: which part of it, counted from 0.
+        column: that holds the path; or a template of columns.
+        part: which part of it, counted from 0; without it the whole of the cell.
         names: part -> what the tag calls it; a part that is not here keeps its name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
-    part: int = Field(ge=0)
+    part: int | None = Field(None, ge=0)
     names: dict[str, str] = {}
 
 
@@ -147,7 +147,9 @@ def _tag(row: Row, column: Any, where: str) -> Any:
     if isinstance(column, str):
         return value_of(row, column, where)
     path = PathPart.model_validate(column)
-    value = cell(row, path.column, where)
+    value = value_of(row, path.column, where)
+    if path.part is None:
+        return path.names.get(str(value), value)
     parts = value.split("/") if isinstance(value, str) else []
     if path.part >= len(parts):
         raise DataError(f"{where}: '{path.column}' of row {row.index} is {value!r:.80}, which has no part {path.part}")

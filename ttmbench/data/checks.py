@@ -24,22 +24,23 @@ def check_count(spec: TaskSpec, found: int, what: str) -> None:
         )
 
 
-def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = None) -> None:
+def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = None, left_out: int = 0) -> None:
     """Checks number, shape, captions and ids of a task's groups.
 
     Args:
         spec: the task.
         groups: as its source gave them.
         limit: the source was asked for no more than this.
+        left_out: how many groups the source knows and does not give.
 
     Raises:
         DataError: the first thing that is wrong.
     """
     whole = limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups)
     if whole:
-        check_count(spec, len(groups), f"the data of task '{spec.task}'")
+        check_count(spec, len(groups) + left_out, f"the data of task '{spec.task}'")
         for name, mean in spec.means.items():
-            problem = mean.problem(groups) if groups else None
+            problem = mean.problem(groups) if groups and not left_out else None
             if problem is not None:
                 raise DataError(f"task '{spec.task}': means.{name} {problem}")
     if not groups:
@@ -51,7 +52,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
             if not caption.strip():
                 raise DataError(f"task '{spec.task}': caption {position} of group {group.group_id} is empty")
     captions = sum(len(group.captions) for group in groups)
-    if whole and spec.group.n_captions not in (None, captions):
+    if whole and not left_out and spec.group.n_captions not in (None, captions):
         raise DataError(
             f"the data of task '{spec.task}' has {captions} captions, but the task (version {spec.version}) has "
             f"{spec.group.n_captions}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.download.files import amount
 from ttmbench.data.download.http import Web
+from ttmbench.data.download.listed import ListedImages
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
@@ -183,6 +184,14 @@ class Downloads:
         return load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
 
 
+def ask_again(found: Sequence[Plan]) -> None:
+    """Forgets which images were lost, so that their addresses are asked again."""
+    for plan in found:
+        for need in _needs(plan):
+            if isinstance(need, ListedImages):
+                need.ask_again()
+
+
 def _needs(plan: Plan) -> Iterator[DataNeed]:
     for place in plan.places:
         yield from place.needs or ()
@@ -191,7 +200,9 @@ def _needs(plan: Plan) -> Iterator[DataNeed]:
 
 def _what(loaded: Loaded) -> str:
     passed = loaded.source.get("passed_over") or (loaded.source.get("data") or {}).get("passed_over")
-    return f"{len(loaded.groups)} groups" + (f", without {', '.join(passed)}" if passed else "")
+    coverage = loaded.source.get("coverage")
+    of = f" of {coverage['rows']}" if coverage else ""
+    return f"{len(loaded.groups)}{of} groups" + (f", without {', '.join(passed)}" if passed else "")
 
 
 def _check_conflicts(found: Sequence[Plan]) -> None:

@@ -59,8 +59,14 @@ def load_task_data(
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
         raise OutOfReachError(text) from error
     loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
-    check_groups(spec, loaded.groups, limit)
+    check_groups(spec, loaded.groups, limit, left_out(loaded.source))
     return loaded
+
+
+def left_out(source: Mapping[str, Any]) -> int:
+    """How many groups a source knows and does not give, because their images are not there."""
+    coverage = source.get("coverage")
+    return len(coverage["missing"]) if coverage else 0
 
 
 def load_groups(

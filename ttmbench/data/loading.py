@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -91,6 +91,9 @@ class FileOptions(BaseModel):
         rows_per_group: consecutive rows that make one group.
         exif: whether images are turned upright by their EXIF data.
         npy: order of the colours in images that are ``.npy`` arrays.
+        missing: what becomes of a group with an image that is not there: it is an error (``refuse``), or it is left out
+            and counted (``leave_out``).
+        addresses: columns of the images' addresses, in the order of ``group.images``; for ``listed`` folders.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -105,6 +108,8 @@ class FileOptions(BaseModel):
     rows_per_group: int = Field(1, ge=1)
     exif: Exif = "apply"
     npy: Colors = "rgb"
+    missing: Literal["refuse", "leave_out"] = "refuse"
+    addresses: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _has_rows(self) -> FileOptions:

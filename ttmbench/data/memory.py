@@ -246,7 +246,8 @@ def _task(
 
 
 def _usual(shape: tuple[int, int], matching: str) -> Iterable[str]:
-    metrics = [metric for metric in USUAL_METRICS if shape[0] > 1 or metric != "image_score"]
+    undefined = {"image_score"} if shape[0] == 1 else {"text_score", "individual_match"} if shape[0] > shape[1] else ()
+    metrics = [metric for metric in USUAL_METRICS if metric not in undefined]
     return [*metrics, "global_assignment_accuracy"] if matching == "global" else metrics
 
 

@@ -19,6 +19,7 @@ class Origin(BaseModel):
         member: file or folder of the archive that becomes the path; without it all of the archive, less the folders
             that hold everything.
         each: the path is a folder of images, and each has an address: this one and its name.
+        listed: the path is a folder of images, and the rows have the address of each (``addresses`` of the source).
         sha256: of what the address gives, where its owner states it.
         bytes: size of what the address gives, where its owner states it.
     """
@@ -30,6 +31,7 @@ class Origin(BaseModel):
     name: str | None = None
     unpack: bool = False
     each: bool = False
+    listed: bool = False
     member: str | None = None
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     bytes: int | None = Field(None, ge=0)
@@ -41,6 +43,10 @@ class Origin(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Origin:
+        if self.listed:
+            if self.model_fields_set != {"listed"}:
+                raise ValueError("'listed' stands alone: the addresses are in the rows")
+            return self
         if (self.url is None) == (self.page is None):
             raise ValueError("needs either 'url', which is fetched, or 'page', which a person visits")
         if self.each and (self.url is None or self.unpack or self.sha256 or self.bytes is not None):
@@ -63,6 +69,8 @@ class Origin(BaseModel):
         return parse_qs(address.query).get("id", [None])[0] if address.hostname == "drive.google.com" else None
 
     def __str__(self) -> str:
+        if self.listed:
+            return "the addresses in its rows"
         drive = f"Google Drive id {self.drive_id}" if self.drive_id else None
         known = ", ".join(one for one in (self.name, drive) if one)
         each = " (each image by its name)" if self.each else ""

@@ -23,6 +23,7 @@ class Condition(BaseModel):
         at_least: a number, not smaller than this.
         at_most: a number, not larger than this.
         differs_from: another column, whose value is another one.
+        starts_with: a text that begins with this.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +34,7 @@ class Condition(BaseModel):
     at_least: float | None = None
     at_most: float | None = None
     differs_from: str | None = None
+    starts_with: str | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _says_something(self) -> Condition:
@@ -56,12 +58,15 @@ class Condition(BaseModel):
         """
         value = cell(row, column, where)
         if value is None:
-            return not self.not_null and self.any_of is None and self.at_least is None and self.at_most is None
+            positive = (self.any_of, self.at_least, self.at_most, self.starts_with)
+            return not self.not_null and all(one is None for one in positive)
         if self.any_of is not None and not any(_same(value, one) for one in self.any_of):
             return False
         if self.none_of is not None and any(_same(value, one) for one in self.none_of):
             return False
         if self.differs_from is not None and value == cell(row, self.differs_from, where):
+            return False
+        if self.starts_with is not None and not str(value).startswith(self.starts_with):
             return False
         if self.at_least is not None and not _number(value, row, column, where) >= self.at_least:
             return False

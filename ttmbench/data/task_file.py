@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from ttmbench._arrays.matchings import count_matchings
 from ttmbench._util.limits import limit
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.validation import describe, first_error
@@ -21,7 +22,7 @@ from ttmbench.data.selection import Condition, Where
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
-from ttmbench.types import GroupShape, count_matchings
+from ttmbench.types import GroupShape
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -153,6 +154,8 @@ class TaskSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         check_kind(self)
+        if self.kind == "groups" and self.matching == "global" and self.shape.more_images:
+            raise ValueError(f"a {self.shape} task has images without a caption, so it cannot be matched globally")
         if (
             self.kind == "groups"
             and self.matching == "group"

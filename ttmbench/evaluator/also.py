@@ -22,6 +22,7 @@ from ttmbench._util.sealed import SealError, load_sealed, save_sealed
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
+from ttmbench.evaluator.record import n_groups_of
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.gains import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
@@ -66,7 +67,7 @@ class AlsoOutcome:
             "version": one.spec.version,
             "matching": one.spec.matching,
             "n-samples": {
-                "original": one.spec.group.n_groups or one.n_groups,
+                "original": n_groups_of(one.spec, one.source) or one.n_groups,
                 "effective": one.n_groups,
                 **({} if one.clusters is None else {"clusters": one.clusters.count}),
             },

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ttmbench._arrays.matchings import given_captions
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.record import TaskOutcome
@@ -87,7 +88,7 @@ def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[s
                     "captions": list(group.captions),
                     "images": [image.name for image in group.images],
                     "scores": scores.groups[position].tolist(),
-                    "matching": matching.captions[position].tolist(),
+                    "matching": given_captions(matching.captions[position]),
                     "margin": float(matching.margin[position]),
                     "tie": bool(matching.tie[position]),
                     "metrics": {

@@ -68,6 +68,8 @@ class EvalResults(Mapping[str, Any]):
         keys = [(name, key) for name, key in wanted if numbers.get(key) is not None]
         keys = keys or [(key, key) for key in self.document["ci"][task] if numbers.get(key) is not None][:3]
         groups = _count(self.document["n-samples"][task]["effective"], "group")
+        if covered := (self.document["datasets"].get(task) or {}).get("coverage"):
+            groups = f"{self.document['n-samples'][task]['effective']} of {covered['rows']} groups"
         shown = [f"{name} {100 * (numbers[key] or 0):.2f}" for name, key in keys]
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 

@@ -78,9 +78,9 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
 def _record(
     given: Sequence[Given], groups: Sequence[Group], style: ChoiceStyle, orders: int, shape: GroupShape, seed: int
 ) -> dict[str, Any]:
-    sides = ["text", "image"] if shape.images > 1 else ["text"]
+    sides = [*([] if shape.more_images else ["text"]), *(["image"] if shape.images > 1 else [])]
     prompts = {
-        "text": text_prompt(["{caption}"] * shape.captions),
+        "text": None if shape.more_images else text_prompt(["{caption}"] * shape.captions),
         "image": image_prompt("{caption}", shape.images) if shape.images > 1 else None,
     }
     return {

@@ -259,6 +259,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mappin
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
     notes += finetuned.fits_note(finetuning, spec.task)
+    notes += _notes_on_coverage(outcome.source.get("coverage"))
     return {
         "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
@@ -277,7 +278,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mappin
         "versions": spec.version,
         "n-shot": 0,
         "n-samples": {
-            "original": spec.group.n_groups or outcome.n_groups,
+            "original": n_groups_of(spec, outcome.source) or outcome.n_groups,
             "effective": outcome.n_groups,
             **({} if outcome.clusters is None else {"clusters": outcome.clusters.count}),
         },
@@ -304,6 +305,21 @@ def _with_earlier(used: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str,
     return total
 
 
+def n_groups_of(spec: TaskSpec, source: Mapping[str, Any]) -> int | None:
+    """How many groups a task has, by its file or by the data, whose images may not all be here."""
+    coverage = source.get("coverage")
+    return spec.group.n_groups if coverage is None else int(coverage["rows"])
+
+
+def _notes_on_coverage(coverage: Mapping[str, Any] | None) -> list[str]:
+    if coverage is None or not coverage["missing"]:
+        return []
+    return [
+        f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are left out, so numbers "
+        "compare only with those of the same groups (datasets, coverage)"
+    ]
+
+
 def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
     count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
     return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
@@ -315,8 +331,10 @@ def _notes_on_training(seen: Sequence[str]) -> list[str]:
 
 def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
     spec = outcome.spec
+    source = {key: value for key, value in outcome.source.items() if key != "coverage"}
     return {
-        "source": outcome.source,
+        "source": source,
+        **({"coverage": outcome.source["coverage"]} if "coverage" in outcome.source else {}),
         "revision": outcome.source.get("revision"),
         "fingerprint": outcome.fingerprint,
         "n_groups": outcome.n_groups,

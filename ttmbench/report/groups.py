@@ -134,8 +134,10 @@ def _result(line: Mapping[str, Any], metrics: Iterable[str]) -> list[Any]:
     ]
 
 
-def _given(captions: Any) -> int | list[int]:
-    """What a matching gives an image: a caption, or as many as are true for it."""
+def _given(captions: Any) -> int | list[int] | None:
+    """What a matching gives an image: a caption, or as many as are true for it; none where there are fewer."""
+    if captions is None:
+        return None
     return [int(one) for one in captions] if isinstance(captions, list) else int(captions)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ttmbench._arrays.matchings import given_captions
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.report.gather import ReportedRun
@@ -74,7 +75,7 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
                     "captions": [] if group is None else list(group.captions),
                     "images": [] if group is None else [image.name for image in group.images],
                     "scores": scores.groups[at].tolist(),
-                    "matching": matching.captions[at].tolist(),
+                    "matching": given_captions(matching.captions[at]),
                     "margin": float(matching.margin[at]),
                     "tie": bool(matching.tie[at]),
                     "metrics": {key: None if row is None else float(row[at]) for key, row in values.items()},

@@ -108,7 +108,9 @@ def _print_summary(document: Mapping[str, Any], width: int | None) -> None:
         is_global = document["configs"][task]["matching"] == "global"
         mine = {(metric, name): one for (of, metric, name), one in numbers.items() if of == task}
         raw_metric, match_metric = headline({metric for metric, name in mine if name == RAW}, is_global)
-        groups = document["n-samples"][task]["effective"]
+        counts = document["n-samples"][task]
+        covered = document["datasets"][task].get("coverage")
+        groups = counts["effective"] if covered is None else f"{counts['effective']} of {counts['original']}"
         shape = "x".join(map(str, document["datasets"][task]["shape"]))
         about = [task, f"{groups} groups, {shape}", "matched globally" if is_global else "", ""]
         rows = list(_summary_rows(mine, raw_metric, match_metric))
@@ -159,6 +161,8 @@ def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     shown, open_tasks = None, undecided_tasks(document)
     for one in numbers_of(document):
         marked = f"{one.task} (undecided)" if one.task in open_tasks else one.task
+        if (document["datasets"].get(one.task) or {}).get("coverage"):
+            marked += f" ({one.extent.words} groups)"
         table.append(
             [
                 "" if one.task == shown else marked,

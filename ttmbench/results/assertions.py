@@ -10,8 +10,10 @@ from typing import Any
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.results.labels import CHOICE, SLASH, base_metric, key_of, split_key
 
+COVERAGE = "coverage"  # share of a task's groups whose images are there
 _ASSERTION = re.compile(
-    r"^(?P<task>[A-Za-z0-9_.-]+(?:/[^<>=,./]+)?)\.(?P<metric>\w+),(?P<filter>\w+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<value>[-+0-9.eE]+)$"
+    r"^(?P<task>[A-Za-z0-9_.-]+(?:/[^<>=,./]+)?)\.(?:(?P<metric>\w+),(?P<filter>\w+)|coverage)\s*(?P<sign>>=|<=|>|<|==)\s*"
+    r"(?P<value>[-+0-9.eE]+)$"
 )
 
 
@@ -24,6 +26,8 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
     ('colorswap', 'group_match,ttm', '>=', 0.9)
     >>> parse_assertion("valse/over_7_pieces.text_score,none<1")[0]
     'valse/over_7_pieces'
+    >>> parse_assertion("svo_probes.coverage>=0.5")
+    ('svo_probes', 'coverage', '>=', 0.5)
     """
     found = _ASSERTION.match(text.strip())
     if found is None:
@@ -32,7 +36,8 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
         value = float(found["value"])
     except ValueError:
         raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
-    return found["task"], key_of(found["metric"], found["filter"]), found["sign"], value
+    key = COVERAGE if found["metric"] is None else key_of(found["metric"], found["filter"])
+    return found["task"], key, found["sign"], value
 
 
 def check_names(
@@ -50,9 +55,11 @@ def check_names(
     """
     for text in assertions:
         task, key, _, _ = parse_assertion(text)
-        metric, name = split_key(key)
         if task not in metrics:
             raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
+        if key == COVERAGE:
+            continue
+        metric, name = split_key(key)
         if base_metric(metric) not in metrics[task] and name != CHOICE:
             raise UsageError(
                 f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
@@ -79,7 +86,7 @@ def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> 
     failures = []
     for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
-        value = _value(document, task, key)
+        value = _coverage(document, task) if key == COVERAGE else _value(document, task, key)
         if value is None:
             failures.append(f"{text}: the run has no such number")
         elif not compare[sign](value, wanted):
@@ -96,3 +103,11 @@ def _value(document: Mapping[str, Any], task: str, key: str) -> float | None:
         numbers = document.get("tag_means", {}).get(name, {}).get(mean, {}).get("numbers", {})
     found: float | None = numbers.get(key)
     return found
+
+
+def _coverage(document: Mapping[str, Any], task: str) -> float | None:
+    """Share of a task's groups whose images are there: all of them, unless some are left out; None without the task."""
+    if task not in document["results"]:
+        return None
+    coverage = (document.get("datasets", {}).get(task) or {}).get("coverage")
+    return 1.0 if coverage is None else float(coverage["here"] / coverage["rows"])

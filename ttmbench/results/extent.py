@@ -14,7 +14,8 @@ class Extent:
     Attributes:
         groups: that were scored; None if unknown.
         of: that the task has; None if unknown.
-        limited: the run was of a part of the task, so its numbers are no result of the task.
+        limited: the run was asked for a part of the task, so its numbers are no result of the task. Groups that are
+            left out because their images cannot be had any more do not make it one.
     """
 
     groups: int | None
@@ -52,6 +53,9 @@ def extent_of(document: Mapping[str, Any], task: str) -> Extent:
     for count in (scored, total):
         if count is not None and (type(count) is not int or not 0 <= count < 2**53):
             raise ValueError(f"{count!r:.80} is no whole number from 0")
+    coverage = ((document.get("datasets") or {}).get(task) or {}).get("coverage")
+    if coverage is not None and scored is not None and scored == coverage["here"]:
+        return Extent(scored, int(coverage["rows"]), False)
     if scored is None or total is None or scored != total:
         return Extent(scored, total, scored is not None and total is not None and scored < total)
     config = document.get("config") or {}

@@ -308,6 +308,14 @@ class StoreEntry(Part):
     of: AtLeastOne | Absent = None
 
 
+class Coverage(Part):
+    """Of a task whose groups are left out where an image is not there: how many there are, and which are missing."""
+
+    rows: AtLeastOne = Field(description="Groups of the release.")
+    here: AtLeastOne = Field(description="Groups whose images are all there; a run with a limit scores fewer.")
+    missing: list[str] = Field(description="Ids of the others.")
+
+
 class Dataset(Part):
     """Where a task's data came from."""
 
@@ -318,6 +326,9 @@ class Dataset(Part):
     shape: Annotated[list[int], Field(min_length=2, max_length=2)]
     true_captions: Annotated[int, Field(ge=2)] | Absent = Field(
         None, description="How many captions are true for each image, the first ones; left out where one is."
+    )
+    coverage: Coverage | Absent = Field(
+        None, description="What the numbers are of, where groups without their images are left out."
     )
     license: str
     groups_sha256: Digest | Absent = Field(None, description="Of ids and tags of the groups, in order.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ttmbench._arrays.checked import fewer_first
 from ttmbench._util.progress import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
@@ -62,7 +63,8 @@ class Step:
     Attributes:
         iteration: from 1.
         threshold: tau_t.
-        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit].
+        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with
+            more images than captions the image given to each caption, int [units, captions of a unit].
         selected: bool [units].
         tie: bool [units].
         loss: mean loss of each epoch.
@@ -225,16 +227,24 @@ def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) ->
 
 
 class ShuffledTask:
-    """The task with its captions in an order drawn by seed: inside every group, or among all captions."""
+    """The task with its captions in an order drawn by seed: inside every group, or among all captions.
+
+    Of groups with more images than captions the images are shuffled, which captions choose from there.
+    """
 
     def __init__(self, stage: PreparedTask, seed: int) -> None:
         self._stage = stage
-        captions = stage.prepared.rows.captions
+        rows = stage.prepared.rows
+        self._captions_choose = rows.images.shape[1] > rows.captions.shape[1]
+        self._choosing, self._options = (
+            (rows.captions, rows.images) if self._captions_choose else (rows.images, rows.captions)
+        )
         rng = np.random.default_rng([seed, 0])
         if stage.is_global:
-            self._order = rng.permutation(captions.size)
+            self._order = rng.permutation(self._options.size)
         else:
-            self._order = rng.permuted(np.broadcast_to(np.arange(captions.shape[1]), captions.shape), axis=1)
+            each = np.arange(self._options.shape[1])
+            self._order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
 
     def propose(self, scores: Scores) -> PseudoLabels:
         """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
@@ -242,7 +252,7 @@ class ShuffledTask:
             assert scores.all_pairs is not None, "the global variant scores every pair"
             overall = match_global(scores.all_pairs[:, self._order])
             return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
-        matching = match_groups(np.take_along_axis(scores.groups, self._order[:, None, :], axis=2))
+        matching = match_groups(np.take_along_axis(fewer_first(scores.groups), self._order[:, None, :], axis=2))
         return PseudoLabels(matching.captions, matching.margin, matching.tie)
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
@@ -264,8 +274,12 @@ class ShuffledTask:
         if self._stage.is_global:
             images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[own]
         else:
-            images, captions = rows.images, np.take_along_axis(rows.captions, own, axis=1)
+            images, captions = self._sides(self._choosing, np.take_along_axis(self._options, own, axis=1))
         return TrainingPairs(images[choice.selected], captions[choice.selected])
+
+    def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images and captions, of what chooses and what it chooses from."""
+        return (options, choosing) if self._captions_choose else (choosing, options)
 
     def _all_inside(self, choice: Selection) -> TrainingPairs:
         """Every pair inside the chosen groups, in the shuffled order, and which of them the choice matches."""
@@ -274,16 +288,16 @@ class ShuffledTask:
                 "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
                 "use a task that is matched inside groups"
             )
-        rows, chosen = self._stage.prepared.rows, choice.selected
-        shuffled = np.take_along_axis(rows.captions, self._order, axis=1)[chosen]
-        images = rows.images[chosen]
-        shape = (*images.shape, shuffled.shape[1])
+        chosen = choice.selected
+        shuffled = np.take_along_axis(self._options, self._order, axis=1)[chosen]
+        choosing = self._choosing[chosen]
+        shape = (*choosing.shape, shuffled.shape[1])
         matched = choice.captions[chosen][:, :, None] == np.arange(shape[2])
-        return TrainingPairs(
-            np.broadcast_to(images[:, :, None], shape).reshape(len(images), -1),
-            np.broadcast_to(shuffled[:, None, :], shape).reshape(len(images), -1),
-            matched.reshape(len(images), -1),
+        images, captions = self._sides(
+            np.broadcast_to(choosing[:, :, None], shape).reshape(len(choosing), -1),
+            np.broadcast_to(shuffled[:, None, :], shape).reshape(len(choosing), -1),
         )
+        return TrainingPairs(images, captions, matched.reshape(len(choosing), -1))
 
 
 def _overfitted(stage: PreparedTask, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
@@ -295,6 +309,7 @@ def _overfitted(stage: PreparedTask, scores: Scores, fixed: np.ndarray, captions
 
 def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:
     """Whether every group satisfies the group score if its pseudo-label were the truth."""
+    scores = fewer_first(scores)
     rest = np.array([np.setdiff1d(np.arange(scores.shape[2]), row) for row in captions]).reshape(len(captions), -1)
     order = np.concatenate([captions, rest.astype(captions.dtype)], axis=1)
     return bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())

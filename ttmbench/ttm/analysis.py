@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench import stats
+from ttmbench._arrays.checked import fewer_first
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
@@ -244,7 +245,7 @@ def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert stage.raw.all_pairs is not None, "a global task scores every pair"
         overall = match_global(stage.raw.all_pairs)
         return overall.scores, overall.tie, (overall.captions == stage.raw.truth) & ~overall.tie
-    matching = match_groups(stage.raw.groups)
+    matching = match_groups(fewer_first(stage.raw.groups))
     right = (matching.captions == stage.truth).all(axis=1)
     return matching.margin, matching.tie, right & ~matching.tie
 

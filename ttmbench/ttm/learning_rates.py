@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from ttmbench._arrays.checked import fewer_first
 from ttmbench.errors import DivergedError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.ttm.algorithm import Step
@@ -61,7 +62,7 @@ def matchings(scores: Scores, is_global: bool) -> PseudoLabels:
         assert scores.all_pairs is not None, "the global variant scores every pair"
         overall = match_global(scores.all_pairs)
         return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
-    found = match_groups(scores.groups)
+    found = match_groups(fewer_first(scores.groups))
     return PseudoLabels(found.captions, found.margin, found.tie)
 
 

@@ -114,8 +114,9 @@ def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
     """
     images, captions = prepared.rows.images, prepared.rows.captions
     m, k = images.shape[1], captions.shape[1]
+    true = min(m, k)
     if loss == "contrastive":
-        return TrainingPairs(images.reshape(-1, 1), captions[:, :m].reshape(-1, 1))
+        return TrainingPairs(images[:, :true].reshape(-1, 1), captions[:, :true].reshape(-1, 1))
     shape = (len(images), m, k)
     matched = np.broadcast_to(np.eye(m, k, dtype=bool), shape)
     return TrainingPairs(

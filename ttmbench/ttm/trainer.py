@@ -40,7 +40,8 @@ class Trainer:
 
     def __init__(self, stage: PreparedTask, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
         self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
-        images = stage.prepared.rows.images.shape[1]
+        rows = stage.prepared.rows
+        images = min(rows.images.shape[1], rows.captions.shape[1])
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
         per_group = images if stage.is_global else 1
         if config.batch_groups is not None:

@@ -95,10 +95,11 @@ class Adaptation:
 
     @property
     def truth(self) -> np.ndarray:
-        """True captions by their positions in the task's order, int [units, images of a unit]."""
+        """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
         if self.spec.is_global:
             return self.raw.truth[:, None]
-        return np.broadcast_to(np.arange(self.raw.groups.shape[1]), self.raw.groups.shape[:2])
+        fewer = min(self.raw.groups.shape[1:])
+        return np.broadcast_to(np.arange(fewer), (len(self.raw.groups), fewer))
 
     def ttm(
         self,
@@ -279,19 +280,23 @@ class Adaptation:
         return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
 
     def _audit(self, first: Sequence[_SeedRun]) -> dict[str, Any]:
-        """Runs every seed again with the captions of each group in another order; every selection must map back."""
+        """Runs every seed again with the captions of each group in another order; every selection must map back.
+
+        Of groups with more images than captions it is the images that are permuted.
+        """
         rows = self.stage.prepared.rows
-        captions = rows.captions.shape[1]
+        of_images = rows.images.shape[1] > rows.captions.shape[1]
+        options = rows.images if of_images else rows.captions
         for run in first:
             rng = np.random.default_rng([run.seed, 4])
-            order = rng.permuted(np.broadcast_to(np.arange(captions), rows.captions.shape), axis=1)
-            permuted = replace(
-                self.stage.prepared, rows=Rows(rows.images, np.take_along_axis(rows.captions, order, axis=1))
-            )
+            order = rng.permuted(np.broadcast_to(np.arange(options.shape[1]), options.shape), axis=1)
+            turned = np.take_along_axis(options, order, axis=1)
+            again = Rows(turned, rows.captions) if of_images else Rows(rows.images, turned)
+            permuted = replace(self.stage.prepared, rows=again)
             stage = replace(self.stage, prepared=permuted)
-            again = replace(self, stage=stage, raw=stage.score())
+            other_run = replace(self, stage=stage, raw=stage.score())
             with restored(stage.adapter):
-                for one, other in zip(run.steps, again.steps(run.seed), strict=True):
+                for one, other in zip(run.steps, other_run.steps(run.seed), strict=True):
                     _compare(self.spec, run.seed, one, other, self._unpermuted(other.captions, order))
         return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
 

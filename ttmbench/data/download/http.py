@@ -46,6 +46,10 @@ class Got:
     sha256: str
 
 
+class NoAnswerError(OutOfReachError):
+    """The server cannot be reached at all."""
+
+
 class _AllHere(Exception):
     """The part is the whole file: it was interrupted after its last byte."""
 
@@ -80,6 +84,8 @@ class Web:
         patience: seconds in which at least ``least`` bytes have to come.
         least: see there.
         sleep: waits so many seconds.
+        most: bytes that a file may have; None for the limits of this process.
+        shows: whether a bar is drawn for each file.
     """
 
     tries: int = 5
@@ -89,6 +95,8 @@ class Web:
     patience: float = 60.0
     least: int = 60_000
     sleep: Callable[[float], None] = time.sleep
+    most: int | None = None
+    shows: bool = True
     _opener: OpenerDirector = field(default_factory=_opener, repr=False)
     _down: set[str] = field(default_factory=set, repr=False)
 
@@ -154,7 +162,8 @@ class Web:
                     times = f", {failed} times" if failed > 1 else ""
                     if problem.unreachable:
                         self._down.add(host)
-                    raise OutOfReachError(f"{what}: {problem}{times}; try again later{kept}") from None
+                    lost = NoAnswerError if problem.unreachable else OutOfReachError
+                    raise lost(f"{what}: {problem}{times}; try again later{kept}") from None
                 self.sleep(wait)
 
     def _once(self, origin: Origin, part: Path, what: str) -> Got:
@@ -238,7 +247,7 @@ class Web:
             unit="B",
             unit_scale=True,
             leave=False,
-            disable=None,
+            disable=None if self.shows else True,
             dynamic_ncols=True,
         )
         with _opened(part, start > 0) as file, shown:
@@ -249,6 +258,8 @@ class Web:
                 shown.update(len(block))
                 if wanted.bytes >= 0 and size > wanted.bytes:
                     raise DataError(f"{what}: {wanted.url} gives more than the {wanted.bytes} bytes of the task file")
+                if self.most is not None and size > self.most:
+                    raise OutOfReachError(f"{what}: {wanted.url} gives more than {self.most} bytes")
                 _check_room(size, total, part, what)
                 pace.came(len(block))
         if total is not None and size != total:

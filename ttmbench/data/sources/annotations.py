@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
+from ttmbench.data.cells import cell
 from ttmbench.data.download.each import EachImage
 from ttmbench.data.download.files import DataFile, RowsFile, count_of_images
+from ttmbench.data.download.listed import ListedImages
 from ttmbench.data.layouts import Also, find
 from ttmbench.data.loading import DATA_VARIABLE, FileOptions, below, data_folder, inside, read_options
 from ttmbench.data.origin import Origin
@@ -21,6 +24,8 @@ from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
+
+_ABSENT = "absent"  # what tells an image that is not there, until its group is left out
 
 
 class AnnotationsOptions(FileOptions):
@@ -33,6 +38,12 @@ class AnnotationsOptions(FileOptions):
 
     get: dict[str, Origin] = Field(default_factory=dict)
     also: Also = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_addresses(self) -> AnnotationsOptions:
+        if bool(self.addresses) != any(one.listed for one in self.get.values()):
+            raise ValueError("'addresses' names the columns of addresses for a folder that is 'listed' in 'get'")
+        return self
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,8 @@ def locations(request: SourceRequest) -> list[DataLocation]:
             needs.append(RowsFile(base, name, origin, partial(_images_not_there, base, options, request)))
         elif origin is not None and origin.each:
             needs.append(EachImage(base, name, origin, partial(_absent, base, options, request)))
+        elif origin is not None and origin.listed:
+            needs.append(ListedImages(base, name, origin, partial(_absent_addresses, base, options, request)))
         else:
             needs.append(DataFile(base, name, origin))
     return [DataLocation("the data folder", needs)]
@@ -145,45 +158,68 @@ def read_files(
         hint: how to mend a missing image, by its name.
 
     Returns:
-        The groups; file and digest as their source.
+        The groups; file and digest as their source. If groups without images are left out, also which (``coverage``).
 
     Raises:
         DataError: the file or an image is not what it should be; file and group are named.
     """
     folders = _folders(base, options)
     present: dict[str, Path] = {}
+    leave_out = options.missing == "leave_out"
 
     def image(one: ImageCell) -> ImageRef:
         name = one.name.removeprefix(options.strip)
         if name not in present:
             path = _path(one, name, folders, roots)
             if not path.is_file():
+                if leave_out:
+                    return ImageRef(name, partial(open_image, path), variant=_ABSENT)
                 where = " or ".join(map(str, folders))
                 raise DataError(f"{one.where}: image {name} of group {one.group_id} is not in {where}{hint(name)}")
             present[name] = path
         return stored_image(name, present[name], options.exif, options.npy)
 
-    groups = list(_groups(base, options, request, image))
+    # How much of the data is here is known only of all rows.
+    groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))
+    record: dict[str, Any] = {}
+    if leave_out:
+        here = [group for group in groups if all(one.variant != _ABSENT for one in group.images)]
+        if not here:
+            raise OutOfReachError(f"none of {len(groups)} groups has its images in {' or '.join(map(str, folders))}")
+        known = {group.group_id for group in here}
+        missing = [group.group_id for group in groups if group.group_id not in known]
+        record["coverage"] = {"rows": len(groups), "here": len(here), "missing": missing}
+        groups = here[: request.limit]
     digests = {file: file_digest(below(base, file, "source.file")) for file in options.row_files}
     if options.file is None or options.join:
-        return Loaded(groups, {"files": digests, "exif": options.exif})
-    return Loaded(groups, {"file": options.file, "sha256": digests[options.file], "exif": options.exif})
+        return Loaded(groups, {"files": digests, "exif": options.exif, **record})
+    return Loaded(groups, {"file": options.file, "sha256": digests[options.file], "exif": options.exif, **record})
 
 
 def missing_images(base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()) -> list[str]:
     """Names of the images that rows name and that are not there, in their order; arguments and errors as above."""
+    return list(_missing_cells(base, options, request, roots))
+
+
+def _missing_cells(
+    base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path]
+) -> dict[str, ImageCell]:
+    """Name of each image that is not there -> the first cell that names it."""
     folders = _folders(base, options)
     there: dict[str, bool] = {}
+    missing: dict[str, ImageCell] = {}
 
     def image(one: ImageCell) -> ImageRef:
         name = one.name.removeprefix(options.strip)
         if name not in there:
             there[name] = _path(one, name, folders, roots).is_file()
+            if not there[name]:
+                missing[name] = one
         return ImageRef(name, partial(open_image, Path(name)))
 
     for _ in _groups(base, options, request, image):
         pass
-    return [name for name, is_there in there.items() if not is_there]
+    return missing
 
 
 def _groups(
@@ -232,10 +268,19 @@ def _absent(base: Path, options: AnnotationsOptions, request: SourceRequest) -> 
     return missing_images(base, found.options, replace(request, limit=None), found.roots)
 
 
+def _absent_addresses(base: Path, options: AnnotationsOptions, request: SourceRequest) -> dict[str, str]:
+    """Name of each image that is not there -> its address, as the row says it."""
+    found = find_annotations(base, options)
+    columns = request.columns["images"]
+    beside = dict(zip([columns] if isinstance(columns, str) else columns, options.addresses, strict=True))
+    cells = _missing_cells(base, found.options, replace(request, limit=None), found.roots)
+    return {name: str(cell(one.row, beside[one.column], one.where)) for name, one in cells.items()}
+
+
 def _images_not_there(base: Path, options: AnnotationsOptions, request: SourceRequest) -> str | None:
     """Which images are missing of those that the rows name, once everything else is there."""
     found = find_annotations(base, options)
-    if found.missing:
+    if found.missing or options.missing == "leave_out":
         return None
     if any(one.each for path, one in options.get.items() if found.paths[path] == path):
         return None  # that folder tells it

@@ -76,8 +76,10 @@ def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, f
     >>> choice_chance(1, 2)
     {'text_score': 0.5, 'image_score': None, 'group_score': None}
     """
-    if not 1 <= images <= captions or captions < 2 or orders < 1:
-        raise ValueError(f"a group needs 1 <= images <= captions and 2 captions, got {images}x{captions}")
+    if min(images, captions, orders) < 1 or max(images, captions) < 2:
+        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+    if images > captions:
+        return {"text_score": None, "image_score": 1 / images ** (captions * orders), "group_score": None}
     questions = images * orders
     text = 1 / captions**questions
     if images == 1:

@@ -25,7 +25,7 @@ from ttmbench.scoring.forced_choice.prompts import (
     read_image_choice,
     text_prompt,
 )
-from ttmbench.types import Group
+from ttmbench.types import Group, GroupShape
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -117,18 +117,19 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
             given += part
             shown.update(len(part))
     fingerprint.add_remaining()
-    right = _choices(given, len(groups), len(groups[0].images))
+    right = _choices(given, len(groups), GroupShape(len(groups[0].images), options))
     return Answered(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:
     for position, group in enumerate(groups):
         images = len(group.images)
-        for subject in range(images):
+        captions = len(group.captions)
+        for subject in range(images if images <= captions else 0):  # else some images have no caption of their own
             for order in _orders(len(group.captions), style, f"{seed} {group.group_id} text {subject}"):
                 prompt = text_prompt([group.captions[option] for option in order])
                 yield Asked(position, "text", subject, order, prompt)
-        for subject in range(images if images > 1 else 0):
+        for subject in range(min(images, captions) if images > 1 else 0):
             for order in _orders(images, style, f"{seed} {group.group_id} image {subject}"):
                 yield Asked(position, "image", subject, order, image_prompt(group.captions[subject], images))
 
@@ -168,10 +169,11 @@ def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) ->
     return None if place is None else asked.order[place]
 
 
-def _choices(given: Sequence[Given], groups: int, images: int) -> Choices:
+def _choices(given: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
     """A question that was asked in several orders is right if every answer is."""
-    text, image = np.ones((groups, images), dtype=bool), np.ones((groups, images), dtype=bool)
+    own = (groups, min(shape.images, shape.captions))
+    text, image = np.ones(own, dtype=bool), np.ones(own, dtype=bool)
     for one in given:
         side = text if one.asked.side == "text" else image
         side[one.asked.group, one.asked.subject] &= one.right
-    return Choices(text, image if images > 1 else None)
+    return Choices(None if shape.more_images else text, image if shape.images > 1 else None)

@@ -1,0 +1,263 @@
+"""SVO-Probes: a caption and two images that lie all over the web, many of which are gone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import ttmbench
+from ttmbench.cli import download as command
+from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.download import listed
+from ttmbench.data.download.http import Web
+from ttmbench.data.loader import load_task_data
+from ttmbench.errors import AssertionNotMet, DataError
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results.numbers import numbers_of
+
+COLUMNS = ["sentence", "pos_triplet", "neg_triplet", "pos_url", "neg_url", "pos_image_id", "neg_image_id"]
+KINDS = ["subj_neg", "verb_neg", "obj_neg"]
+ROWS = 12  # of the copy; row n has the images 2n and 2n + 1
+
+
+def picture(number: int) -> bytes:
+    content = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (16, 20, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(content, ["JPEG", "PNG", "GIF"][number % 3])
+    return content.getvalue()
+
+
+def table(address, rows: int = ROWS) -> str:
+    """The release's own columns, booleans as pandas writes them; ``address`` gives that of an image."""
+    text = io.StringIO(newline="")
+    out = csv.DictWriter(text, [*COLUMNS, *KINDS])
+    out.writeheader()
+    for n in range(rows):
+        pos, neg = 2 * n, 2 * n + 1
+        out.writerow(
+            {
+                "sentence": f"A girl, {n}, stands in grass.",
+                "pos_triplet": "girl,stand,grass",
+                "neg_triplet": "dog,stand,grass",
+                "pos_url": address(pos),
+                "neg_url": address(neg),
+                "pos_image_id": pos,
+                "neg_image_id": neg,
+                **{kind: str(n % 3 == at) for at, kind in enumerate(KINDS)},
+            }
+        )
+    return text.getvalue()
+
+
+def local(tmp_path: Path, site, name: str = "svo_probes") -> Path:
+    """The task as it ships, its file of rows from the test's own server."""
+    from ttmbench.data.catalog import find_task
+
+    spec = find_task(build_registry(), name).spec.model_dump(mode="json", exclude_defaults=True)
+    spec["source"]["get"]["svo_probes/svo_probes.csv"] = f"{site.url}/svo_probes.csv"
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def web(monkeypatch):
+    monkeypatch.setattr(command, "Web", lambda: Web(tries=2, pause=0.0, timeout=10.0, patience=0.5))
+
+
+@pytest.fixture
+def release(site) -> dict[int, str]:
+    """The copy on a server, and what becomes of some of its images."""
+    wrong = {
+        3: "ftp://example.org/3.jpg",
+        5: "file:///etc/hostname",
+        7: "http://127.0.0.1:9/7.jpg",
+        9: "no address",
+    }
+    for number in range(2 * ROWS):
+        site.put(f"/images/{number} a.jpg", picture(number), kind="image/jpeg")
+    away = {"Location": "file:///etc/passwd", "Content-Length": "0"}
+    site.put("/images/11 a.jpg", b"", odd=lambda status, headers, body: (302, away, body))
+    site.put("/images/13 a.jpg", b"<html>gone</html>", kind="text/html")
+    site.put("/images/15 a.jpg", b"<html>gone</html>", kind="image/jpeg")
+    site.put("/images/17 a.jpg", picture(17)[:200], kind="image/jpeg")
+    site.put("/images/19 a.jpg", picture(19), kind="image/jpeg", pause=0.3)
+    del site.pages["/images/21 a.jpg"]
+    site.pages |= {path.replace(" ", "%20"): page for path, page in site.pages.items()}
+    site.put("/svo_probes.csv", table(lambda n: wrong.get(n, f"{site.url}/images/{n} a.jpg")).encode(), kind="text/csv")
+    return wrong
+
+
+def test_what_can_still_be_had_is_fetched_and_the_rest_is_written_down(site, release, web, tmp_path, capsys):
+    path, data = local(tmp_path, site), tmp_path / "data"
+    fetch = ["download", str(path), "--data_dir", str(data)]
+    assert main(fetch) == 0, capsys.readouterr()
+    said = capsys.readouterr().out
+    assert (
+        "14 images" in said and "10 could not be had: images.lost.jsonl says why" in said and "2 of 12 groups" in said
+    )
+    lost = [json.loads(line) for line in (data / "svo_probes/images.lost.jsonl").read_text().splitlines()]
+    why = {int(one["image"].removesuffix(".jpg")): one["why"] for one in lost}
+    assert sorted(why) == [3, 5, 7, 9, 11, 13, 15, 17, 19, 21]
+    for number, words in {
+        3: "no http or https address",
+        5: "no http or https address",
+        7: "cannot be reached",
+        9: "no http or https address",
+        11: "is not allowed",
+        13: "web page in place of the file",
+        15: "no image of a known format",
+        17: "no image",
+        19: "too slow",
+        21: "answers 404",
+    }.items():
+        assert words in why[number], why[number]
+    assert sorted(int(one.stem) for one in (data / "svo_probes/images").iterdir()) == sorted(set(range(24)) - set(why))
+
+    before = len(site.log)
+    assert main(fetch) == 0 and len(site.log) == before, "dead links are not asked again"
+    site.put("/images/21%20a.jpg", picture(21), kind="image/jpeg")
+    assert main([*fetch, "--retry"]) == 0
+    assert "1 images" in (said := capsys.readouterr().out) and "3 of 12 groups" in said
+    assert site.asked("/images/0%20a.jpg") == 1, "what is there is not fetched again"
+    assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0
+    assert "3 of 12 groups (some images are not here: 9 are left out), all images decode" in capsys.readouterr().out
+
+
+def test_a_network_that_is_down_is_no_dead_link(site, web, tmp_path, capsys):
+    rows = listed.SILENT
+    site.put("/svo_probes.csv", table(lambda n: f"http://127.0.0.1:9/{n}.jpg", rows).encode())
+    path, data = local(tmp_path, site), tmp_path / "data"
+    assert main(["download", str(path), "--data_dir", str(data)]) == 4
+    said = capsys.readouterr().out
+    assert "no server answered" in said
+    assert not (data / "svo_probes/images.lost.jsonl").exists()
+
+
+def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsys):
+    for number in range(2 * ROWS):
+        site.put(f"/{number}.jpg", picture(number), kind="image/jpeg")
+    site.put("/svo_probes.csv", table(lambda n: f"{site.url}/{n}.jpg").encode())
+    path, data = local(tmp_path, site), tmp_path / "data"
+    real, seen = listed._look, []
+
+    def look(file):
+        seen.append(file)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        real(file)
+
+    monkeypatch.setattr(listed, "_look", look)
+    assert main(["download", str(path), "--data_dir", str(data)]) == 130
+    there = {one.name for one in (data / "svo_probes/images").iterdir()}
+    assert 4 <= len(there) < 2 * ROWS and not any(".part" in one for one in there)
+    monkeypatch.setattr(listed, "_look", real)
+    assert main(["download", str(path), "--data_dir", str(data)]) == 0, capsys.readouterr()
+    assert "12 of 12 groups" in capsys.readouterr().out, (data / "svo_probes/images.lost.jsonl").read_text()
+    assert all(site.asked(f"/{name}") == 1 for name in there)
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A folder of the user's own: rows 0 to 8 are whole, row 9 lacks one image, rows 10 and 11 both."""
+    images = tmp_path / "data" / "svo_probes" / "images"
+    images.mkdir(parents=True)
+    for number in range(19):
+        (images / f"{number}.jpg").write_bytes(picture(number))
+    (images.parent / "svo_probes.csv").write_text(table(lambda n: f"https://example.org/{n}.jpg"), encoding="utf-8")
+    return tmp_path / "data"
+
+
+def test_a_folder_of_the_users_own_is_taken_as_it_is(own, capsys):
+    assert main(["download", "svo_probes", "--data_dir", str(own)]) == 0
+    assert "present" in (said := capsys.readouterr().out) and "9 of 12 groups" in said
+    registry = build_registry()
+    loaded = load_task_data(registry, find_task(registry, "svo_probes"), data_dir=own)
+    assert loaded.source["coverage"] == {"rows": 12, "here": 9, "missing": ["9", "10", "11"]}
+    assert loaded.groups[1].captions == ("A girl, 1, stands in grass.",)
+    assert [one.name for one in loaded.groups[1].images] == ["2.jpg", "3.jpg"]
+    assert [group.tags["kind"] for group in loaded.groups[:3]] == ["subject", "verb", "object"]
+    verb = load_task_data(registry, find_task(registry, "svo_probes_verb_neg"), limit=2, data_dir=own)
+    assert [group.group_id for group in verb.groups] == ["1", "4"] and verb.source["coverage"]["missing"] == ["10"]
+    shutil.rmtree(own / "svo_probes" / "images")
+    (own / "svo_probes" / "images").mkdir()
+    with pytest.raises(DataError, match="none of 12 groups has its images"):
+        load_task_data(registry, find_task(registry, "svo_probes"), data_dir=own)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run with adaptation of the copy, by the public command."""
+    tmp_path = tmp_path_factory.mktemp("svo")
+    images = tmp_path / "data" / "svo_probes" / "images"
+    images.mkdir(parents=True)
+    for number in range(19):
+        (images / f"{number}.jpg").write_bytes(picture(number))
+    (images.parent / "svo_probes.csv").write_text(table(lambda n: f"https://example.org/{n}.jpg"), encoding="utf-8")
+    words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(tmp_path / "data"), "--log_samples"]
+    words += [
+        "--ttm",
+        "--simple_match",
+        "--oracle",
+        "--ttm_controls",
+        "placebo,shuffle",
+        "--audit_labels",
+        "--seeds",
+        "0,1",
+    ]
+    words += ["--ttm_args", "iterations=2,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
+    assert main([*words, "--bootstrap_iters", "0", "--device", "cpu"]) == 0
+    return tmp_path
+
+
+def test_a_run_says_what_its_numbers_are_of(ran, capsys):
+    file = next((ran / "out").rglob("results*.json"))
+    document = json.loads(file.read_text())
+    about = document["datasets"]["svo_probes"]
+    assert about["coverage"] == {"rows": 12, "here": 9, "missing": ["9", "10", "11"]} and about["shape"] == [2, 1]
+    assert "coverage" not in about["source"]
+    assert document["n-samples"]["svo_probes"] == {"original": 12, "effective": 9, "clusters": 9}
+    assert any("9 of 12 groups are here" in note for note in document["notes"]["svo_probes"])
+    numbers = document["results"]["svo_probes"]
+    assert numbers["image_score,none"] == numbers["group_match,none"] == numbers["group_score,none"]
+    assert not any("text_score" in key for key in numbers)
+    assert document["chance"]["svo_probes"]["image_score"] == 0.5
+    assert document["ttm"]["svo_probes"]["audit_labels"]["passed"] is True
+    found = next(one for one in numbers_of(document) if one.key == "image_score,none")
+    assert found.extent.words == "9 of 12" and not found.limited
+
+
+def test_samples_report_and_leaderboard_of_it(ran, capsys):
+    stored = next((ran / "out").rglob("samples*svo_probes*.jsonl"))
+    lines = [json.loads(line) for line in stored.read_text(encoding="utf-8").splitlines()]
+    raw = [line for line in lines if line["filter"] == "none"]
+    assert len(raw) == 9
+    for line in raw:
+        scores = np.array(line["scores"])
+        assert scores.shape == (2, 1)
+        assert line["matching"] == ([0, None] if scores[0, 0] > scores[1, 0] else [None, 0])
+        assert line["metrics"]["image_score"] == float(scores[0, 0] > scores[1, 0])
+        assert line["margin"] == pytest.approx(abs(scores[0, 0] - scores[1, 0]), abs=1e-6)
+    assert main(["report", str(ran / "out"), "--output_path", str(ran / "report.html")]) == 0
+    page = (ran / "report.html").read_text(encoding="utf-8")
+    assert "9 of 12" in page
+    assert main(["leaderboard", str(ran / "out")]) == 0
+    assert "svo_probes" in capsys.readouterr().out
+    again = ttmbench.score(stored, "svo_probes", bootstrap_iters=0)
+    assert again.results["svo_probes"]["image_score,none"] == np.mean([one["metrics"]["image_score"] for one in raw])
+
+
+def test_coverage_can_be_asserted(ran):
+    base = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(ran / "data"), "--bootstrap_iters", "0"]
+    assert main([*base, "--assert", "svo_probes.coverage>=0.75"]) == 0
+    assert main([*base, "--assert", "svo_probes.coverage>0.75"]) == AssertionNotMet.exit_code
+    assert main([*base, "--limit", "4", "--assert", "svo_probes.coverage==0.75"]) == 0
