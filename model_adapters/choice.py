@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
+from ttmbench.model_adapters._shared.placement import Placement, own_parameters, weights_digest
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
@@ -39,6 +39,12 @@ def load(
     split_images: bool | None = None,
     pad_images: bool | None = None,
     attn_implementation: str | None = None,
+    device_map: Any = None,
+    max_memory: Any = None,
+    offload_folder: str | None = None,
+    load_in_4bit: bool = False,
+    load_in_8bit: bool = False,
+    quantization_config: Any = None,
     device: str = "auto",
     dtype: str = "fp32",
     offline: bool = False,
@@ -57,6 +63,12 @@ def load(
         split_images: cut images into tiles or not, where the model can do both.
         pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        device_map: spread over devices as accelerate does: ``auto``, or part -> device; models with a chat template.
+        max_memory: of ``device_map=auto``: device -> what it may hold.
+        offload_folder: for weights that go to the disk.
+        load_in_4bit: weights packed by bitsandbytes; models with a chat template, as are the next two.
+        load_in_8bit: likewise.
+        quantization_config: further settings of either, or of another method (``quant_method``).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer is fp32 in any case.
         offline: use what is on this machine only.
@@ -76,6 +88,15 @@ def load(
         raise UsageError(f"side_by_side must be true or false, got {side_by_side}")
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise UsageError(f"max_tokens must be a whole number above 0, got {max_tokens}")
+    placement = Placement.of(
+        device=device,
+        device_map=device_map,
+        max_memory=max_memory,
+        offload_folder=offload_folder,
+        load_in_4bit=load_in_4bit,
+        load_in_8bit=load_in_8bit,
+        quantization_config=quantization_config,
+    )
     weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     chat = load_image_text(
         find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code),
@@ -85,6 +106,7 @@ def load(
         split_images=split_images,
         pad_images=pad_images,
         encodes=False,
+        placement=placement,
     )
     style = ChoiceStyle(cast(Literal["random", "both"], order), side_by_side)
     return ChatChooser(chat, name=pretrained, style=style, max_tokens=max_tokens, dtype=dtype)
@@ -117,7 +139,7 @@ class ChatChooser:
             raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
         self.chat, self.name, self.choice_style, self.max_tokens = chat, name, style, max_tokens
         self.dtype, self.files = check_dtype(dtype), chat.files
-        self.weights_sha256 = tensors_digest(chat.model.state_dict())
+        self.weights_sha256 = weights_digest(chat.model)
         chat.model.generation_config = _greedy(chat, max_tokens)
 
     def fingerprint(self) -> Mapping[str, Any]:
@@ -136,7 +158,7 @@ class ChatChooser:
             "image_processor": type(processor.image_processor).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(model.dtype).removeprefix("torch."),
-            "n_parameters": count_parameters(model.parameters()),
+            "n_parameters": count_parameters(own_parameters(model)),
             **describe_model(model, self.chat.device, processor=processor),
         }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ttmbench.errors import UsageError
@@ -9,6 +11,7 @@ from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCapti
 from ttmbench.model_adapters._shared.captioning import CaptionModel, Debiasing
 from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
 from ttmbench.model_adapters._shared.image_text import load_image_text
+from ttmbench.model_adapters._shared.placement import Placement, refuse_placement
 from ttmbench.model_adapters._shared.pretrained import (
     find,
     load_config,
@@ -38,6 +41,12 @@ def load(
     split_images: bool | None = None,
     pad_images: bool | None = None,
     attn_implementation: str | None = None,
+    device_map: Any = None,
+    max_memory: Any = None,
+    offload_folder: str | None = None,
+    load_in_4bit: bool = False,
+    load_in_8bit: bool = False,
+    quantization_config: Any = None,
     device: str = "auto",
     dtype: str = "fp32",
     offline: bool = False,
@@ -61,6 +70,12 @@ def load(
         split_images: cut images into tiles or not, where a chat model can do both.
         pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        device_map: spread over devices as accelerate does: ``auto``, or part -> device; models with a chat template.
+        max_memory: of ``device_map=auto``: device -> what it may hold.
+        offload_folder: for weights that go to the disk.
+        load_in_4bit: weights packed by bitsandbytes; models with a chat template, as are the next two.
+        load_in_8bit: likewise.
+        quantization_config: further settings of either, or of another method (``quant_method``).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
         offline: use what is on this machine only.
@@ -77,6 +92,15 @@ def load(
 
     check_dtype(dtype)
     debiasing = Debiasing(alpha, prior, noise_images, noise_mean, noise_std, noise_seed).check()
+    placement = Placement.of(
+        device=device,
+        device_map=device_map,
+        max_memory=max_memory,
+        offload_folder=offload_folder,
+        load_in_4bit=load_in_4bit,
+        load_in_8bit=load_in_8bit,
+        quantization_config=quantization_config,
+    )
     weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
     family = load_config(found).model_type
@@ -96,6 +120,7 @@ def load(
     if family in known:
         if split_images is not None or pad_images is not None:
             raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
+        refuse_placement(pretrained, placement)
         kind, adapter = known[family]
         model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
         tokenizer = load_part(transformers.AutoTokenizer, found)
@@ -107,5 +132,6 @@ def load(
         attn_implementation=attn_implementation,
         split_images=split_images,
         pad_images=pad_images,
+        placement=placement,
     )
     return ChatCaptioner(chat, **options)

@@ -16,6 +16,7 @@ from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
+from ttmbench.model_adapters._shared.placement import Placement, own_parameters, refuse_placement
 from ttmbench.model_adapters._shared.pretrained import find, load_config, locate, weights_and_dtype
 from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
@@ -40,6 +41,12 @@ def load(
     split_images: bool | None = None,
     pad_images: bool | None = None,
     attn_implementation: str | None = None,
+    device_map: Any = None,
+    max_memory: Any = None,
+    offload_folder: str | None = None,
+    load_in_4bit: bool = False,
+    load_in_8bit: bool = False,
+    quantization_config: Any = None,
     device: str = "auto",
     dtype: str = "fp32",
     offline: bool = False,
@@ -62,6 +69,12 @@ def load(
         split_images: cut images into tiles or not, where the model can do both.
         pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        device_map: spread over devices as accelerate does: ``auto``, or part -> device; models with a chat template.
+        max_memory: of ``device_map=auto``: device -> what it may hold.
+        offload_folder: for weights that go to the disk.
+        load_in_4bit: weights packed by bitsandbytes; models with a chat template, as are the next two.
+        load_in_8bit: likewise.
+        quantization_config: further settings of either, or of another method (``quant_method``).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the arithmetic; the last layer and scores are fp32 in any case.
         offline: use what is on this machine only.
@@ -79,6 +92,15 @@ def load(
         raise UsageError(f"score '{score}' is unknown; known: {', '.join(SCORES)}")
     if "{caption}" not in template:
         raise UsageError(f"template {template!r} has no {{caption}}")
+    placement = Placement.of(
+        device=device,
+        device_map=device_map,
+        max_memory=max_memory,
+        offload_folder=offload_folder,
+        load_in_4bit=load_in_4bit,
+        load_in_8bit=load_in_8bit,
+        quantization_config=quantization_config,
+    )
     weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
     family = load_config(found).model_type
@@ -91,9 +113,10 @@ def load(
     if family in CLASSES:
         if split_images is not None or pad_images is not None:
             raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
+        refuse_placement(pretrained, placement)
         chat = load_qformer(found, family, **where)
     else:
-        chat = load_image_text(found, split_images=split_images, pad_images=pad_images, **where)
+        chat = load_image_text(found, split_images=split_images, pad_images=pad_images, placement=placement, **where)
     return VQAScore(
         chat,
         name=pretrained,
@@ -123,7 +146,7 @@ class VQAScore(TrainablePairModel):
         self.chat, self.name, self.score, self.template = chat, name, score, template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if score in ("yes_token", "yes_and_end") else []
-        self.n_parameters = count_parameters(self.model.parameters())
+        self.n_parameters = count_parameters(own_parameters(self.model))
         self.lora = lora
         self.files = chat.files
         self._parts = describe_model(self.model, self.device, processor=chat.processor)

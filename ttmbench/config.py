@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ttmbench._util.places import of_this_machine
-from ttmbench._util.spellings import read_batch_size, read_dtype, read_limit, read_rerank
+from ttmbench._util.spellings import nested, read_batch_size, read_dtype, read_limit, read_rerank
 from ttmbench._util.validation import describe
 from ttmbench.errors import UsageError
 
@@ -276,6 +276,7 @@ class RunConfig(BaseModel):
         pairs = parse_pairs(value) if isinstance(value, str) else value
         if not isinstance(pairs, Mapping):
             return pairs
+        pairs = nested(pairs, ("device_map", "max_memory", "quantization_config"))
         return {key: read_dtype(one) if key in ("dtype", "weights_dtype") else one for key, one in pairs.items()}
 
     @field_validator("dtype", "batch_size", "limit", mode="before")

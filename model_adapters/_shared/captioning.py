@@ -20,6 +20,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
+from ttmbench.model_adapters._shared.placement import own_parameters
 from ttmbench.types import ModelFiles
 
 PRIORS = ("noise", "test_images")
@@ -102,7 +103,7 @@ class CaptionModel(PairModel):
             "end_token": self.end_token,
             "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
-            "n_parameters": count_parameters(self.model.parameters()),
+            "n_parameters": count_parameters(own_parameters(self.model)),
             **self._declared_parts,
             **vars(self.debiasing),
             "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ttmbench.model_adapters._shared.placement import quantization_of
+
 # Where files came from and which version wrote them: the same model has others after a copy.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
@@ -32,6 +34,7 @@ def describe_model(
         "config_sha256": digest_of(model.config.to_dict()),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "device": device.type,
+        **quantization_of(model),
     }
     if processor is not None:
         image_processor, tokenizer = processor.image_processor, processor.tokenizer

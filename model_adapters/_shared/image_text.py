@@ -18,6 +18,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.pair_model import full_precision
+from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights
 from ttmbench.types import ModelFiles
 
@@ -79,7 +80,8 @@ class ImageTextModel:
         encodes: bool = True,
         files: ModelFiles | None = None,
     ) -> None:
-        self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
+        self.device = settle(model, device)
+        self.model, self.processor, self.files = model.eval(), processor, files
         self.tokenizer = processor.tokenizer
         self.declared: dict[str, Any] = {}
         self.kind: str = model.config.model_type
@@ -172,9 +174,10 @@ class ImageTextModel:
             if id(image) in known:
                 continue
             inputs = {name: self._place(value) for name, value in image.features.items()}
-            output = self._core.get_image_features(
-                **{name: value for name, value in inputs.items() if name in taken}, return_dict=True
-            )
+            with with_weights(self._core):
+                output = self._core.get_image_features(
+                    **{name: value for name, value in inputs.items() if name in taken}, return_dict=True
+                )
             kept = {
                 name: getattr(output, name)
                 for name in ("pooler_output", "deepstack_features")
@@ -266,6 +269,7 @@ def load_image_text(
     split_images: bool | None,
     pad_images: bool | None = None,
     encodes: bool = True,
+    placement: Placement | None = None,
 ) -> ImageTextModel:
     """Loads an image-text-to-text model.
 
@@ -278,6 +282,7 @@ def load_image_text(
         pad_images: pad images of LLaVA-1.5 to a square in the mean colour, as its authors do, or cut their middle out;
             None leaves what the checkpoint's processor says.
         encodes: whether images will be encoded apart from prompts, which not every model can.
+        placement: where the weights go and how they are packed; None for ``device``.
 
     Returns:
         Model and processor.
@@ -300,7 +305,11 @@ def load_image_text(
     if pad_images is not None:
         processor.image_processor = _padding(found, processor.image_processor, pad_images)
     model = load_weights(
-        AutoModelForImageTextToText, found, dtype=weights_dtype, attn_implementation=attn_implementation
+        AutoModelForImageTextToText,
+        found,
+        dtype=weights_dtype,
+        attn_implementation=attn_implementation,
+        placement=placement,
     )
     return ImageTextModel(model, processor, device, encodes, files=found.files)
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
 from ttmbench.model_adapters._shared.hub import quiet_hub
+from ttmbench.model_adapters._shared.placement import replace_forward, settle, untrainable, weights_digest, weights_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,9 +28,9 @@ class PairModel(ABC):
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = check_dtype(dtype)
-        self.device = torch.device(pick_device(device))
-        self.model: Any = model.to(self.device).eval()
-        self.weights_sha256 = tensors_digest(self.model.state_dict())
+        self.device = settle(model, torch.device(pick_device(device)))
+        self.model: Any = model.eval()
+        self.weights_sha256 = weights_digest(self.model)
 
     @abstractmethod
     def fingerprint(self) -> Mapping[str, Any]:
@@ -76,15 +76,21 @@ class TrainablePairModel(PairModel):
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """The model's."""
-        state: Mapping[str, torch.Tensor] = self.model.state_dict()
-        return state
+        return weights_of(self.model)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Puts weights back."""
         self.model.load_state_dict(state)
 
+    @property
+    def untrainable(self) -> str | None:
+        """Why the model cannot be trained as it was loaded; None if it can."""
+        return untrainable(self.model)
+
     def check_trainable(self) -> None:
-        """UsageError for fp16, whose gradients underflow."""
+        """UsageError for fp16, whose gradients underflow, and for what is loaded in a way that cannot be trained."""
+        if self.untrainable is not None:
+            raise UsageError(f"the model cannot be trained as it is loaded: {self.untrainable}")
         if self.dtype == torch.float16:
             raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
 
@@ -104,4 +110,4 @@ def full_precision(head: torch.nn.Linear) -> None:
             bias = None if head.bias is None else head.bias.float()
             return functional.linear(input.float(), head.weight.float(), bias)
 
-    head.forward = forward  # type: ignore[method-assign]
+    replace_forward(head, forward)

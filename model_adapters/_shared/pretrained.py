@@ -16,6 +16,7 @@ import torch
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import check_dtype
 from ttmbench.model_adapters._shared.hub import not_loaded, quiet_hub
+from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small, read_json_file
 from ttmbench.types import ModelFiles
 
@@ -162,6 +163,7 @@ def load_weights(
     dtype: str = "fp32",
     attn_implementation: str | None = None,
     unused: tuple[str, ...] = (),
+    placement: Placement | None = None,
 ) -> Any:
     """A model with its weights, which are fetched if need be.
 
@@ -171,6 +173,7 @@ def load_weights(
         dtype: ``fp32``, ``bf16`` or ``fp16``: how tensors are kept in memory.
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         unused: beginnings of tensors' names that may be missing, because no score needs them.
+        placement: where the weights go, and how they are packed; None for the caller to say.
 
     Returns:
         The model.
@@ -189,6 +192,8 @@ def load_weights(
     }
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
+    if placement is not None:
+        options |= placement.options()
     # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
     where = model.name if model.trust_remote_code else str(model.files.folder)
@@ -199,6 +204,8 @@ def load_weights(
             f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
             f"the first is {missing[0]}"
         )
+    if placement is not None or getattr(loaded, "is_quantized", False):
+        remember_inputs(loaded)
     return loaded
 
 

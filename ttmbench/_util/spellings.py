@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
@@ -18,6 +18,27 @@ def read_dtype(value: Any) -> Any:
     """
     name = str(value).removeprefix("torch.")
     return DTYPES.get(name, value)
+
+
+def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Settings with ``name.key`` gathered under ``name``, for some names.
+
+    >>> nested({"max_memory.0": "20GiB", "max_memory.cpu": "60GiB", "a.b": 1}, ["max_memory"])
+    {'max_memory': {'0': '20GiB', 'cpu': '60GiB'}, 'a.b': 1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        name, dot, rest = key.partition(".")
+        if dot and name in names:
+            inner = found.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{name} is given whole and as {key}")
+            inner[rest] = value
+        elif isinstance(found.get(key), dict):
+            raise ValueError(f"{key} is given whole and as {key}.{next(iter(found[key]))}")
+        else:
+            found[key] = value
+    return found
 
 
 def read_batch_size(value: Any) -> Any:

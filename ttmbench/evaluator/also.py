@@ -210,7 +210,10 @@ class Beside:
 
 
 def check_model(config: RunConfig, adapter: Any) -> None:
-    """UsageError for a model that cannot be measured on a second task."""
+    """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
+    reason = getattr(adapter, "untrainable", None)
+    if config.adapts and isinstance(reason, str):
+        raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
     if config.ttm_also and isinstance(adapter, StoredFeatures):
         raise UsageError(
             f"model {config.model} reads stored features of one task, so it cannot be measured on another; "

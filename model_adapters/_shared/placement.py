@@ -1,0 +1,298 @@
+"""Models too large for one device: spread over devices, memory and disk by accelerate, or packed by quantisation.
+
+Both are transformers' own; here is what adapters have to know of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttmbench._util.digests import tensors_digest
+from ttmbench._util.spellings import DTYPES
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.contrastive import pick_device
+
+_AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
+_ELSEWHERE = ("cpu", "disk", "meta")
+_TORCH_DTYPES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
+_INPUTS = "_ttmbench_inputs_go_to"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where weights go, and how they are packed.
+
+    Attributes:
+        device_map: as ``from_pretrained`` takes it; None for one device.
+        max_memory: device -> what it may hold.
+        offload_folder: where weights on the disk lie.
+        quantization: of ``BitsAndBytesConfig``, or of another method that ``quant_method`` names; empty for none.
+        device: where a model without a device map goes.
+    """
+
+    device_map: Any = None
+    max_memory: Mapping[Any, Any] | None = None
+    offload_folder: str | None = None
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        device: str,
+        device_map: Any = None,
+        max_memory: Any = None,
+        offload_folder: str | None = None,
+        load_in_4bit: bool = False,
+        load_in_8bit: bool = False,
+        quantization_config: Any = None,
+    ) -> Placement | None:
+        """What an adapter's arguments ask for.
+
+        Args:
+            device: the run's.
+            device_map: ``auto``, another of transformers' words, a device, or part of the model -> device.
+            max_memory: device -> bytes, or text such as ``20GiB``.
+            offload_folder: a folder for weights on the disk, where the map has some that must be written anew.
+            load_in_4bit: by bitsandbytes.
+            load_in_8bit: by bitsandbytes.
+            quantization_config: further settings of ``BitsAndBytesConfig``, or of another method.
+
+        Returns:
+            The placement; None if nothing was asked for.
+
+        Raises:
+            UsageError: arguments that contradict each other or mean nothing, or a package is missing.
+        """
+        for name, given in (("load_in_4bit", load_in_4bit), ("load_in_8bit", load_in_8bit)):
+            if not isinstance(given, bool):
+                raise UsageError(f"{name} is true or false, got {given}")
+        if load_in_4bit and load_in_8bit:
+            raise UsageError("load_in_4bit and load_in_8bit exclude each other")
+        if device_map is None and (max_memory is not None or offload_folder is not None):
+            raise UsageError("max_memory and offload_folder say something about device_map; add device_map=auto")
+        if device_map is not None and device != "auto":
+            raise UsageError(
+                f"device_map says where the model goes, so --device {device} has no meaning; leave one out"
+            )
+        packed: dict[str, Any] = dict(_mapping("quantization_config", quantization_config) or {})
+        packed |= {"load_in_4bit": True} if load_in_4bit else {"load_in_8bit": True} if load_in_8bit else {}
+        if device_map is None and not packed:
+            return None
+        found = cls(_read_map(device_map), _numbered(max_memory), offload_folder, _checked(packed), device)
+        _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """What ``from_pretrained`` takes."""
+        where = self.device_map if self.device_map is not None else {"": pick_device(self.device)}
+        found: dict[str, Any] = {"device_map": where}
+        if self.max_memory is not None:
+            found["max_memory"] = dict(self.max_memory)
+        if self.offload_folder is not None:
+            found["offload_folder"] = str(Path(self.offload_folder).expanduser())
+        if "quant_method" in self.quantization:
+            found["quantization_config"] = dict(self.quantization)
+        elif self.quantization:
+            from transformers import BitsAndBytesConfig
+
+            found["quantization_config"] = BitsAndBytesConfig(**self.quantization)
+        return found
+
+
+def refuse_placement(name: str, placement: Placement | None) -> None:
+    """UsageError if a placement was asked for of a model whose parts are called one by one."""
+    if placement is not None:
+        raise UsageError(
+            f"{name} has no chat template and is loaded whole, on one device: device_map and quantisation are for "
+            "models with one"
+        )
+
+
+def remember_inputs(model: Any) -> None:
+    """Takes down where the inputs of a model go that accelerate placed: its first device that computes."""
+    devices = [str(one) if not isinstance(one, int) else f"cuda:{one}" for one in _map_of(model).values()]
+    computing = [one for one in devices if one not in _ELSEWHERE]
+    where = computing[0] if computing else "cpu" if devices else str(next(model.parameters()).device)
+    setattr(model, _INPUTS, torch.device(where))
+
+
+def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
+    """Puts a model on a device, unless it has its place already.
+
+    Args:
+        model: the model.
+        device: where it goes.
+
+    Returns:
+        Where its inputs go.
+    """
+    placed: torch.device | None = getattr(model, _INPUTS, None)
+    if placed is not None:
+        return placed
+    model.to(device)
+    return device
+
+
+def untrainable(model: Any) -> str | None:
+    """Why a model cannot be trained as it is loaded; None if it can."""
+    if getattr(model, "is_quantized", False):
+        return "its weights are quantised, and a step of training is smaller than what they can tell apart"
+    away = sorted({str(one) for one in _map_of(model).values()} & set(_ELSEWHERE))
+    if away and has_hooks(model):
+        return (
+            f"a part of its weights is offloaded ({', '.join(away)}) and copied in for each pass, so no gradient "
+            "reaches it"
+        )
+    return None
+
+
+def has_hooks(model: Any) -> bool:
+    """Whether accelerate moves weights or inputs while the model computes."""
+    return bool(_map_of(model))
+
+
+def replace_forward(module: torch.nn.Module, forward: Any) -> None:
+    """Gives a module another forward; what accelerate does before and after it stays."""
+    if hasattr(module, "_hf_hook"):
+        module._old_forward = forward
+    else:
+        module.forward = forward
+
+
+def with_weights(module: Any) -> AbstractContextManager[Any]:
+    """Inside, a module's own parameters are there, for what is called beside its forward."""
+    if not hasattr(module, "_hf_hook"):
+        return nullcontext()
+    from accelerate.utils import align_module_device
+
+    return align_module_device(module)
+
+
+def weights_of(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """A model's state dict; of one that is spread out, tensors of memory that are fetched when they are asked for."""
+    return _Weights(model) if has_hooks(model) else model.state_dict()
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """The digest of a model's weights, wherever they lie: a device map does not move it."""
+    try:
+        return tensors_digest(weights_of(model))
+    except KeyError as error:
+        raise UsageError(
+            f"device_map: {error} shares its weights with a part that is elsewhere; put both on one device"
+        ) from None
+
+
+def own_parameters(model: Any) -> Iterator[torch.nn.Parameter]:
+    """Parameters, each once: of offloaded ones that share their weights too, which are then two."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {} if has_hooks(model) else {}
+    return (parameter for name, parameter in model.named_parameters() if name not in tied)
+
+
+def quantization_of(model: Any) -> dict[str, Any]:
+    """What a fingerprint says of packed weights; empty for others."""
+    settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
+    if settings is None:
+        return {}
+    known = settings if isinstance(settings, dict) else settings.to_dict()
+    return {"quantization": {name: str(value) if not _is_plain(value) else value for name, value in known.items()}}
+
+
+class _Weights(Mapping[str, Any]):
+    """A state dict whose tensors are fetched one by one, since all at once may not fit."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.names = model, list(model.state_dict())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, name: str) -> Any:
+        owner, _, own = name.rpartition(".")
+        module = self.model.get_submodule(owner)
+        with with_weights(module):
+            return getattr(module, own).detach().cpu().clone()
+
+
+def _map_of(model: Any) -> dict[str, Any]:
+    found = getattr(model, "hf_device_map", None)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_map(device_map: Any) -> Any:
+    if device_map is None or isinstance(device_map, Mapping):
+        return None if device_map is None else {name: _device(one) for name, one in device_map.items()}
+    return device_map if device_map in _AUTOMATIC else {"": _device(device_map)}
+
+
+def _device(given: Any) -> Any:
+    """A device of a map, which has to be here; a number is that of an accelerator."""
+    if given in _ELSEWHERE[:2] or isinstance(given, int):
+        return given
+    try:
+        torch.device(given)
+    except (RuntimeError, TypeError):
+        raise UsageError(
+            f"device_map: {given} is no device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number of a "
+            "device"
+        ) from None
+    return pick_device(given)
+
+
+def _numbered(given: Any) -> dict[Any, Any] | None:
+    """Keys that are numbers as numbers, as they are devices."""
+    memory = _mapping("max_memory", given)
+    if memory is None:
+        return None
+    return {int(name) if str(name).isdecimal() else name: size for name, size in memory.items()}
+
+
+def _mapping(name: str, given: Any) -> Mapping[str, Any] | None:
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"{name} takes names with values, such as {name}.NAME=VALUE, got {given}")
+    return given
+
+
+def _checked(packed: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a quantisation; UsageError for an unknown one of bitsandbytes', or if that is missing."""
+    if not packed or "quant_method" in packed:
+        return packed
+    from transformers import BitsAndBytesConfig
+
+    known = [name for name in inspect.signature(BitsAndBytesConfig).parameters if name != "kwargs"]
+    for name in packed:
+        if name not in known:
+            raise UsageError(f"quantization_config.{name} is unknown; known: {', '.join(known)}, quant_method")
+    if not (packed.get("load_in_4bit") or packed.get("load_in_8bit")):
+        raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
+    _need("bitsandbytes", "load_in_4bit" if packed.get("load_in_4bit") else "load_in_8bit", "quantized")
+    return {
+        name: _TORCH_DTYPES.get(value, value) if name.endswith(("_dtype", "_storage")) else value
+        for name, value in packed.items()
+    }
+
+
+def _need(package: str, what: str, extra: str) -> None:
+    try:
+        found = find_spec(package) is not None
+    except ValueError:  # a module without a specification, or none
+        found = False
+    if not found:
+        raise UsageError(f"{what} needs the package {package}: pip install 'ttmbench[{extra}]'")
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | list | dict)

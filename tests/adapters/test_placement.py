@@ -1,0 +1,156 @@
+"""Models that are spread over devices, memory and disk have the scores and the identity of the same model whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters import choice, visualgpt, vqascore
+from ttmbench.model_adapters._shared import placement as module
+from ttmbench.model_adapters._shared.placement import Placement, quantization_of, untrainable
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytest.importorskip("accelerate")
+MAPS = {
+    "whole": {"": "cpu"},
+    "a word": "auto",
+    "a device": "cpu",
+    "disk": {"model": "disk", "lm_head": "cpu"},
+    "parts": {"model.vision_model": "cpu", "model.connector": "disk", "model.text_model": "disk", "lm_head": "disk"},
+}
+IMAGES = [Image.new("RGB", (40, 30), color) for color in ("red", "blue", "green")]
+CAPTIONS = ["a red circle", "a blue circle", "a green one"]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_vlm):
+    return str(tiny_vlm("chat", kind="smolvlm"))
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    adapter = vqascore.load(pretrained=folder, device="cpu")
+    return adapter.score_pairs(IMAGES, CAPTIONS), adapter.fingerprint()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_moves_no_bit_and_is_no_part_of_the_model(name, folder, whole, tmp_path):
+    adapter = vqascore.load(pretrained=folder, device_map=MAPS[name], offload_folder=str(tmp_path / "disk"))
+    assert np.array_equal(adapter.score_pairs(IMAGES, CAPTIONS), whole[0])
+    assert adapter.fingerprint() == whole[1] and adapter.device == torch.device("cpu")
+    offloaded = name in ("disk", "parts")
+    assert bool(adapter.untrainable) is offloaded and "offloaded" in (adapter.untrainable or "offloaded")
+
+
+def test_weights_that_two_parts_share_count_once(tiny_vlm, tmp_path):
+    tied = str(tiny_vlm("chat", kind="paligemma"))
+    parts = ("model.vision_tower", "model.multi_modal_projector", "model.language_model", "lm_head")
+    apart = vqascore.load(pretrained=tied, device_map=dict.fromkeys(parts, "disk"), offload_folder=str(tmp_path))
+    assert apart.fingerprint() == vqascore.load(pretrained=tied, device="cpu").fingerprint()
+    with pytest.raises(UsageError, match=r"device_map: 'lm_head.weight' shares its weights with a part that is else"):
+        elsewhere = {**dict.fromkeys(parts, "cpu"), "lm_head": "disk"}
+        vqascore.load(pretrained=tied, device_map=elsewhere, offload_folder=str(tmp_path))
+
+
+def test_captions_and_choices_are_the_same_too(folder, tmp_path):
+    apart = {"device_map": MAPS["parts"], "offload_folder": str(tmp_path)}
+    one, other = visualgpt.load(pretrained=folder, device="cpu"), visualgpt.load(pretrained=folder, **apart)
+    assert np.array_equal(one.score_pairs(IMAGES, CAPTIONS), other.score_pairs(IMAGES, CAPTIONS))
+    assert one.fingerprint() == other.fingerprint()
+    first, second = (choice.load(pretrained=folder, max_tokens=4, **how) for how in ({"device": "cpu"}, {**apart}))
+    assert first.fingerprint() == second.fingerprint()
+    assert first._answer("A or B?", IMAGES[:1]) == second._answer("A or B?", IMAGES[:1])
+
+
+def run(folder, *more, args=""):
+    words = ["--model", "vqascore", "--model_args", f"pretrained={folder}{args}", "--tasks", "shapes_color"]
+    return main([*words, "--limit", "3", "--bootstrap_iters", "0", *more])
+
+
+def test_the_command_takes_maps_and_the_cache_knows_the_model(folder, tmp_path, capsys):
+    cache = ["--use_cache", str(tmp_path / "cache")]
+    assert run(folder, "-o", str(tmp_path / "a.json"), "--device", "cpu", *cache) == 0
+    parts = ",device_map.model=disk,device_map.lm_head=cpu,max_memory.cpu=2GiB"
+    spread = f"{parts},offload_folder={tmp_path / 'disk'}"
+    assert run(folder, "-o", str(tmp_path / "b.json"), *cache, args=spread) == 0, capsys.readouterr().err
+    whole, apart = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert whole["results"] == apart["results"]
+    assert whole["model_info"]["fingerprint"] == apart["model_info"]["fingerprint"]
+    assert apart["datasets"]["shapes_color"]["from_store"] and apart["config"]["model_args"]["max_memory"]
+    capsys.readouterr()
+    assert run(folder, "--ttm", args=spread) == 2
+    err = capsys.readouterr().err
+    assert "cannot be adapted: a part of its weights is offloaded (cpu, disk) and copied in for each pass" in err
+    assert run(folder, "--ttm", "--ttm_args", "iterations=1,epochs=1", args=",device_map=auto") == 0  # all in one place
+
+
+WRONG = {
+    ",load_in_4bit=true": "load_in_4bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
+    ",load_in_8bit=true": "load_in_8bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
+    ",load_in_4bit=true,load_in_8bit=true": "load_in_4bit and load_in_8bit exclude each other",
+    ",load_in_4bit=yes": "load_in_4bit is true or false, got yes",
+    ",load_in_4bit=true,quantization_config.bnb_type=nf4": "quantization_config.bnb_type is unknown; known: load_in",
+    ",quantization_config.bnb_4bit_quant_type=nf4": "quantization_config needs load_in_4bit=true or load_in_8bit=true",
+    ",max_memory.cpu=1GiB": "max_memory and offload_folder say something about device_map; add device_map=auto",
+    ",device_map=nonsense": "device_map: nonsense is no device; known: auto, balanced",
+    ",device_map=cuda:99": "device cuda:99 was asked for, but",
+    ",device_map=auto,max_memory=8": "max_memory takes names with values, such as max_memory.NAME=VALUE, got 8",
+    ",device_map=auto,device_map.model=cpu": "device_map is given whole and as device_map.model",
+}
+
+
+@pytest.mark.parametrize("args", WRONG)
+def test_what_cannot_be_is_one_line(args, folder, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "bitsandbytes" else find(name))
+    assert run(folder, args=args) == 2
+    err = capsys.readouterr().err
+    assert WRONG[args] in err and err.count("\n") == 1, err
+
+
+def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, capsys, monkeypatch):
+    assert run(folder, "--device", "cpu", args=",device_map=auto") == 2
+    assert "device_map says where the model goes, so --device cpu has no meaning" in capsys.readouterr().err
+    blip2 = tiny_vlm("blip2", captioner=False)
+    for kind in (vqascore, visualgpt):
+        with pytest.raises(UsageError, match="is loaded whole, on one device: device_map and quantisation are for"):
+            kind.load(pretrained=str(blip2), device_map="auto")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"device_map needs the package accelerate: pip install 'ttmbench\[large\]'"):
+        vqascore.load(pretrained=folder, device_map="auto")
+
+
+def test_quantisation_is_handed_on_and_named(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    eight = Placement.of(device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
+    options = eight.options()
+    assert options["device_map"] == {"": "cpu"}
+    assert options["quantization_config"].load_in_8bit and options["quantization_config"].llm_int8_threshold == 4.0
+    four = Placement.of(device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
+    assert four.quantization == {"bnb_4bit_compute_dtype": "bfloat16", "load_in_4bit": True}
+    other = Placement.of(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
+    assert other.options()["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
+    packed = SimpleNamespace(
+        is_quantized=True,
+        config=SimpleNamespace(quantization_config={"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}),
+    )
+    assert quantization_of(packed) == {
+        "quantization": {"load_in_4bit": True, "bnb_4bit_compute_dtype": "torch.bfloat16"}
+    }
+    assert "its weights are quantised" in untrainable(packed)
+
+
+def test_names_in_the_configuration():
+    given = {"model": "vqascore", "tasks": ["shapes_color"], "model_args": "max_memory.0=20GiB,device_map=auto"}
+    assert make_run_config(given).model_args == {"max_memory": {"0": "20GiB"}, "device_map": "auto"}
+    asked = Placement.of(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
+    assert asked.options()["max_memory"] == {0: "20GiB", "cpu": "9GiB"}
