@@ -316,6 +316,20 @@ def test_files_beside_a_run_are_told_by_the_whole_name_of_their_task(tmp_path):
     }
 
 
+def test_a_tag_of_many_values_is_folded_away(tmp_path):
+    tags = {
+        name: {f"value {number}": {"groups": 2, "group_match,none": 0.5} for number in range(count)}
+        for name, count in (("few", 3), ("many", 25))
+    }
+    document = whole_document({"a": {"group_match,none": 0.5}}, breakdowns={"a": tags})
+    (tmp_path / "results_x.json").write_text(json.dumps(document))
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    opened = dict(re.findall(r'<details class="card" data-item[^>]*?( open)?>\n<summary>a by (\w+):', page))
+    assert {name: bool(is_open) for is_open, name in opened.items()} == {"few": True, "many": False}
+    assert "value 24" in page
+
+
 @pytest.mark.parametrize(
     ("task", "allowed"),
     [

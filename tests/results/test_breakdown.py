@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ttmbench
+from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.breakdown import aggregates, breakdowns, mean_of_tasks
 from ttmbench.types import Group, Scores
@@ -35,6 +36,18 @@ def test_tags_that_tell_nothing_are_left_out():
     tagged = groups(*({"all": "same", "name": str(number), "half": str(number % 2)} for number in range(30)))
     assert list(breakdowns(tagged, {"none": [scores([True] * 30)]}, METRICS, {})) == ["half"]
     assert breakdowns(groups({}, {}), {"none": [scores([True, True])]}, METRICS, {}) == {}
+
+
+@pytest.mark.parametrize("task", ["aro_vg_attribution", "hard_positives_swap"])
+def test_pairs_of_attributes_that_count_are_told_however_many_they_are(task):
+    (mean,) = find_task(build_registry(), task).spec.means.values()
+    pairs = [f"a{number}_b" for number in range(117) for _ in range(25)] + ["rare_b"] * 24
+    tagged = groups(*({mean.by[0]: pair} for pair in pairs))
+    assert mean.problem(tagged) is None
+    right = [scores([number % 25 < 10 for number in range(len(pairs))])]
+    found = breakdowns(tagged, {"none": right}, METRICS, {}, {"m": mean})["attributes"]
+    assert len(found) == 117 and "rare_b" not in found
+    assert found["a0_b"] == {"groups": 25, "group_match,none": 0.4, "image_score,none": 0.4}
 
 
 def test_held_out_groups_and_seeds():

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import ttmbench
+from ttmbench import stats
+from ttmbench._util.arrays import read_arrays
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.files import schema
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
+from ttmbench.results.ranks_file import read_plain, read_saved, save_ranks
 from ttmbench.types import MetricSpec
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -97,6 +100,60 @@ def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
     note = "which captions are of one image is not known"
     assert any(note in one for one in document["notes"][task]) == (task == "coco_retrieval")
     jsonschema.Draft202012Validator(schema("results")).validate(json.loads(json.dumps(document)))
+
+
+@pytest.mark.skipif(not STORED.is_dir(), reason="stored ranks of real models are not at hand")
+def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are(tmp_path):
+    """COCO has five captions of most images, six and seven of some: 25,010 of 5,000."""
+    images, captions = (STORED / f"coco_clipcap_coco_test_{side}.txt.npy" for side in ("i2t", "t2i"))
+    each = np.full(5000, 5)
+    each[:8], each[8] = 6, 7
+    owner = np.repeat(np.arange(5000), each)
+    np.savez(tmp_path / "t2i.npz", ranks=np.load(captions), image_of_caption=owner)
+    apart = score_ranks([images, captions], "coco_retrieval", bootstrap_iters=100)
+    known = score_ranks([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100)
+    key = "t2i_recall_at_1,none"
+    assert known["results"]["coco_retrieval"][key] == apart["results"]["coco_retrieval"][key]
+    error, narrow = (one["results"]["coco_retrieval"]["t2i_recall_at_1_stderr,none"] for one in (known, apart))
+    hits = np.load(captions) < 1
+    assert error == stats.standard_error(hits.astype(float), owner) and error > 1.2 * narrow
+    widths = [np.diff(one["ci"]["coco_retrieval"][key])[0] for one in (known, apart)]
+    assert widths[0] > 1.2 * widths[1]
+    said = [" ".join(one["notes"]["coco_retrieval"]) for one in (known, apart)]
+    assert "independent" not in said[0] and "too narrow; a file with 'image_of_caption'" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        ([0] * 7, "'image_of_caption' should be 8 whole numbers"),
+        ([0, 0, 1, 1, 2, 2, 3, 4], "'image_of_caption' has numbers outside 0 to 3"),
+        ([0, 0, 1, 1, 2, 2, 2, 2], "image 3 has no caption in 'image_of_caption'"),
+    ],
+)
+def test_images_of_captions_that_cannot_be_are_named(tmp_path, small_task, owner, message):
+    np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array(owner))
+    with pytest.raises(DataError, match=message):
+        score_ranks([tmp_path / "t2i.npz"], small_task, bootstrap_iters=0)
+
+
+def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
+    np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array([0, 0, 0, 0, 0, 1, 2, 3]))
+    np.save(tmp_path / "i2t.npy", np.zeros(4, int))
+    paths = [tmp_path / "i2t.npy", tmp_path / "t2i.npz"]
+    assert read_plain(paths, "retrieval", 4, 8).ranks["i2t"].true.tolist() == [5, 1, 1, 1]
+    assumed = tmp_path / "t2i.npy"
+    np.save(assumed, np.zeros(8, int))
+    notes = score_ranks([assumed], small_task, bootstrap_iters=0)["notes"]["small"]
+    assert any("taken to stand 2 an image" in note for note in notes)
+
+
+def test_saved_ranks_know_images_of_the_same_pixels(tmp_path):
+    ranks = Ranks(np.array([0, 0, 1, 1]), None, None, np.ones(4, int), 4)
+    save_ranks(tmp_path / "x.safetensors", {"t2i": ranks}, {"t2i": np.arange(4)}, {}, np.array([0, 1, 1, 2]))
+    path = tmp_path / "x.safetensors"
+    stored = read_saved(path, read_arrays(path))
+    assert stored.units["t2i"].tolist() == [0, 1, 1, 2] and stored.of_query["t2i"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         files.write_lines("samples", task, _sample_lines(outcome, config.run_seeds))
     if config.save_scores and outcome.ranks:
         about = {"task": task, "model": config.model_name, "data_sha256": outcome.fingerprint}
-        files.write_ranks(task, outcome.ranks, outcome.of_query, about)
+        shared = outcome.clusters.groups if outcome.clusters is not None and outcome.shares_images else None
+        files.write_ranks(task, outcome.ranks, outcome.of_query, about, shared)
     if config.save_scores and outcome.scores:
         files.write_scores(task, outcome.scores, _about_scores(config, outcome))
     for other, one in outcome.also.items():

@@ -12,8 +12,9 @@ import numpy as np
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.protocols import StoredFeatures
+from ttmbench.results.ranks_file import OWNER
 
-OWNER, LABEL = "image_of_caption", "label"
+LABEL = "label"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.ranks import CLASS, I2T, T2I, ranking_record, summarise_ranks
-from ttmbench.results.ranks_file import SIDES, StoredRanks, check_embeddings, check_matrix, read_plain, read_saved
+from ttmbench.results.ranks_file import (
+    OWNER,
+    SIDES,
+    StoredRanks,
+    check_embeddings,
+    check_matrix,
+    read_plain,
+    read_saved,
+)
 from ttmbench.stats import IntervalMethod
 
 _HINT = (
@@ -69,7 +78,7 @@ def score_ranks(
     limit = None if limit is None or (total is not None and limit >= total) else limit
     stored, shape = _read(paths, spec, limit, logit_scale)
     metrics = [registry.metric(name) for name in spec.metrics]
-    summary = summarise_ranks(stored.ranks, metrics, bootstrap_iters, seed, interval, stored.of_query)
+    summary = summarise_ranks(stored.ranks, metrics, bootstrap_iters, seed, interval, stored.units)
     names = [path.name for path in paths]
     outcome = TaskOutcome(
         spec=spec,
@@ -113,8 +122,9 @@ def _read(
     if found is None:
         raise DataError(f"{', '.join(map(str, paths))}: {_HINT}")
     # Ranks of captions come in the order of the images, as many for each as the task has on the mean.
-    if T2I in found.ranks and n_images and len(found.ranks[T2I]) % n_images == 0:
-        found.of_query[T2I] = np.repeat(np.arange(n_images), len(found.ranks[T2I]) // n_images)
+    if T2I in found.ranks and T2I not in found.of_query and n_images and len(found.ranks[T2I]) % n_images == 0:
+        owner = np.repeat(np.arange(n_images), len(found.ranks[T2I]) // n_images)
+        found = replace(found, of_query={T2I: owner}, assumed=True)
     return found, (n_images or 1, n_others or 1)
 
 
@@ -176,5 +186,13 @@ def _notes(stored: StoredRanks) -> list[str]:
         return []
     notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
     if T2I in stored.ranks and T2I not in stored.of_query:
-        notes.append("which captions are of one image is not known, so intervals take each for an independent answer")
+        notes.append(
+            "which captions are of one image is not known, so intervals take each for an independent answer and are too "
+            f"narrow; a file with '{OWNER}' beside the ranks says it"
+        )
+    if stored.assumed:
+        each = len(stored.ranks[T2I]) // stored.ranks[T2I].candidates
+        notes.append(
+            f"captions are taken to stand {each} an image, one image's after the other's: intervals go by images"
+        )
     return notes

@@ -18,6 +18,7 @@ from ttmbench.report.svg import answer_chart, interval_bar, line_chart, tag_char
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
+from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 from ttmbench.results.records import Iteration
@@ -321,6 +322,7 @@ def _tags(run: ReportedRun, table: TagTable) -> dict[str, Any]:
         "before": None if chart is None else chart.before,
         "after": None if chart is None else chart.after,
         "columns": [(metric, name) for (metric, _), name in zip(table.keys, table.names, strict=True)],
+        "many": len(table.rows) > MOST_VALUES,  # folded away: a chart of a hundred bars is for those who look for it
         "rows": [
             (value, groups, [(number, percent(number, 1)) for number in numbers])
             for value, (groups, numbers) in table.rows.items()

@@ -96,10 +96,15 @@ class RunFiles:
         self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata), other)
 
     def write_ranks(
-        self, task: str, ranks: Mapping[str, Ranks], of_query: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+        self,
+        task: str,
+        ranks: Mapping[str, Ranks],
+        of_query: Mapping[str, np.ndarray],
+        metadata: Mapping[str, str],
+        clusters: np.ndarray | None = None,
     ) -> None:
         """Writes the ranks of a task's queries, as ``ttmbench score`` reads them."""
-        self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata))
+        self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata, clusters))
 
     def remove_strays(self) -> None:
         """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""

@@ -1,6 +1,7 @@
 """Ranks and scores of retrieval and classification in files, as ``ttmbench score`` reads them.
 
-- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions;
+- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions; or npz or
+  safetensors, where ``image_of_caption`` may stand beside the ranks;
 - safetensors that ``--save_scores`` wrote;
 - npz or safetensors with embeddings ``img`` [images, d] and ``cap`` [captions or classes, d] of unit norm, or with a
   matrix ``scores`` [images, captions or classes]; and with ``image_of_caption`` or ``label``.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from ttmbench.results.ranks import Ranks
 from ttmbench.results.scores_file import NORM_TOLERANCE
 
 FORMAT = "ttmbench-ranks"
+OWNER = "image_of_caption"
 COUNTS = ("strict", "as_topk", "above", "true")
 SIDES = {"retrieval": ("i2t", "t2i"), "classification": ("class",)}
 
@@ -33,15 +35,28 @@ class StoredRanks:
         ranks: scope -> ranks.
         of_query: scope -> the image that each query is about, where that is known.
         format: what the files were taken for.
+        clusters: scope -> a number for each query, equal for those about images of the same pixels; where it is known.
+        assumed: ``of_query`` of captions is not stated but taken from their number.
     """
 
     ranks: dict[str, Ranks]
     of_query: dict[str, np.ndarray] = field(default_factory=dict)
     format: str = "ranks"
+    clusters: dict[str, np.ndarray] = field(default_factory=dict)
+    assumed: bool = False
+
+    @property
+    def units(self) -> dict[str, np.ndarray]:
+        """Scope -> clusters of queries, by which intervals go: those that are known, else queries about one image."""
+        return {**self.of_query, **self.clusters}
 
 
 def save_ranks(
-    path: Path, ranks: Mapping[str, Ranks], of_query: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+    path: Path,
+    ranks: Mapping[str, Ranks],
+    of_query: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
+    clusters: np.ndarray | None = None,
 ) -> None:
     """Writes ranks.
 
@@ -50,6 +65,7 @@ def save_ranks(
         ranks: scope -> ranks.
         of_query: scope -> the image that each query is about.
         metadata: texts to keep with them.
+        clusters: a number for each image, equal for the same pixels; None where every image is another one.
     """
     from safetensors.numpy import save
 
@@ -58,6 +74,8 @@ def save_ranks(
         known = {name: getattr(one, name) for name in COUNTS if getattr(one, name) is not None}
         arrays |= {f"{scope}.{name}": np.ascontiguousarray(values, np.int64) for name, values in known.items()}
         arrays[f"{scope}.image"] = np.ascontiguousarray(of_query[scope], np.int64)
+        if clusters is not None:
+            arrays[f"{scope}.cluster"] = np.ascontiguousarray(clusters[of_query[scope]], np.int64)
     candidates = {scope: one.candidates for scope, one in ranks.items()}
     about = json.dumps({"format": FORMAT, "candidates": candidates, **metadata}, sort_keys=True)
     path.write_bytes(save(arrays, metadata={"ttmbench": about}))
@@ -74,9 +92,9 @@ def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
     candidates = content.about.get("candidates")
     if not isinstance(candidates, dict) or not candidates:
         raise DataError(f"{path}: does not say how many candidates there were")
-    ranks, images = {}, {}
+    ranks, images, clusters = {}, {}, {}
     for scope, count in candidates.items():
-        found = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image")}
+        found = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image", "cluster")}
         strict, true, image = found["strict"], found["true"], found["image"]
         if strict is None or true is None or image is None or type(count) is not int or count < 1:
             raise DataError(f"{path}: has no whole ranks of '{scope}'")
@@ -90,7 +108,9 @@ def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
             raise DataError(f"{path}: the arrays of '{scope}' hold what no query can have")
         ranks[scope] = Ranks(strict, found["as_topk"], found["above"], true, count)
         images[scope] = image
-    return StoredRanks(ranks, images, "ttmbench ranks")
+        if found["cluster"] is not None:
+            clusters[scope] = found["cluster"]
+    return StoredRanks(ranks, images, "ttmbench ranks", clusters)
 
 
 def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others: int | None) -> StoredRanks | None:
@@ -103,14 +123,18 @@ def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others:
         n_others: captions or classes.
 
     Returns:
-        The ranks; how ties were broken is not known. None if a file holds something else.
+        The ranks, and which image each caption is of where a file says it; how ties were broken is not known. None if
+        a file holds something else.
 
     Raises:
         DataError: a rank that no query can have, or two files of one side.
     """
     ranks: dict[str, Ranks] = {}
+    owner: np.ndarray | None = None
     for path in paths:
-        arrays = list(read_arrays(path).arrays.values())
+        named = read_arrays(path).arrays
+        owner = named.get(OWNER, owner)
+        arrays = [array for name, array in named.items() if name != OWNER]
         if len(arrays) != 1 or arrays[0].ndim != 1 or not len(arrays[0]):
             return None
         values = arrays[0]
@@ -123,7 +147,28 @@ def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others:
         _check_ranks(path, values, count)
         true = max(1, (n_others or 0) // (n_images or 1)) if scope == "i2t" else 1  # as many as on the mean
         ranks[scope] = Ranks(values.astype(np.int64), None, None, np.full(len(values), true), count)
-    return StoredRanks(ranks, {}, "ranks")
+    return StoredRanks(ranks, _owners(paths, ranks, owner, n_images, n_others))
+
+
+def _owners(
+    paths: Sequence[Path], ranks: dict[str, Ranks], owner: np.ndarray | None, n_images: int | None, n_others: int | None
+) -> dict[str, np.ndarray]:
+    """The image of each caption that was looked up, as the files state it; and with it how many captions are true."""
+    if owner is None:
+        return {}
+    where = ", ".join(map(str, paths))
+    captions = n_others if "t2i" not in ranks else len(ranks["t2i"])
+    if owner.shape != (captions,) or not np.array_equal(owner, np.round(owner)):
+        raise DataError(f"{where}: '{OWNER}' should be {captions} whole numbers, got {owner.dtype} {list(owner.shape)}")
+    if owner.min() < 0 or n_images is None or owner.max() >= n_images:
+        raise DataError(f"{where}: '{OWNER}' has numbers outside 0 to {(n_images or 0) - 1}")
+    owner = owner.astype(np.int64)
+    true = np.bincount(owner, minlength=n_images)
+    if true.min() < 1:
+        raise DataError(f"{where}: image {int(np.argmin(true))} has no caption in '{OWNER}'")
+    if "i2t" in ranks:
+        ranks["i2t"] = replace(ranks["i2t"], true=true)
+    return {"t2i": owner} if "t2i" in ranks else {}
 
 
 def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
