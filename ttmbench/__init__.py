@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ttmbench.errors import AssertionNotMet, DataError, DivergedError, OutOfReachError, TtmbenchError, UsageError
     from ttmbench.evaluator.api import compare, list_models, list_tasks, read_results, score
     from ttmbench.evaluator.eval_results import EvalResults
-    from ttmbench.evaluator.run import simple_evaluate
+    from ttmbench.evaluator.simple_evaluate import simple_evaluate
     from ttmbench.hookspecs import hookimpl
     from ttmbench.protocols import (
         Adapter,
@@ -81,7 +81,7 @@ _HOME = {
     "errors": ("AssertionNotMet", "DataError", "DivergedError", "OutOfReachError", "TtmbenchError", "UsageError"),
     "evaluator.api": ("compare", "list_models", "list_tasks", "read_results", "score"),
     "evaluator.eval_results": ("EvalResults",),
-    "evaluator.run": ("simple_evaluate",),
+    "evaluator.simple_evaluate": ("simple_evaluate",),
     "hookspecs": ("hookimpl",),
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),

@@ -58,7 +58,7 @@ def _plain(kind):
 
 def test_every_setting_of_a_run_is_a_keyword_with_its_type_and_default():
     parameters = inspect.signature(ttmbench.simple_evaluate).parameters
-    kinds = typing.get_type_hints(ttmbench.simple_evaluate, vars(sys.modules["ttmbench.evaluator.run"]))
+    kinds = typing.get_type_hints(ttmbench.simple_evaluate, vars(sys.modules["ttmbench.evaluator.simple_evaluate"]))
     fields = typing.get_type_hints(RunConfig, include_extras=True)
     defaults = RunConfig(model="m", tasks=["t"])
     others = {"model", "model_args", "tasks", "ttm", "ttm_also", "model_name"}  # they take more than a configuration

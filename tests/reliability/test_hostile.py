@@ -32,8 +32,8 @@ from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, r
 from ttmbench.cli import main
 from ttmbench.data.download.archive import unpack
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.run import simple_evaluate
 from ttmbench.evaluator.settings import read_samples
+from ttmbench.evaluator.simple_evaluate import simple_evaluate
 from ttmbench.model_adapters import embeddings
 from ttmbench.report.leaderboard_formats import to_latex, to_markdown
 from ttmbench.results.scores_file import read_scores

@@ -46,7 +46,13 @@ EVERYTHING = (
     *LIBRARIES,
     *("transformers.models.clip.modeling_clip", "transformers.models.clip.image_processing_clip"),
     *("transformers.models.siglip.modeling_siglip", "transformers.models.clip.tokenization_clip"),
-    *("ttmbench.cli", "ttmbench.cli.run", "ttmbench.evaluator.run", "ttmbench.ttm.variants"),
+    *(
+        "ttmbench.cli",
+        "ttmbench.cli.run",
+        "ttmbench.evaluator.run",
+        "ttmbench.evaluator.simple_evaluate",
+        "ttmbench.ttm.variants",
+    ),
     *("ttmbench.model_adapters.tiny_clip", "ttmbench.data.memory", "ttmbench.data.sources.rendered"),
     *("ttmbench.report.terminal", "ttmbench.cli.interrupts", "rich.console", "rich.table", "jsonlines", "platformdirs"),
 )

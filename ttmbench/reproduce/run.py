@@ -91,7 +91,7 @@ def carry_out(run: PlannedRun) -> Iterator[str]:
     Yields:
         What failed, in a sentence each; nothing if all went well. Whatever fails, the caller can go on.
     """
-    from ttmbench.evaluator.run import simple_evaluate
+    from ttmbench.evaluator.simple_evaluate import simple_evaluate
 
     settings = dict(run.settings)
     name = f"{settings['model']}"

@@ -1,0 +1,145 @@
+"""A run as a Python program asks for it: the command line's options as keywords, and a model by name or as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
+from ttmbench.data.memory import Task
+from ttmbench.errors import carrying
+from ttmbench.evaluator.adapters import check_scores, name_of_adapter
+from ttmbench.evaluator.baseline import check_baseline
+from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.run import run
+from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
+from ttmbench.results.assertions import check_assertions
+
+
+def simple_evaluate(
+    model: str | PairScorer | DualEncoder | ChoiceScorer,
+    tasks: str | Task | Sequence[str | Task],
+    *,
+    model_name: str | None = None,
+    model_args: Mapping[str, Any] | str = {},
+    task_args: Mapping[str, Any] = {},
+    include_path: Sequence[str] = (),
+    ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
+    ttm_args: Mapping[str, Any] = {},
+    ttm_preset: Literal["auto", "paper"] = "auto",
+    simple_match: bool = False,
+    oracle: bool = False,
+    ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
+    ttm_holdout: float | None = None,
+    ttm_also: str | Sequence[str] = (),
+    audit_labels: bool = False,
+    save_adapted: str | None = None,
+    rerank: Mapping[str, Any] = {},
+    seeds: Sequence[int] | None = None,
+    limit: int | float | None = None,
+    samples: str | None = None,
+    batch_size: int | Literal["auto"] = 64,
+    device: str = "auto",
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32",
+    compile: bool = False,
+    deterministic: bool = False,
+    output_path: str | None = None,
+    log_samples: bool = False,
+    save_scores: bool = False,
+    use_cache: str | None = None,
+    offline: bool = False,
+    data_dir: str | None = None,
+    overwrite: Literal["never", "failed", "missing", "always"] = "failed",
+    on_error: Literal["raise", "continue"] = "raise",
+    assertions: Sequence[str] = (),
+    baseline: str | None = None,
+    track: Sequence[Literal["wandb", "trackio", "tensorboard"]] = (),
+    track_args: Mapping[str, Any] = {},
+    bootstrap_iters: int = 1000,
+    interval: Literal["wilson", "percentile", "bca"] = "wilson",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    command: Sequence[str] = (),
+    plugins: Sequence[tuple[str, Any]] = (),
+) -> EvalResults:
+    """Evaluates a model on tasks; the arguments are the command line's options, explained at `ttmbench.RunConfig`.
+
+    Args:
+        model: name of a registered model, or an adapter.
+        tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
+        model_name: what results call the model. By default an adapter's own attribute ``model_name``; else its class
+            with a digest of its fingerprint, so that two checkpoints of one class are two models.
+        model_args: arguments of a registered model, also as one string: ``"pretrained=...,weights=safetensors"``.
+        task_args: changes to the tasks' sources.
+        include_path: folders of further task files.
+        ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
+        ttm_args: settings of TTM that win over every other.
+        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        simple_match: run SimpleMatch's overfitting step.
+        oracle: also run TTM with an oracle's selection, which reads labels.
+        ttm_controls: also run TTM with other pseudo-labels.
+        ttm_holdout: share of the groups to hold out in a further run of TTM.
+        ttm_also: other tasks to measure each adapted model on: names, tags or globs.
+        audit_labels: fail if TTM's selection depends on the order of captions.
+        save_adapted: a new folder for the adapted model.
+        rerank: in retrieval by a model that scores pairs: ``model`` ranks all, its best ``k`` are ranked again.
+        seeds: of TTM and SimpleMatch.
+        limit: use the first groups only: so many, or below 1 this share of them.
+        samples: a JSON file listing the group ids to use.
+        batch_size: images, captions or pairs scored at a time.
+        device: ``auto`` or what torch calls it; of registered models, as are the next two.
+        dtype: of the model's arithmetic.
+        compile: run the model through ``torch.compile``.
+        deterministic: the same bits every time on one machine.
+        output_path: a folder, or a ``.json`` file.
+        log_samples: also write one line per group.
+        save_scores: also write the score arrays.
+        use_cache: folder of kept scores, or ``off``.
+        offline: use what is on this machine only.
+        data_dir: folder of data files.
+        overwrite: what becomes of an earlier run of the same command.
+        on_error: stop at the first failed task, or go on to the next.
+        assertions: conditions on results.
+        baseline: a results document to compare with.
+        track: trackers that are told of the run.
+        track_args: their settings.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
+        seed: of everything that ``seeds`` does not govern.
+        trust_remote_code: run code that a hub repository ships.
+        command: the command line, for the record.
+        plugins: further plugins, as (name, object).
+
+    Returns:
+        The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
+
+    Raises:
+        UsageError: a wrong name, option or file, or a baseline that is of other data.
+        DataError: data or weights out of reach, with ``on_error="raise"``.
+        TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
+        AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
+    """
+    given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
+    adapter = None if isinstance(model, str) else model
+    if adapter is not None:
+        check_scores(f"model {type(adapter).__name__}", adapter)
+        given["model"] = type(adapter).__name__
+        given["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
+    elif model_name is None:
+        del given["model_name"]
+    if isinstance(ttm, TTMConfig):
+        given["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **ttm_args}
+    elif isinstance(ttm, Mapping):
+        given["ttm_args"] = {**ttm, **ttm_args}
+    given["ttm"] = ttm not in (False, None)
+    asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
+    named = [one.name if isinstance(one, Task) else one for one in asked]
+    given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
+    given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
+    in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
+    config = make_run_config(given)
+    results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
+    with carrying(results):
+        check_baseline(results.document)
+        check_assertions(config.assertions, results.document)
+    return results
