@@ -1,4 +1,4 @@
-"""``ttmbench leaderboard``: results of many runs as JSON, CSV, Markdown, LaTeX and a page."""
+"""``ttmbench leaderboard``: results of many runs as JSON, CSV, Markdown, LaTeX and a page; or as a site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.leaderboard import Leaderboard, as_document, merge
+from ttmbench.report.site.write import check_place, write_site
 from ttmbench.reproduce.tables import published_numbers
 
 
@@ -22,15 +23,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
     )
     parser.add_argument("--output_path", "-o", metavar="DIR", help="where the files go (default: DIR itself)")
+    parser.add_argument("--site", metavar="OUT", help="write a static site there instead: a page a task and a model")
     add_verbosity(parser)
 
 
 def leaderboard(options: argparse.Namespace) -> int:
     """Merges a folder, writes the files and says what was left out."""
     folder = Path(options.folder)
+    site = Path(options.site) if options.site else None
+    if site is not None:
+        if options.output_path:
+            raise UsageError("--site names where the site goes, which has all files: leave --output_path out")
+        check_place(folder, site)
     target = Path(options.output_path) if options.output_path else folder
     board = merge(folder, published_numbers(options.published or []))
     made = datetime.now(UTC).isoformat(timespec="seconds")
+    if site is not None:
+        _tell(board)
+        files = write_site(board, folder, site, made)
+        echo(f"{site / 'index.html'} ({len(files)} files)")
+        return 0
     texts = {
         "leaderboard.json": to_json(as_document(board)),
         "leaderboard.csv": formats.to_csv(board),
@@ -43,6 +55,15 @@ def leaderboard(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--output_path {target} cannot be written to: {error.strerror or error}") from None
     echo(texts["leaderboard.md"])
+    _tell(board)
+    for name, text in texts.items():
+        write_atomically(target / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        echo(str(target / name))
+    return 0
+
+
+def _tell(board: Leaderboard) -> None:
+    """Says what was left out."""
     for name, why in board.skipped.items():
         echo(f"left out: {name}: {why}")
     for conflict in board.conflicts:
@@ -50,7 +71,3 @@ def leaderboard(options: argparse.Namespace) -> int:
         echo(f"not the same data: {conflict['task']}: {variants}")
     if board.superseded:
         echo(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
-    for name, text in texts.items():
-        write_atomically(target / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        echo(str(target / name))
-    return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,29 @@ from ttmbench.results.reader import walk_documents
 from ttmbench.results.transfer import Transfer, transfers_of
 
 OWN_FILE = "leaderboard.json"
+NOT_RUN = "published numbers of "  # how the name of what was left out begins, where it is no file
 CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen"),
 )
+
+
+@dataclass(frozen=True)
+class MergedRun:
+    """A document of a leaderboard.
+
+    Attributes:
+        model: what tables call its model.
+        file: from the folder that was searched.
+        document: its content.
+        rows: its numbers that belong to a track, newest or not.
+    """
+
+    model: str
+    file: str
+    document: Mapping[str, Any]
+    rows: tuple[Number, ...]
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,7 @@ class Leaderboard:
         superseded: older runs of a row that is there: what, which file, which one took its place.
         conflicts: rows of one model and task that are of other data or another version than most.
         transfers: adapted models on other tasks, the newest of each; they rank nowhere.
+        runs: every document, with the numbers that it has.
     """
 
     rows: list[Number]
@@ -47,6 +67,7 @@ class Leaderboard:
     superseded: list[dict[str, str]] = field(default_factory=list)
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    runs: list[MergedRun] = field(default_factory=list)
 
 
 def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
@@ -67,6 +88,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     skipped: dict[str, str] = {}
     stated: list[StatedModel] = []
     found_rows: list[list[Number]] = []
+    documents: list[tuple[str, Mapping[str, Any]]] = []
     found_transfers: list[list[Transfer]] = []
     for found in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = found.path.relative_to(folder).as_posix()
@@ -83,27 +105,36 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
             skipped[name] = f"has no finished task (status {document.get('status')})"
         stated.append(stated_model(document))
         found_rows.append(rows)
+        documents.append((name, document))
         found_transfers.append(transfers_of(document, name))
     if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    names = tell_apart(stated)
-    newest, superseded = _newest(zip(names, found_rows, strict=True))
+    names = [one_line(name, CELL) for name in tell_apart(stated)]
+    found_rows = [[_called(row, name) for row in mine] for name, mine in zip(names, found_rows, strict=True)]
+    newest, superseded = _newest(row for mine in found_rows for row in mine)
     tasks = {row.task for row in newest}
     rows = [*newest, *(row for row in published if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
-        skipped[f"published numbers of {task}"] = "no run has this task"
+        skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers do not say
-    rows = [replace(row, higher_is_better=row.metric not in downwards) for row in rows]
+    rows = [
+        row if row.higher_is_better is (row.metric not in downwards) else replace(row, higher_is_better=False)
+        for row in rows
+    ]
     rows.sort(key=_order)
     transfers = _newest_transfers(zip(names, found_transfers, strict=True))
-    return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers)
+    runs = [
+        MergedRun(model, file, document, tuple(mine))
+        for model, (file, document), mine in zip(names, documents, found_rows, strict=True)
+    ]
+    return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers, runs)
 
 
 def _newest_transfers(found: Iterable[tuple[str, Sequence[Transfer]]]) -> list[Transfer]:
     """One row a model, task adapted to, task measured on and metric; the whole task goes before a part of it."""
     newest: dict[tuple[str, ...], Transfer] = {}
     for model, rows in found:
-        for row in (replace(row, model=one_line(model, CELL)) for row in rows):
+        for row in (replace(row, model=model) for row in rows):
             key = (row.model, row.adapted_on, row.measured_on, row.metric)
             before = newest.get(key)
             if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
@@ -111,20 +142,23 @@ def _newest_transfers(found: Iterable[tuple[str, Sequence[Transfer]]]) -> list[T
     return sorted(newest.values(), key=lambda row: (row.model, row.adapted_on))
 
 
-def _newest(found: Iterable[tuple[str, Sequence[Number]]]) -> tuple[list[Number], list[dict[str, str]]]:
-    """One row a model, task, version, metric and method, from names of models with their rows; and what it replaced."""
+def _called(row: Number, model: str) -> Number:
+    return row if row.model == model else replace(row, model=model)
+
+
+def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[dict[str, str]]]:
+    """One row a model, task, version, metric and method; and what it replaced."""
     newest: dict[tuple[Any, ...], Number] = {}
     superseded = []
-    for model, rows in found:
-        for row in (replace(row, model=one_line(model, CELL)) for row in rows):
-            key = (model, *_key(row))
-            before = newest.get(key)
-            if before is None or takes_place_of(row, before):
-                newest[key] = row
-            old, new = (before, row) if newest[key] is row else (row, before)
-            if old is not None and new is not None and old.file != new.file:
-                what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
-                superseded.append({"what": what, "file": old.file, "by": new.file})
+    for row in rows:
+        key = (row.model, *_key(row))
+        before = newest.get(key)
+        if before is None or takes_place_of(row, before):
+            newest[key] = row
+        old, new = (before, row) if newest[key] is row else (row, before)
+        if old is not None and new is not None and old.file != new.file:
+            what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
+            superseded.append({"what": what, "file": old.file, "by": new.file})
     return list(newest.values()), superseded
 
 
@@ -175,13 +209,14 @@ def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
     """The numbers that rank, their names fit for a cell."""
     for one in numbers_of(document, name):
         if one.track is not None and one.value is not None:
-            yield replace(
-                one,
-                task=one_line(one.task, CELL),
-                metric=one_line(one.metric, CELL),
-                method=one_line(one.method, CELL),
-                data=one_line(one.data or "", CELL),
-            )
+            texts = {name: _shown(str(getattr(one, name) or "")) for name in ("task", "metric", "method", "data")}
+            changed = {name: text for name, text in texts.items() if text != getattr(one, name)}
+            yield replace(one, **changed) if changed else one  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=10_000)  # documents name the same tasks, metrics and data again and again
+def _shown(text: str) -> str:
+    return one_line(text, CELL)
 
 
 def _key(row: Number) -> tuple[Any, ...]:

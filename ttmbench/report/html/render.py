@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -35,15 +36,19 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
         "base-uri 'none'; form-action 'none'"
     )
-    environment = jinja2.Environment(
+    page = _environment().get_template(template).render(css=Markup(css), js=Markup(js), policy=policy, **values)
+    return _UNPRINTABLE.sub("\ufffd", page)
+
+
+@cache  # a site has hundreds of pages, and a template is compiled once an environment
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("ttmbench.report", "html"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    page = environment.get_template(template).render(css=Markup(css), js=Markup(js), policy=policy, **values)
-    return _UNPRINTABLE.sub("\ufffd", page)
 
 
 def json_block(value: Any) -> Markup:
@@ -57,7 +62,12 @@ def json_block(value: Any) -> Markup:
 
 
 def _read(names: Sequence[str]) -> str:
-    return "\n".join((files("ttmbench.report.html") / name).read_text(encoding="utf-8") for name in names)
+    return "\n".join(map(_text, names))
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("ttmbench.report.html") / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

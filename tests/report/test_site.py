@@ -1,0 +1,279 @@
+"""The site of a leaderboard: what ranks, what only stands beside it, links that hold, and texts that stay texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import jsonschema
+import pytest
+from support.documents import trained, whole_document
+
+from ttmbench.cli import main
+from ttmbench.report.site.places import file_names
+from ttmbench.results.files import schema
+
+HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+TRACKS = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
+DAY = 86_400
+
+
+def write(
+    folder, name, model="m", date=1, value=0.5, task="t", version=1, data="d", filters=("none",), groups=(10, 10)
+):
+    """A results document with group match, and group score of the raw model."""
+    numbers = {f"group_match,{one}": value for one in filters} | {"group_score,none": value / 2}
+    tracks = {f"group_match,{one}": TRACKS[one] for one in filters} | {"group_score,none": "zero_shot"}
+    document = whole_document(
+        {task: numbers},
+        tracks={task: tracks},
+        model_name=model,
+        model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
+        date=1.7e9 + date * DAY,
+        versions={task: version},
+        task_hashes={task: data},
+        ttm={task: trained(audit_labels={"passed": True, "seeds": [0, 1], "iterations": 1})},
+        configs={task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
+        packages={"ttmbench": "0.9.9", "numpy": "2"},
+        command=f"ttmbench --model {model} --tasks {task}",
+    )
+    document["n-samples"] = {task: {"original": groups[1], "effective": groups[0]}}
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def build(runs: Path, site: Path, *words: str) -> Path:
+    assert main(["leaderboard", str(runs), "--site", str(site), *words]) == 0
+    return site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Runs of every standing, of three models on two tasks, and a published row."""
+    runs = tmp_path_factory.mktemp("runs")
+    write(runs, "a/old.json", model="alpha", date=1, value=0.4, filters=("none", "ttm", "oracle"))
+    write(runs, "a/new.json", model="alpha", date=2, value=0.6, filters=("none", "ttm", "oracle"))
+    write(runs, "b.json", model="beta", date=2, value=0.6)
+    write(runs, "c.json", model="gamma", date=2, value=0.5, filters=("none", "ttm"))
+    write(runs, "part.json", model="part", date=3, value=1.0, groups=(4, 10))
+    write(runs, "version.json", model="older", date=3, value=0.9, version=0)
+    write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
+    write(runs, "u.json", model="alpha", date=2, value=0.7, task="u")
+    (runs / "p.csv").write_text(HEAD + "A paper,Table 1,t,theirs,simple_match,group_match,55,\n")
+    return build(runs, tmp_path_factory.mktemp("site") / "out", "--published", str(runs / "p.csv"))
+
+
+class Links(HTMLParser):
+    """Where a page points to, its ids, and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        if known.get("id"):
+            self.ids.add(known["id"])
+        if tag == "a" and "href" in known:
+            self.links.append(known["href"])
+        elif known.get("src") or (tag == "link" and known.get("href") != "data:,"):
+            self.loads.append(str(known))
+
+
+def rows(page: str, track: str) -> list[list[str]]:
+    """The cells of the table of a track."""
+    table = re.search(rf'<h2 id="{track}">.*?</table>', page, re.S)
+    assert table, track
+    body = table.group().partition("<tbody>")[2]
+    return [
+        [" ".join(re.sub("<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd][ >].*?</t[hd]>", row, re.S)]
+        for row in re.findall(r"<tr.*?</tr>", body, re.S)
+    ]
+
+
+def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
+    page = (site / "tasks" / "t.html").read_text()
+    found = [(row[0], row[1], row[3]) for row in rows(page, "matching")]
+    assert found == [
+        ("alpha", "1", "60.00"),
+        ("beta", "1", "60.00"),
+        ("theirs published", "", "55.00"),
+        ("gamma", "3", "50.00"),
+        ("part part of the groups", "", "100.00"),
+        ("older other data or version", "", "90.00"),
+        ("elsewhere other data or version", "", "80.00"),
+    ]
+    best = re.findall(
+        r'class="number best"[^>]*>([0-9.]+)', page.partition('<h2 id="matching">')[2].partition("</table>")[0]
+    )
+    assert best == ["60.00", "60.00"], "the best is one of those that rank"
+
+
+def test_the_oracle_stands_apart_without_ranks(site):
+    task, start = (site / "tasks" / "t.html").read_text(), (site / "index.html").read_text()
+    (row,) = rows(task, "oracle")
+    assert row[:3] == ["alpha", "oracle", "60.00"], "no cell for a rank"
+    assert 'id="oracle"' not in start and "oracle</td>" not in start
+    assert [one[0] for one in rows(task, "test_time")] == ["alpha", "gamma"]
+
+
+def test_the_start_page_has_tasks_by_models_for_each_track(site):
+    page = (site / "index.html").read_text()
+    table = {row[0]: row[2:] for row in rows(page, "matching")}
+    assert table["alpha"] == ["60.00", "70.00"] and table["beta"] == ["60.00", "-"]
+    zero = {row[0]: row[2:] for row in rows(page, "zero_shot")}
+    assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
+    assert "5 models" not in page and "6 models on 2 tasks, from 8 runs" in page
+
+
+def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
+    page = (site / "models" / "alpha.html").read_text()
+    shown, earlier = rows(page, "numbers"), rows(page, "history")
+    newest = next(row for row in shown if row[:4] == ["t", "matching", "SimpleMatch", "group match"])
+    assert newest[4] == "60.00" and newest[-3:] == ["2023-11-16", "0.9.9", newest[-1]]
+    assert [row[4] for row in earlier if row[1] == "matching"] == ["40.00"] and earlier[0][-3] == "0.9.9"
+    assert page.count("ttmbench --model alpha --tasks t</code>") == 2 and "alpha-weights" in page
+    assert "<dt>label audit</dt><dd>passed</dd>" in page and "ttmbench 0.9.9, numpy 2" in page
+
+
+def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) == 1 + 2 + 6
+    found = {page.resolve(): Links(page.read_text()) for page in pages}
+    for page, one in found.items():
+        assert not one.loads and "default-src &#39;none&#39;" in page.read_text()
+        assert not re.search(r"(?:href|src)=[\"']?(?:/|https?:)", page.read_text()), "relative links alone"
+        for link in one.links:
+            name, _, place = unquote(link).partition("#")
+            target = (page.parent / name).resolve() if name else page
+            assert target.is_file() and target.is_relative_to(site.resolve()), (page.name, link)
+            assert not place or place in found[target].ids, (page.name, link)
+
+
+def test_downloads(site):
+    document = json.loads((site / "data" / "leaderboard.json").read_text())
+    jsonschema.Draft202012Validator(schema("leaderboard")).validate(document)
+    lines = (site / "data" / "leaderboard.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(document["rows"])
+    copies = {json.loads(path.read_text())["model_name"] for path in (site / "data" / "runs").iterdir()}
+    assert copies == {"alpha", "beta", "gamma", "part", "older", "elsewhere"}
+    assert (site / ".nojekyll").is_file()
+
+
+def test_texts_from_documents_are_never_code(tmp_path):
+    evil = '"><script>alert(1)</script>{{ 7*7 }}'
+    path = write(tmp_path / "runs", "x.json", model=f"../../{evil}", task="t")
+    document = json.loads(path.read_text().replace('"t"', json.dumps(f"../{evil}")))
+    document["configs"][f"../{evil}"] |= {"reference": "javascript:alert(1)", "description": evil, "license": evil}
+    document["command"] = document["git_hash"] = evil
+    path.write_text(json.dumps(document))
+    site = build(tmp_path / "runs", tmp_path / "site")
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert (
+            "<script>alert" not in text and "javascript:" not in text and page.resolve().is_relative_to(site.resolve())
+        )
+        assert text.count("<script>") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "site"}
+
+
+def test_names_that_files_cannot_tell_apart():
+    names = file_names(["a/b", "A/B", "a__b", "nul", "x" * 300], ".html")
+    assert len({name.lower() for name in names.values()}) == 5 and names["nul"] == "_nul.html"
+    assert file_names(["m/results_1.json", "m__results_1.json"], ".json") == {
+        "m/results_1.json": "m__results_1.json",
+        "m__results_1.json": "m__results_1-2.json",
+    }
+
+
+def test_a_site_is_renewed_and_nothing_else_is_overwritten(tmp_path, capsys):
+    runs, site = tmp_path / "runs", tmp_path / "site"
+    gone = write(runs, "a.json", model="a")
+    write(runs, "b.json", model="b")
+    build(runs, site)
+    assert (site / "models" / "a.html").is_file()
+    gone.unlink()
+    build(runs, site)
+    assert not (site / "models" / "a.html").exists() and {one.name for one in (site / "data/runs").iterdir()} == {
+        "b.json"
+    }
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    for place, why in ((other, "holds other files"), (runs / "site", "lies in the folder of results"),
+                       (tmp_path, "lies in the folder of results"), (other / "mine.txt", "is no folder")):  # fmt: skip
+        capsys.readouterr()
+        assert main(["leaderboard", str(runs), "--site", str(place)]) == 2
+        assert why in capsys.readouterr().err
+    assert main(["leaderboard", str(runs), "--site", str(site), "-o", str(other)]) == 2
+
+
+# ---- in a browser
+
+
+@pytest.fixture
+def opened(chromium, site):
+    """Opens pages of the site; nothing may be asked for elsewhere, and nothing may go wrong."""
+    page = chromium.new_page(viewport={"width": 1300, "height": 900})
+    page.set_default_timeout(5000)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda one: None if one.url.startswith(site.as_uri()) else complaints.append(one.url))
+    page.goto((site / "index.html").as_uri())
+    yield page
+    page.close()
+    assert not complaints
+
+
+def column(page, table: str, number: int) -> list[str]:
+    cells = page.locator(f"{table} tbody tr:not([hidden]) > :nth-child({number})").all_inner_texts()
+    return [text.split("\n")[0].strip() for text in cells]
+
+
+def test_filters_search_and_sorted_columns(opened, site):
+    matching = "section:has(> #matching) table"
+    form = opened.locator("form.filters")
+    form.locator("[name=standing]").select_option("published")
+    assert [name.split()[0] for name in column(opened, matching, 1)] == ["theirs"]
+    assert opened.locator("#test_time").is_hidden()
+    form.locator("[name=standing]").select_option("")
+    form.locator("[name=task]").select_option("u")
+    assert opened.locator(f"{matching} th[data-task=t]").is_hidden()
+    form.locator("[name=task]").select_option("")
+    form.locator("[name=text]").fill("gam")
+    assert column(opened, matching, 1) == ["gamma"]
+    form.locator("[name=text]").fill("")
+    opened.locator(f"{matching} th[data-task=t] button").click()
+    assert opened.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "descending"
+    values = column(opened, matching, 3)
+    assert values[:4] == ["60.00", "60.00", "55.00", "50.00"] and set(values[4:]) == {"100.00", "90.00", "80.00"}
+
+
+def test_from_the_start_page_to_a_run(opened, site):
+    opened.locator("section:has(> #matching) th[data-task=t] a").click()
+    assert opened.locator("h1").inner_text() == "t"
+    opened.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
+    assert opened.url.endswith("models/beta.html#run-1") and opened.locator("#run-1 pre").is_visible()
+    opened.locator(".bar-nav a", has_text="Leaderboard").click()
+    assert opened.locator("h1").inner_text() == "Leaderboard"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_a_phone(chromium, site, scheme):
+    page = chromium.new_page(viewport={"width": 360, "height": 800}, color_scheme=scheme)
+    colors = set()
+    for name in ("index.html", "tasks/t.html", "models/alpha.html"):
+        page.goto((site / name).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == 360, name
+        colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    page.close()
+    assert len(colors) == 1 and colors != ({"rgb(255, 255, 255)"} if scheme == "dark" else {"rgb(17, 22, 27)"})
