@@ -59,12 +59,33 @@ def read_project() -> dict[str, Any]:
     return project
 
 
-def make_environment(folder: Path, project: dict[str, Any]) -> Path:
+def constraints(project: dict[str, Any], only: Collection[str] | None = None) -> list[str]:
+    """What pip is held to, a line a package.
+
+    Args:
+        project: the table ``project`` of our pyproject.toml.
+        only: packages to hold at their bounds; all by default.
+
+    Returns:
+        Lines of a file of constraints.
+
+    Raises:
+        SystemExit: one of ``only`` is no dependency.
+    """
+    bounds = lower_bounds(project, NOT_TESTED)
+    unknown = set(only or ()) - set(bounds)
+    if unknown:
+        sys.exit(f"--only {', '.join(sorted(unknown))}: no dependency; there are {', '.join(sorted(bounds))}")
+    return [f"{name}=={version}" for name, version in bounds.items() if only is None or name in only]
+
+
+def make_environment(folder: Path, project: dict[str, Any], only: Collection[str] | None = None) -> Path:
     """Installs the project with everything at its lower bound.
 
     Args:
         folder: where the virtual environment goes; one that is there is brought to the bounds of today.
         project: the table ``project`` of our pyproject.toml.
+        only: packages to hold at their bounds; all by default.
 
     Returns:
         Its python.
@@ -72,14 +93,14 @@ def make_environment(folder: Path, project: dict[str, Any]) -> Path:
     Raises:
         SystemExit: the versions cannot be installed together.
     """
+    held = constraints(project, only)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    constraints = folder / "oldest.txt"
-    lines = [f"{name}=={version}" for name, version in lower_bounds(project, NOT_TESTED).items()]
-    constraints.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    listed = folder / "oldest.txt"
+    listed.write_text("\n".join([*held, ""]), encoding="utf-8")
     extras = ",".join(sorted(set(project["optional-dependencies"]) - NOT_TESTED))
-    wanted = ["--constraint", str(constraints), "--editable", f"{ROOT}[{extras}]"]
+    wanted = ["--constraint", str(listed), "--editable", f"{ROOT}[{extras}]"]
     command = [str(python), "-m", "pip", "install", *wanted]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:  # only what pip says at length tells which bounds do not go together
@@ -91,10 +112,12 @@ def main() -> None:
     """Runs the check; exits with pytest's code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, help="make the environment here and keep it (default: a temporary one)")
+    parser.add_argument("--only", metavar="A,B", help="these packages at their bounds, the others as new as they allow")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        python = make_environment((args.venv or Path(scratch) / "oldest").absolute(), read_project())
+        only = args.only.split(",") if args.only else None
+        python = make_environment((args.venv or Path(scratch) / "oldest").absolute(), read_project(), only)
         listed = subprocess.run([python, "-m", "pip", "list"], check=True, capture_output=True, text=True).stdout
         print(listed, flush=True)
         sys.exit(subprocess.run([python, "-m", "pytest", *args.pytest], cwd=ROOT, check=False).returncode)

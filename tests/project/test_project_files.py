@@ -1,0 +1,324 @@
+"""Workflows, templates, the container, hooks before commits and the release: what they name exists, and they agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import pluggy
+import pytest
+import yaml
+from support.pages import ROOT
+
+from ttmbench import hookspecs
+from ttmbench.plugins.manager import load_plugins
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def read(path: Path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def jobs():
+    return [(path, name, job) for path in WORKFLOWS for name, job in read(path)["jobs"].items()]
+
+
+# Workflows
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_when_something_happens_and_may_do_nothing_by_itself(path):
+    workflow = read(path)
+    assert workflow[True], "YAML 1.1 reads the key `on` so"
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert job["runs-on"] and job["timeout-minutes"] <= 60, name
+
+
+def test_every_line_that_a_workflow_runs_is_one_that_exists():
+    lines = [(path.name, step["run"]) for path, _, job in jobs() for step in job["steps"] if "run" in step]
+    assert len(lines) > 10
+    for name, line in lines:
+        words = shlex.split(line)
+        if words[0] == "make":
+            assert set(words[1:]) <= TARGETS, (name, line)
+        elif words[0] == "python":
+            assert words[1:3] == ["-m", "build"] or (ROOT / words[1]).is_file(), (name, line)
+        elif words[0] == "pip":
+            (extras,) = re.findall(r"^\.\[([a-z,]+)\]$", words[-1])
+            assert words[1:3] == ["install", "-e"] and set(extras.split(",")) <= set(EXTRAS), (name, line)
+        else:
+            assert words[:3] == ["gh", "release", "create"], (name, line)
+
+
+def test_actions_are_named_by_a_version():
+    used = [step["uses"] for _, _, job in jobs() for step in job["steps"] if "uses" in step]
+    assert len(used) > 8
+    for action in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+|[0-9a-f]{40})", action), action
+
+
+def test_more_than_reading_is_allowed_where_it_is_needed_alone():
+    allowed = {(path.name, name): set(job.get("permissions", ())) for path, name, job in jobs()}
+    assert {place: needs for place, needs in allowed.items() if needs} == {
+        ("docs.yml", "publish"): {"pages", "id-token"},
+        ("release.yml", "publish"): {"attestations", "contents", "id-token"},
+        ("release.yml", "notes"): {"contents"},
+    }
+    text = "".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    assert "secrets." not in text and "pull_request_target" not in text
+
+
+def test_versions_of_python_are_those_of_the_classifiers():
+    stated = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    tests = read(ROOT / ".github" / "workflows" / "check.yml")["jobs"]["test"]["strategy"]["matrix"]
+    assert tests["python"] == stated and PROJECT["requires-python"] == f">={stated[0]}"
+    assert tests["libraries"] == ["newest", "oldest"]
+    single = {
+        step["with"]["python-version"]
+        for *_, job in jobs()
+        for step in job["steps"]
+        if "python-version" in step.get("with", ())
+    }
+    assert {version for version in single if "matrix" not in version} <= set(stated)
+
+
+def test_a_release_is_checked_before_it_is_built_and_attested_before_it_is_published():
+    release = read(ROOT / ".github" / "workflows" / "release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}
+    lines = [step.get("run", "") for step in release["jobs"]["build"]["steps"]]
+    order = ["scripts/check_release.py", "scripts/check_wheel.py --full", "-m build"]
+    places = [next(at for at, line in enumerate(lines) if what in line) for what in order]
+    assert places == sorted(places)
+    uses = [step.get("uses", "").partition("@")[0] for step in release["jobs"]["publish"]["steps"]]
+    assert uses[1:] == ["actions/attest-build-provenance", "pypa/gh-action-pypi-publish"]
+    assert release["jobs"]["publish"]["needs"] == "build" and release["jobs"]["publish"]["environment"]
+
+
+# Oldest libraries
+
+
+def test_some_libraries_alone_are_held_at_their_bounds(capsys):
+    oldest = script("oldest")
+    held = oldest.constraints(PROJECT, ["torch", "transformers", "datasets"])
+    bounds = oldest.lower_bounds(PROJECT, oldest.NOT_TESTED)
+    assert sorted(held) == [f"{name}=={bounds[name]}" for name in ("datasets", "torch", "transformers")]
+    assert len(oldest.constraints(PROJECT)) == len(bounds) > 20
+    with pytest.raises(SystemExit, match="--only tensorflow: no dependency"):
+        oldest.constraints(PROJECT, ["torch", "tensorflow"])
+
+
+# Templates
+
+
+@pytest.mark.parametrize("path", [path for path in TEMPLATES if path.name != "config.yml"], ids=lambda path: path.stem)
+def test_a_form_asks_for_what_is_needed_to_answer(path):
+    form = read(path)
+    assert form["name"] and form["description"] and form["labels"]
+    ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len(set(ids)) == len(ids) >= 4
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
+    for part in form["body"]:
+        assert part["type"] in ("input", "textarea", "dropdown", "markdown") and part["attributes"]
+
+
+def test_what_templates_name_exists():
+    assert {path.stem for path in TEMPLATES} == {"config", "bug", "wrong_number", "new_task", "new_model"}
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github").rglob("*") if path.is_file())
+    for page in re.findall(r"docs/[\w-]+\.md", text):
+        assert (ROOT / page).is_file(), page
+    assert "make check" in text and "check" in TARGETS and "SCORING_VERSION" in text
+
+
+# What CONTRIBUTING names
+
+
+def test_every_target_that_contributing_names_is_one_and_every_target_is_named():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`make (\w+)`", text))
+    assert named == TARGETS
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(phony[1].split()) == TARGETS
+
+
+def test_hooks_before_commits_use_the_tools_of_the_environment():
+    """So that there is one version of ruff and mypy: that of the extra `dev`."""
+    repositories = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    local = {hook["id"]: hook for one in repositories if one["repo"] == "local" for hook in one["hooks"]}
+    assert set(local) == {"ruff-format", "ruff-check", "mypy"}
+    assert all(hook["language"] == "system" for hook in local.values()) and local["mypy"]["stages"] == ["manual"]
+    assert local["mypy"]["entry"] == "make types"
+    names = {re.split(r"[<>=\[]", one)[0] for one in EXTRAS["dev"]}
+    assert {"ruff", "mypy", "pre-commit"} <= names
+    for one in repositories:
+        assert one["repo"] == "local" or ("ruff" not in one["repo"] and re.fullmatch(r"v[\d.]+", one["rev"])), one
+
+
+def test_large_files_that_are_here_are_few():
+    (hook,) = (
+        hook
+        for one in read(ROOT / ".pre-commit-config.yaml")["repos"]
+        for hook in one["hooks"]
+        if hook["id"] == "check-added-large-files"
+    )
+    limit = int(hook["args"][0].partition("=")[2]) * 1024
+    folders = ("docs", "results/reference", "tests", "tasks", "ttmbench", "scripts")
+    large = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.stat().st_size > limit
+    ]
+    assert [path for path in large if "__pycache__" not in path.parts] == []
+
+
+# The container
+
+
+def test_the_container_runs_the_readmes_command():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    said = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line and not line.startswith("#")}
+    assert said["FROM"] == "python:3.12-slim" and said["USER"] == "1000"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^.*&& (ttmbench --model .*)$", readme, flags=re.MULTILINE)
+    assert json.loads(said["ENTRYPOINT"]) + json.loads(said["CMD"]) == shlex.split(command[1])
+
+
+def test_the_container_has_what_an_installation_needs():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copied = [name for line in re.findall(r"^COPY (.*) \S+$", text, flags=re.MULTILINE) for name in line.split()]
+    assert all((ROOT / name).exists() for name in copied)
+    kept = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert kept == set(copied)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = settings["tool"]["setuptools"]["package-dir"].values()
+    assert {*folders, "ttmbench", PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml"} <= kept
+
+
+# Versions and the release
+
+
+@pytest.fixture(scope="module")
+def release():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        yield script("check_release")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+        sys.modules.pop("contract", None)
+
+
+@pytest.fixture
+def checkout(release, tmp_path, monkeypatch) -> Path:
+    """The files of a release of what is here."""
+    for name in (*release.PLACES, "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    version = release.versions(ROOT)["pyproject.toml"]
+    log = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(log.replace("## Unreleased", f"## {version} (2026-01-31)"), encoding="utf-8")
+    monkeypatch.setattr(release.contract, "read", release.contract.found)
+    return tmp_path
+
+
+def test_every_file_states_one_version(release):
+    assert set(release.versions(ROOT).values()) == {PROJECT["version"]}
+
+
+def test_a_release_needs_a_tag_that_is_its_version(release, checkout):
+    version = PROJECT["version"]
+    assert release.problems(checkout, f"v{version}") == []
+    assert len(release.problems(checkout, "v9.9.9")) == len(release.PLACES) + 1
+    assert release.problems(checkout, version)[0].endswith(f"states version {version}, the tag is {version}")
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "ttmbench/_version.py", "CITATION.cff", "README.md"])
+def test_a_file_with_another_version_is_found(release, checkout, file):
+    text = (checkout / file).read_text(encoding="utf-8")
+    (checkout / file).write_text(text.replace(PROJECT["version"], "0.0.9"), encoding="utf-8")
+    assert release.problems(checkout, f"v{PROJECT['version']}") == [
+        f"{file} states version 0.0.9, the tag is v{PROJECT['version']}"
+    ]
+
+
+def test_a_release_needs_its_changelog_and_its_contract(release, checkout, monkeypatch):
+    shutil.copy(ROOT / "CHANGELOG.md", checkout / "CHANGELOG.md")
+    monkeypatch.setattr(release.contract, "read", lambda: {"names": []})
+    said = release.problems(checkout, f"v{PROJECT['version']}")
+    assert len(said) == 2 and "begins with 'Unreleased'" in said[0] and "contract.py write" in said[1]
+
+
+def test_nothing_is_gone_that_others_rely_on():
+    contract = script("contract")
+    assert contract.broken(contract.found(), contract.read()) == []
+    assert len(contract.read()["hooks"]) >= 9 and len(contract.read()["results 1.0"]) > 150
+
+
+def test_what_is_gone_is_named():
+    contract = script("contract")
+    before = {"names": ["score"], "hooks": ["a(x)", "b(y)"], "results 1.0": ["status", "results.*"]}
+    now = {"names": [], "hooks": ["a(x, z)", "b(w)"], "results 1.0": ["status"]}
+    assert contract.broken(now, before) == [
+        "names: score is gone",
+        "hooks: b(y) is gone",
+        "results 1.0: results.* is gone",
+    ]
+    assert contract.broken({**before, "hooks": ["b(y)", "a(x, z)"]}, before) == []
+    assert contract.broken({"names": ["score"], "hooks": before["hooks"], "results 2.0": []}, before) == []
+
+
+def test_a_hook_that_will_go_says_so_to_those_who_have_it(monkeypatch):
+    """As docs/versions.md promises: by a warning that is shown without being asked for."""
+    marker = pluggy.HookspecMarker(hookspecs.PROJECT)
+    notice = FutureWarning("ttmbench_run_started will go in 0.9; use ttmbench_task_scored")
+    marked = marker(warn_on_impl=notice)(lambda config: None)
+    marked.__name__ = "ttmbench_run_started"
+    monkeypatch.setattr(hookspecs, "ttmbench_run_started", marked)
+
+    class Plugin:
+        @hookspecs.hookimpl
+        def ttmbench_run_started(self, config):
+            """Listens."""
+
+    with pytest.warns(FutureWarning, match=r"will go in 0\.9"):
+        load_plugins([("old", Plugin())])
+
+
+def test_the_citation_is_one_that_readers_of_such_files_take():
+    """The keys of Citation File Format 1.2.0 that are required, and those of its references."""
+    cited = read(ROOT / "CITATION.cff")
+    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software" and cited["license"] == PROJECT["license"]
+    assert cited["message"] and cited["title"] == PROJECT["name"]
+    for one in (cited, *cited["references"]):
+        assert one["authors"] and all(
+            {"name"} <= set(a) or {"family-names", "given-names"} <= set(a) for a in one["authors"]
+        )
+    for one in cited["references"]:
+        assert (
+            one["type"] == "article" and one["title"] and all({"type", "value"} <= set(i) for i in one["identifiers"])
+        )
+
+
+def test_what_the_root_says_of_reporting_names_a_way():
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    conduct = (ROOT / "CODE_OF_CONDUCT.md").read_text(encoding="utf-8")
+    assert "Report a vulnerability" in security and "docs/security.md" in security
+    assert "contributor-covenant.org/version/2/1" in conduct and "SECURITY.md" in conduct
