@@ -63,7 +63,7 @@ def _places(source: Mapping[str, Any]) -> Iterator[str]:
     if "of" in source:
         for one in source["of"]:
             yield from _places(one)
-    elif source["kind"] in ("huggingface", "hub_files"):
+    elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
         path, revision = source["path"], source.get("revision")
         pinned = f"at `{revision[:7]}`" if revision else "not pinned"
         yield f"[{path}](https://huggingface.co/datasets/{path}) ({pinned})"

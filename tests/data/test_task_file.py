@@ -52,7 +52,7 @@ def test_every_shipped_task_is_right():
         (("shape: [2, 2]", "shape: [2, 2], n_group: 3"), "unknown key 'group.n_group'; did you mean 'n_groups'?"),
         (("version: 1", ""), "key 'version' is missing"),
         (("version: 1", "version: one"), "'version'"),
-        (("[2, 2]", "[3, 2]"), "3x2"),
+        (("[2, 2]", "[1, 1]"), "1x1"),
         (("metrics: [group_match]", "metrics: []"), "'metrics'"),
         (("{kind: rendered, scene: color}", "{scene: color}"), "'kind'"),
         (("metrics: [group_match]", "metrics: [group_match]\nttm: {defaults: {epoch: 3}}"), "ttm.defaults.epoch"),

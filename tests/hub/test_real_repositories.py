@@ -116,6 +116,24 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, tmp_path):
     assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
 
 
+def test_retrieval_comes_from_a_mirror_by_name(hub, tmp_path):
+    """Without a copy of one's own the shards of the split are fetched when the task is first read."""
+    write_copies(hub.root, {copy_of(name) for name in ("coco_retrieval", "flickr30k_retrieval")})
+    environment, output = hub.environment(tmp_path, TOKEN), tmp_path / "r.json"
+    run = f"--model tiny-clip --tasks flickr30k_retrieval --limit 20 --bootstrap_iters 0 --device cpu -o {output}"
+    fetch = "download coco_retrieval --alternative 2"
+    validate = "validate coco_retrieval flickr30k_retrieval --offline"
+    done = run_commands([run, fetch, validate], environment, tmp_path)
+    check_done(done)
+    check_validated(done[-1], ["coco_retrieval", "flickr30k_retrieval"])
+    assert "5000 images with 25010 captions" in done[-1].out and "1000 images with 5000 captions" in done[-1].out
+    source = json.loads(output.read_text(encoding="utf-8"))["datasets"]["flickr30k_retrieval"]["source"]
+    assert source["kind"] == "webdataset" and source["passed_over"] == ["annotations retrieval/flickr30k_test.json"]
+    assert source["revision"] == commit_of(hub.root, "clip-benchmark/wds_flickr30k")
+    sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/clip-benchmark/wds_flickr30k")}
+    assert sent == {"test/0.tar", "test/nshards.txt"}
+
+
 def test_only_the_split_that_is_read_is_fetched(hub, tmp_path):
     write_copies(hub.root, {copy_of(task) for task in ("colorswap", "whatsup_b", "winoground")})
     write_tags(tmp_path)

@@ -152,7 +152,8 @@ def test_chance_is_that_of_independent_answers():
         for metric, values in choice_values(Choices(text, image)).items():
             assert values.mean() == pytest.approx(chance[metric], abs=0.005), (images, captions, metric)
     with pytest.raises(ValueError, match="a group needs"):
-        choice_chance(3, 2)
+        choice_chance(1, 1)
+    assert choice_chance(3, 2, 2) == {"text_score": None, "image_score": 1 / 3**4, "group_score": None}
 
 
 @pytest.mark.parametrize("order", ["random", "both"])

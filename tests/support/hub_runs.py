@@ -122,8 +122,8 @@ def copy_of(name: str, arguments: str = "") -> str:
     if name in registry.adapters:
         return registry.adapter(name).model_args["pretrained"]
     source = find_task(registry, name).spec.source
-    last = source["of"][-1] if "of" in source else source
-    return str(last["path"])
+    hosted = [one for one in source.get("of", [source]) if "path" in one]
+    return str(hosted[-1]["path"])
 
 
 def commit_of(root: Path, repo: str) -> str:

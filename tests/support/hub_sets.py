@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -130,6 +132,26 @@ def aro_order(root: Path, which: str, repo: str) -> None:
     write_card(folder, [write_table(folder, "test", columns, features)], features)
 
 
+def wds_retrieval(root: Path, repo: str, images: int, captions: int, shards: int) -> None:
+    """clip-benchmark/wds_*: shards that are counted in a file beside them, a line of a text for each caption."""
+    _, folder = repository(root, repo)
+    drawn = [draw_image(n, "L" if n == 5 else "RGB") for n in range(60)]
+    more = captions - 5 * images
+    for split, of in (("train", 1), ("test", shards)):
+        (folder / split).mkdir()
+        (folder / split / "nshards.txt").write_text(f"{of}\n", encoding="utf-8")
+        for shard in range(of):
+            with tarfile.open(folder / split / f"{shard}.tar", "w") as tar:
+                for n in range(shard, 10 if split == "train" else images, of):
+                    lines = [f"{words(n)[at % 2]} {n} {at}" for at in range(5 + (n < more))]
+                    for ending, body in (("jpg", drawn[n % 60]), ("txt", "\n".join(lines).encode())):
+                        entry = tarfile.TarInfo(f"s{n:07d}.{ending}")
+                        entry.size = len(body)
+                        tar.addfile(entry, io.BytesIO(body))
+    (folder / "dataset_type.txt").write_text("retrieval\n", encoding="utf-8")
+    (folder / "README.md").write_text("# Converted\n", encoding="utf-8")
+
+
 def _turned(caption: str, by: int) -> list[str]:
     found = caption.split()
     return found[by:] + found[:by]
@@ -142,8 +164,16 @@ COPIES: dict[str, Callable[..., None]] = {
     "mteb/ARO-Visual-Attribution": aro_attribution,
     "mteb/ARO-COCO-order": partial(aro_order, which="coco", repo="mteb/ARO-COCO-order"),
     "mteb/ARO-Flickr-Order": partial(aro_order, which="flickr", repo="mteb/ARO-Flickr-Order"),
+    **{
+        repo: partial(wds_retrieval, repo=repo, images=images, captions=captions, shards=shards)
+        for repo, images, captions, shards in (
+            ("clip-benchmark/wds_mscoco_captions", 5000, 25010, 12),
+            ("clip-benchmark/wds_flickr30k", 1000, 5000, 1),
+        )
+    },
 }
 TASKS = (
     *("bivlc", "vismin", *(f"vismin_{one}" for one in VISMIN)),
     *("aro_vg_relation", "aro_vg_attribution", "aro_coco_order", "aro_flickr30k_order"),
+    *("coco_retrieval", "flickr30k_retrieval"),
 )

@@ -193,7 +193,7 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
     openers: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     opener = next((one for start, one in openers.items() if magic.startswith(start)), lambda path: path.open("rb"))
     with opener(archive) as stream:
-        short: Any = _ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
+        short: Any = ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
         with tarfile.open(fileobj=short, mode="r:") as tar:
             yield (_tar_entry(tar, one) for one in tar)
 
@@ -222,7 +222,7 @@ def _tar_entry(file: tarfile.TarFile, one: tarfile.TarInfo) -> _Entry:
     return _Entry(one.name, one.size, "file" if one.isreg() else "other", partial(file.extractfile, one))
 
 
-class _ShortReads:
+class ShortReads:
     """A stream that gives a little at a time: an honest tar never asks for more, and a long header is no honest one."""
 
     def __init__(self, stream: Any, archive: Path) -> None:

@@ -134,6 +134,27 @@ class HubFiles(_Repository):
         return list(self.options.allow) or None
 
 
+@dataclass(frozen=True)
+class HubShards(_Repository):
+    """Tar files of a repository, as webdataset has them; options as `ttmbench.data.sources.webdataset` reads them."""
+
+    def missing(self) -> str | None:
+        """Whether all shards are in the hub's cache."""
+        try:
+            folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=True)
+        except OutOfReachError:
+            return "it is not in the cache"
+        lacking: str | None = self.options.incomplete(folder)
+        return None if lacking is None else f"incomplete: {lacking}"
+
+    def fetch(self, web: Web) -> str:
+        """Fetches them."""
+        return _detail(snapshot(self.options.path, self.options.revision, self._planned(), offline=False))
+
+    def _planned(self) -> list[str]:
+        return list(self.options.patterns)
+
+
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
     """Whether the library ``datasets`` has prepared this dataset before; its cache does not tell revisions apart."""
     from datasets import config

@@ -10,6 +10,7 @@ _KINDS = {
     "annotations": "a file and images in the data folder",
     "huggingface": "a dataset of the Hugging Face hub",
     "hub_files": "loose files of a repository of the hub",
+    "webdataset": "tar files of images with texts, of the hub",
     "first_of": "the first of several sources that is at hand",
     "random_foils": "pairs of another source, beside pairs drawn at random",
     "class_folders": "a folder of images for each class, in the data folder",

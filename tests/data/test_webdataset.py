@@ -1,0 +1,182 @@
+"""Webdataset shards: which files are a sample, several captions in a text, and tar files that are none."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+from ttmbench.cli import main
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.tar_rows import in_order
+from ttmbench.errors import DataError
+from ttmbench.plugins.registry import build_registry
+
+
+def photo(number: int, form: str = "JPEG") -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (9 + number, 7), (number * 20, 0, 0)).save(content, form)
+    return content.getvalue()
+
+
+def shard(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, body in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(body)
+            tar.addfile(entry, io.BytesIO(body))
+    return path
+
+
+def task(tmp_path: Path, source: dict, **group) -> Path:
+    spec = {
+        "task": "mine",
+        "version": 1,
+        "kind": "retrieval",
+        "source": {"kind": "webdataset", "path": str(tmp_path / "shards"), **source},
+        "group": {"images": ["image"], "captions": "txt", **group},
+        "metrics": ["i2t_recall_at_1"],
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return path
+
+
+def load(path: Path, **how):
+    return load_task_data(build_registry(), find_task(build_registry(), str(path)), **how)
+
+
+def test_files_of_one_name_are_a_sample_and_lines_are_captions(tmp_path, capsys):
+    folder = tmp_path / "shards" / "test"
+    shard(folder / "10.tar", {"c.png": photo(3, "PNG"), "c.txt": b"three"})
+    files = {"a.jpg": photo(1), "a.txt": "\ufeffone\r\n uno \n\n".encode(), "a.json": b"{}"}
+    shard(folder / "9.tar", {**files, "deep/b.v2.jpg": photo(2), "deep/b.txt": b"no image of this ending"})
+    path = task(tmp_path, {"lines": ["txt"]})
+    with pytest.raises(DataError, match="sample 'deep/b' has no image"):
+        load(path)
+    shard(folder / "9.tar", {**files, "deep/b.webp": photo(2, "WEBP"), "deep/b.txt": b"two"})
+    (folder / "nshards.txt").write_text("2\n")
+    loaded = load(path)
+    assert [(group.group_id, group.captions) for group in loaded.groups] == [
+        ("0", ("one", "uno")),
+        ("1", ("two",)),
+        ("2", ("three",)),
+    ]
+    assert [group.images[0].open().width for group in loaded.groups] == [10, 11, 12]
+    assert [group.images[0].name for group in loaded.groups][1] == "test/9.tar/deep/b.webp"
+    assert loaded.groups[0].images[0].read() == files["a.jpg"]
+    assert [group.group_id for group in load(path, limit=2).groups] == ["0", "1"]
+    assert main(["validate", str(path)]) == 0
+    assert "3 images with 4 captions" in capsys.readouterr().out
+    (folder / "nshards.txt").write_text("3\n")
+    with pytest.raises(DataError, match=r"2 of 3 shards are there"):
+        load(path)
+    assert main(["doctor", "--tasks", str(path), "--offline"]) != 0 or "2 of 3 shards" in capsys.readouterr().out
+
+
+def test_captions_and_ids_from_json(tmp_path):
+    meta = json.dumps({"captions": ["a", "b"], "cocoid": 522418}).encode()
+    shard(tmp_path / "shards/test/test-00000.tar", {"000000001.jpg": photo(1), "000000001.json": meta})
+    path = task(tmp_path, {"shards": "test/test-*.tar"}, captions="json.captions", id="json.cocoid", tags=["__key__"])
+    (group,) = load(path).groups
+    assert (group.group_id, group.captions, group.tags) == ("522418", ("a", "b"), {"__key__": "000000001"})
+
+
+def test_a_label_makes_it_a_classification_task(tmp_path):
+    for number in range(3):
+        shard(
+            tmp_path / f"shards/test/{number}.tar", {"s.webp": photo(number, "WEBP"), "s.cls": str(number % 2).encode()}
+        )
+    path = task(tmp_path, {})
+    spec = yaml.safe_load(path.read_text())
+    spec |= {"kind": "classification", "classes": {"names": ["cat", "dog"]}, "metrics": ["accuracy_top1"]}
+    spec["group"] = {"images": ["image"], "label": "cls"}
+    path.write_text(yaml.safe_dump(spec))
+    assert [group.captions for group in load(path).groups] == [("0",), ("1",), ("0",)]
+
+
+@pytest.mark.parametrize("what", ["cut", "packed", "link", "none", "twice", "no text", "empty"])
+def test_a_shard_that_is_none_is_told(tmp_path, what):
+    file = tmp_path / "shards" / "test" / "0.tar"
+    good = {"a.jpg": photo(1), "a.txt": b"one"}
+    words = {
+        "cut": "unexpected end of data|not fetched whole",
+        "packed": "cannot be read as an uncompressed tar",
+        "link": "'a.jpg' is neither a file nor a folder",
+        "none": "cannot be read as an uncompressed tar",
+        "twice": "has 'image' twice",
+        "no text": "is no UTF-8|decode",
+        "empty": r"there is no test/\*\.tar",
+    }[what]
+    if what == "packed":
+        shard(file, good, "w:gz")
+    elif what == "link":
+        file.parent.mkdir(parents=True)
+        with tarfile.open(file, "w") as tar:
+            entry = tarfile.TarInfo("a.jpg")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/hostname"
+            tar.addfile(entry)
+    elif what == "none":
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"no tar at all" * 100)
+    elif what == "empty":
+        file.parent.mkdir(parents=True)
+    else:
+        changed = {"twice": {"a.png": photo(1)}, "no text": {"a.txt": b"\xff\xfe"}}.get(what, {})
+        shard(file, {"a.jpg": photo(1), **changed} if what == "twice" else good | changed)
+        if what == "cut":
+            file.write_bytes(file.read_bytes()[:600])
+    with pytest.raises(DataError, match=words):
+        for group in load(task(tmp_path, {})).groups:
+            group.images[0].open()
+
+
+def test_shards_are_read_by_their_numbers():
+    assert in_order(["t-10.tar", "t-9.tar", "t-1.tar"]) == ["t-1.tar", "t-9.tar", "t-10.tar"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "folder", "image"),
+    [
+        ("coco_retrieval", "test_5k_mscoco_2014.csv", "images_mscoco_2014_5k_test", "COCO_val2014_{:012d}.jpg"),
+        ("flickr30k_retrieval", "test_1k_flickr.csv", "images_flickr_1k_test", "{}.jpg"),
+    ],
+)
+def test_a_mirror_of_a_table_and_an_archive_is_fetched(site, tmp_path, capsys, name, table, folder, image):
+    """The two files of the repository: captions are a JSON list in a cell, the archive holds a folder and litter."""
+    names = [image.format(number) for number in (391895, 42, 7)]
+    rows = [
+        f'"{json.dumps([f"{one} {n}" for n in range(5)]).replace(chr(34), chr(34) * 2)}",test,{one}' for one in names
+    ]
+    site.put(f"/{table}", "\n".join(["raw,split,filename", *rows]).encode())
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as packed:
+        for number, one in enumerate(names):
+            packed.writestr(f"{folder}/{one}", photo(number))
+        packed.writestr(f"__MACOSX/{folder}/._{names[0]}", b"litter")
+    site.put(f"/{folder}.zip", content.getvalue())
+    found = find_task(build_registry(), name)
+    spec = found.spec.model_dump(mode="json", exclude_defaults=True)
+    spec["group"] |= {"n_groups": 3, "n_captions": 15}
+    mirror = next(one for one in spec["source"]["of"] if f"retrieval/{table}" in one.get("get", {}))
+    assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
+    mirror["get"] = {
+        f"retrieval/{table}": {"url": f"{site.url}/{table}"},
+        f"retrieval/{folder}": {"url": f"{site.url}/{folder}.zip", "unpack": True},
+    }
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    data = tmp_path / "data"
+    assert main(["download", str(path), "--alternative", "3", "--data_dir", str(data)]) == 0, capsys.readouterr()
+    assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0
+    assert "3 images with 15 captions" in capsys.readouterr().out
+    loaded = load(path, data_dir=data)
+    assert loaded.groups[1].images[0].name == names[1] and loaded.groups[1].captions[0] == f"{names[1]} 0"
