@@ -26,7 +26,16 @@ PLAN = {
     "tasks": ["shapes_color", "shapes_place"],
     "options": {**SMALL, **TTM, "deterministic": True},
 }
-VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+VOLATILE = {
+    "date",
+    "git_hash",
+    "command",
+    "total_evaluation_time_seconds",
+    "timing",
+    "artifacts",
+    "config",
+    "from_store",
+}
 SWEEP = "import sys; from ttmbench.cli import main; sys.exit(main(sys.argv[1:]))"
 
 

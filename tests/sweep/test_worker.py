@@ -17,7 +17,16 @@ from ttmbench.sweep.transfer import files_of, put_files, take_in
 from ttmbench.sweep.units import Unit, units_of
 from ttmbench.sweep.worker import Worker
 
-VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+VOLATILE = {
+    "date",
+    "git_hash",
+    "command",
+    "total_evaluation_time_seconds",
+    "timing",
+    "artifacts",
+    "config",
+    "from_store",
+}
 
 
 def numbers(path: Path) -> str:

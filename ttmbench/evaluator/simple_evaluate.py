@@ -1,4 +1,4 @@
-"""A run as a Python program asks for it: the command line's options as keywords, and a model by name or as an object."""
+"""A run as a Python program asks for it: the command line's options as keywords, a model by name or as an object."""
 
 from __future__ import annotations
 
