@@ -1,7 +1,7 @@
 """Ranks and scores of retrieval and classification in files, as ``ttmbench score`` reads them.
 
-- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions; or npz or
-  safetensors, where ``image_of_caption`` may stand beside the ranks;
+- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions; or npz
+  or safetensors, where ``image_of_caption`` may stand beside the ranks;
 - safetensors that ``--save_scores`` wrote;
 - npz or safetensors with embeddings ``img`` [images, d] and ``cap`` [captions or classes, d] of unit norm, or with a
   matrix ``scores`` [images, captions or classes]; and with ``image_of_caption`` or ``label``.
