@@ -119,3 +119,15 @@ def test_names_in_the_figure_are_text_and_short(tmp_path):
     text = re.search(r'<text class="r"[^>]*>(.*?)</text>', drawn).group(1)
     assert "<script>" not in drawn and len(text) < 70
     assert "raw 20.0" in drawn and "TTM 75.0" in drawn, "it is said to those who do not see it"
+
+
+def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(tmp_path):
+    numbers = {"i2t_recall_at_1,none": 0.5, "t2i_recall_at_1,none": 0.25}
+    document = whole_document(
+        {"coco_retrieval": numbers}, tracks={"coco_retrieval": dict.fromkeys(numbers, "zero_shot")}
+    )
+    document["chance"] = {"coco_retrieval": {"i2t_recall_at_1": 0.001, "t2i_recall_at_1": 0.0002}}
+    (tmp_path / "x.json").write_text(json.dumps(document), encoding="utf-8")
+    own, *others = answer_of(gather(tmp_path).runs, published_numbers(["openclip_retrieval"]))
+    assert (own.source, own.raw.metric, own.raw.value) == ("", "i2t_recall_at_1", 0.5) and own.matched is None
+    assert others and all(row.source and row.raw.metric == "i2t_recall_at_1" for row in others)

@@ -23,7 +23,14 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.rows import compare, select
 from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import TaskEntry, load_table, published_numbers, published_tables, shipped_tables
+from ttmbench.reproduce.tables import (
+    ModelEntry,
+    TaskEntry,
+    load_table,
+    published_numbers,
+    published_tables,
+    shipped_tables,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"
@@ -586,3 +593,94 @@ def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
 def test_the_builtin_table_is_reproduced_from_nothing(tmp_path, capsys):
     words = ["--tasks", "shapes_replace", "--models", "tiny-clip", "--run", "--device", "cpu"]
     assert main(["reproduce", "builtin", "--runs", str(tmp_path), *words]) == 0, capsys.readouterr()
+
+
+# Finetuned models
+
+
+@pytest.fixture(scope="module")
+def finetuned_rows(tmp_path_factory):
+    """A table of a model as it is and finetuned, and a folder in which the command has run both."""
+    folder = tmp_path_factory.mktemp("finetuned")
+    spec = {
+        **{"paper": "P", "source": "s", "where": "T", "shows": "x", "numbers": "own.csv"},
+        "tasks": {"small": {"groups": 24, "version": 1}},
+        "models": {
+            "as it is": {"model": "tiny-clip"},
+            "finetuned": {
+                "model": "tiny-clip",
+                "finetuned": {"tasks": ["small"], "groups": 24, "args": {"epochs": 1, "lr": 1e-6}},
+            },
+        },
+    }
+    (folder / "own.yaml").write_text(yaml.safe_dump(spec))
+    rows = [f"s,T,small,{model},raw,group_score,50,\n" for model in ("as it is", "finetuned")]
+    (folder / "own.csv").write_text(HEAD + "".join(rows))
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "small.yaml").write_text(
+        "task: small\nversion: 1\nsource: {kind: rendered, scene: color}\ngroup: {shape: [2, 2], n_groups: 24}\n"
+        "metrics: [group_score, group_match]\n"
+    )
+    words = [
+        "reproduce",
+        str(folder / "own.yaml"),
+        "--include_path",
+        str(folder / "tasks"),
+        "--runs",
+        str(folder / "runs"),
+        "--device",
+        "cpu",
+    ]
+    assert main([*words, "--run", "-o", str(folder / "first.json")]) == 3, "no paper printed 50"
+    return folder, words
+
+
+def test_a_finetuned_model_is_made_run_and_compared(finetuned_rows, capsys):
+    folder, words = finetuned_rows
+    rows = json.loads((folder / "first.json").read_text())["rows"]
+    assert [row["verdict"] for row in rows] == ["differs", "differs"]
+    ours = [json.loads(Path(row["ours"]["file"]).read_text()) for row in rows]
+    assert [one["track"] for one in ours] == ["matching", "supervised"]
+    assert ours[1]["model_info"]["finetuned"]["base"]["model_args"] == {}
+    assert ours[1]["model_info"]["finetuned"]["hyperparameters"]["epochs"] == 1
+    assert [row["ours"]["value"] for row in rows] == [one["results"]["small"]["group_score,none"] for one in ours]
+    assert main([*words, "--dry_run"]) == 0
+    assert capsys.readouterr().out.strip() == "nothing is missing"
+
+
+def test_other_finetunings_are_no_run_of_the_row(finetuned_rows):
+    folder, _ = finetuned_rows
+    registry = build_registry([str(folder / "tasks")])
+    table = load_table(str(folder / "own.yaml"))
+    rows = json.loads((folder / "first.json").read_text())["rows"]
+    document = json.loads(Path(rows[1]["ours"]["file"]).read_text())
+    about = document["model_info"]["finetuned"]
+
+    def verdict(**changes):
+        info = {**document["model_info"], "finetuned": {**about, **changes}}
+        found = compare(table, [(Path("x.json"), {**document, "model_info": info})], registry)
+        assert found[0].verdict == "missing", "the model as it is was not run"
+        return found[1].verdict, found[1].why, found[1].ours.notes if found[1].ours else ()
+
+    assert verdict() == ("differs", "", ())
+    assert verdict(preset="colorswap")[0] == "missing"
+    assert verdict(base={**about["base"], "model": "tiny-clip-seed1"})[0] == "missing"
+    assert verdict(base={**about["base"], "model_args": {"pretrained": "mine"}})[0] == "missing"
+    part = [{**about["tasks"][0], "groups": 16}]
+    assert verdict(tasks=part)[:2] == ("not comparable", "finetuned on 16 groups, not 24")
+    changed = {**about["hyperparameters"], "lr": 0.5}
+    assert verdict(hyperparameters=changed)[2] == ("finetuning's settings were changed (lr=0.5)",)
+
+
+def test_tables_of_finetuned_models_say_what_to_run(tmp_path, capsys):
+    for name in ("colorswap_table3", "colorswap_table4"):
+        table = load_table(name)
+        found = {model: entry for model, entry in table.spec.models.items() if entry.finetuned is not None}
+        assert {entry.model for entry in found.values()} == {"clip-b32", "blip-itc", "blip-itm"}
+        assert main(["reproduce", name, "--runs", str(tmp_path), "--models", "blip-itm", "--dry_run"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-2].startswith("ttmbench finetune --model blip-itm --tasks colorswap_train --preset colorswap ")
+        where = lines[-2].rpartition(" ")[2]
+        assert f"ttmbench run --model blip-itm --model_args pretrained={where} --tasks " in lines[-1]
+    with pytest.raises(ValidationError, match="'finetuned' says what is done to 'model'"):
+        ModelEntry(why="x", finetuned={"tasks": ["shapes_color"]})

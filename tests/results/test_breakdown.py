@@ -8,7 +8,7 @@ import pytest
 import ttmbench
 from ttmbench.data.catalog import find_task
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.breakdown import aggregates, breakdowns, mean_of_tasks
+from ttmbench.results.breakdown import aggregates, breakdowns, mean_of_tasks, shared_images_note
 from ttmbench.types import Group, Scores
 
 METRICS = [build_registry().metric(name) for name in ("group_match", "image_score", "global_assignment_accuracy")]
@@ -61,6 +61,18 @@ def test_undefined_metrics_have_no_number():
     single = Scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]], np.float32))
     found = breakdowns(groups({"k": "x"}, {"k": "y"}), {"none": [single]}, METRICS, {})
     assert set(found["k"]["x"]) == {"groups", "group_match,none"}
+
+
+def test_a_mean_over_tasks_that_may_share_images_says_so():
+    configs = {
+        "a": {"images_from": ["coco"], "source": {"images": "val2017"}},
+        "b": {"images_from": [], "source": {"images": ["other", "val2017"]}},
+        "c": {"images_from": ["coco"], "source": {"path": "owner/data"}},
+        "d": {"source": {"path": "owner/more"}},
+    }
+    (note,) = shared_images_note(configs, ["a", "b", "c", "d"])
+    assert "independent, and 3 of 4 may share images" in note and "too small" in note
+    assert shared_images_note(configs, ["b", "c"]) == shared_images_note(configs, ["a", "d", "gone"]) == []
 
 
 def test_means_need_every_task():

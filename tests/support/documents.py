@@ -75,8 +75,16 @@ def full_document() -> dict[str, Any]:
         "tracks": {"t": {"group_match,none": "matching"}},
         "groups": {"d": {"group_match,none": 0.5}},
         "group_subtasks": {"d": ["t"]},
+        "group_notes": {"d": ["n"]},
         "breakdowns": {"t": {"tag": {"value": {"groups": 1, "group_match,none": 0.5}}}},
-        "tag_means": {"t": {"macro": {"by": ["tag"], "cells": 1, "groups": 1, "numbers": {"group_match,none": 0.5}}}},
+        "tag_means": {
+            "t": {
+                "macro": {
+                    **{"by": ["tag"], "cells": 1, "groups": 1, "numbers": {"group_match,none": 0.5}},
+                    "ci": {"group_match,none": [0.4, 0.6]},
+                }
+            }
+        },
         "ci": {"t": {"group_match,none": [0.4, 0.6]}},
         "chance": {"t": {"group_match": 0.5}},
         "ties": {"t": {"group_match,none": 0}},

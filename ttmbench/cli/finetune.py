@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 from datetime import datetime
-from typing import Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_machine, add_verbosity, add_what
@@ -66,14 +65,9 @@ def finetune(options: argparse.Namespace) -> int:
 
 def _command(config: RunConfig) -> list[str]:
     """How a run takes the weights."""
-    where: dict[str, Any] = {
-        "open_clip": {"model": f"local-dir:{config.output_path}"},
-        "tiny_clip": {"pretrained": config.output_path},
-    }
+    from ttmbench.evaluator.finetuned import loads_as
     from ttmbench.plugins.registry import build_registry
 
-    spec = build_registry(config.include_path).adapter(config.model)
-    kind = spec.target.partition(":")[0].rpartition(".")[2]
-    name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, config.model)
-    arguments = where.get(kind, {"pretrained": config.output_path})
+    target = build_registry(config.include_path).adapter(config.model).target
+    name, arguments = loads_as(target, config.model, str(config.output_path))
     return ["ttmbench", "--model", name, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]

@@ -103,6 +103,8 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
     for run in planned:
         paid = run in skipped_for_money(planned, named)
+        for command in run.commands[:-1]:
+            echo(command)
         echo(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
     if not planned:
         echo("nothing is missing")
@@ -120,7 +122,8 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
             model = run.settings["model"]
             failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
             continue
-        echo(run.command, flush=True)
+        for command in run.commands:
+            echo(command, flush=True)
         with terminated_like_interrupted():
             failures += carry_out(run)
     return failures
@@ -175,7 +178,9 @@ def _ours(row: ComparedRow, decimals: int) -> list[str]:
 def _here(row: ComparedRow, table: PublishedTable) -> str:
     if row.verdict == NOT_HERE:
         return NOTHING
-    return f"{table.spec.models[row.number.model].model} on {', '.join(row.tasks)}"
+    entry = table.spec.models[row.number.model]
+    first = "" if entry.finetuned is None else f" finetuned on {', '.join(entry.finetuned.tasks)},"
+    return f"{entry.model}{first} on {', '.join(row.tasks)}"
 
 
 def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:

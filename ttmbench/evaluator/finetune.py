@@ -199,7 +199,12 @@ class _Work:
             "preset": self.preset,
             "notes": [] if self.preset is None else [PRESET_NOTES[self.preset]],
             "seed": config.seed,
-            "base": {"model": config.model, "model_name": config.model_name, **model_info(adapter)},
+            "base": {
+                "model": config.model,
+                "model_args": redact_values(dict(config.model_args)),
+                "model_name": config.model_name,
+                **model_info(adapter),
+            },
             "epochs": [],
             "config": redact_values(config.model_dump(mode="json")),
             "date": self.started.timestamp(),

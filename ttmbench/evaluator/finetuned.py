@@ -57,6 +57,22 @@ def shown(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: record.get(key) for key in ("tasks", "loss", "hyperparameters", "preset", "seed", "base")}
 
 
+def loads_as(target: str, model: str, folder: str) -> tuple[str, dict[str, Any]]:
+    """How a run takes the weights of a finetuning.
+
+    Args:
+        target: of the adapter that was finetuned (``module:Class``).
+        model: its name.
+        folder: of the weights.
+
+    Returns:
+        The model and its arguments.
+    """
+    kind = target.partition(":")[0].rpartition(".")[2]
+    name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, model)
+    return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
+
+
 def fits_note(record: Mapping[str, Any] | None, task: str) -> list[str]:
     """A sentence for a task that the model was finetuned on; none for others."""
     for one in (record or {}).get("tasks", ()):

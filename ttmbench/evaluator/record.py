@@ -22,7 +22,7 @@ from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
-from ttmbench.results.breakdown import aggregates
+from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import Clusters, clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
@@ -200,6 +200,8 @@ class RunRecord:
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
         groups = aggregates(per_task["results"], self._datasets)
+        notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
+        notes = {name: found for name, found in notes.items() if found}
         document = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
@@ -207,6 +209,7 @@ class RunRecord:
             "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
             "groups": groups,
             "group_subtasks": {name: list(self._datasets[name]) for name in groups},
+            **({"group_notes": notes} if notes else {}),
             **per_task,
             **({} if self.baseline is None else {"baseline": self.baseline}),
             "errors": self.errors,

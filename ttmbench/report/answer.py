@@ -18,7 +18,8 @@ class AnswerRow:
     Attributes:
         task: name.
         model: what it is called; of a published number, as the paper calls it.
-        raw: the group score, else the text score; of a model that only chooses, its forced choices.
+        raw: the group score, else the text score; of a model that only chooses, its forced choices; of one that ranks
+            (retrieval, classification) its first metric.
         matched: SimpleMatch: the group match, of global tasks the assignment accuracy.
         ttm: the same metric after TTM.
         limited: of a part of the task's groups.
@@ -93,6 +94,8 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
         for model, found in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
             raw_metric, match_metric = headline({metric for metric, name in found if name in (RAW, CHOICE)}, is_global)
             raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
+            if not {(raw_metric, RAW), (match_metric, RAW), (raw_metric, CHOICE)} & found.keys():  # a task that ranks
+                raw = next((one for (_, name), one in found.items() if name == RAW), None)
             called = f"{model} (supervised)" if model in supervised else model
             row = AnswerRow(
                 task, called, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
@@ -109,6 +112,7 @@ def _of_papers(
     ``chances`` are those of the task's metrics, as runs have them.
     """
     raw_metric, match_metric = headline(chances, is_global)
+    raw_metric = raw_metric if raw_metric in chances else next(iter(chances), raw_metric)
     found: dict[tuple[str, str], list[Number]] = {}
     for one in numbers:
         found.setdefault((one.model, one.file), []).append(replace(one, chance=chances.get(one.metric)))

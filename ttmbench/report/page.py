@@ -138,7 +138,9 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "stamp": "" if date is None else float(date),
         "tasks": len(document["results"]),
         "errors": document.get("errors", []),
-        "notes": {task: list(notes) for task, notes in (document.get("notes") or {}).items()},
+        "notes": {
+            about: list(notes) for key in ("notes", "group_notes") for about, notes in (document.get(key) or {}).items()
+        },
         "seconds": None if seconds is None else f"{float(seconds):.0f} s",
         "command": str(document.get("command") or ""),
         "packages": document.get("packages") or {},

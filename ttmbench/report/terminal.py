@@ -92,7 +92,7 @@ def _notes(document: Mapping[str, Any]) -> dict[str, dict[str, None]]:
     """Each note once, with the tasks that it is about."""
     found: dict[str, dict[str, None]] = {}
     stages = [(task, record["notes"]) for task, record in document["ttm"].items()]
-    for task, notes in [*stages, *document["notes"].items()]:
+    for task, notes in [*stages, *document["notes"].items(), *document.get("group_notes", {}).items()]:
         for note in notes:
             found.setdefault(note, {})[task] = None
     return found

@@ -11,7 +11,7 @@ from typing import Any
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
-from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.labels import RAW, TTM, key_of
 from ttmbench.results.models import stated_model
@@ -130,7 +130,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     key = key_of(metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
-    ours = _best_mean(table, tasks, _Wanted(key, mean), mine, pooled=bool(task.pool_of))
+    ours = _best_mean(table, tasks, _Wanted(key, mean, entry.finetuned), mine, pooled=bool(task.pool_of))
     if ours is None:
         why = _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -153,10 +153,11 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a published number is called in a run: metric and filter, and which mean over tags; empty for all groups."""
+    """What a published number is in a run: its key, which mean over tags (empty: all groups), and what finetuning."""
 
     key: str
     mean: str
+    finetuned: FinetuningEntry | None = None
 
 
 def _best(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterable[_Run]) -> Ours | None:
@@ -179,8 +180,8 @@ def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterabl
                 date=float(run.document["date"]),
                 file=one.file,
                 extent=one.extent,
-                against=tuple(_differences(entry, one, run.document)),
-                notes=tuple(_notes(table, one, run.document)),
+                against=(*_differences(entry, one, run.document), *_other_groups(wanted.finetuned, run.document)),
+                notes=(*_notes(table, one, run.document), *_other_settings(wanted.finetuned, run.document)),
             )
 
 
@@ -197,6 +198,32 @@ def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> 
     changes = _mapping(document["config"].get("task_args"))
     if changes:
         yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
+
+
+def _finetuning(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a document says of the finetuning of its model; nothing for another model."""
+    return _mapping(_mapping(document.get("model_info")).get("finetuned"))
+
+
+def _other_groups(wanted: FinetuningEntry | None, document: Mapping[str, Any]) -> Iterator[str]:
+    groups = sum(int(_mapping(one).get("groups") or 0) for one in _finetuning(document).get("tasks") or ())
+    if wanted is not None and wanted.groups not in (None, groups):
+        yield f"finetuned on {groups} groups, not {wanted.groups}"
+
+
+def _other_settings(wanted: FinetuningEntry | None, document: Mapping[str, Any]) -> Iterator[str]:
+    if wanted is None:
+        return
+    from ttmbench.ttm.supervised import settings_of  # with torch, which no listing of tables should wait for
+
+    record = _finetuning(document)
+    usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
+    given = _mapping(record.get("hyperparameters"))
+    changed = [
+        f"{key}={given.get(key)}" for key, value in usual.model_dump(mode="json").items() if given.get(key) != value
+    ]
+    if changed:
+        yield f"finetuning's settings were changed ({', '.join(changed)})"
 
 
 def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
@@ -260,6 +287,15 @@ def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, reg
         return True
     if entry.model is None:
         return False
+    finetuning = _finetuning(document)
+    if entry.finetuned is not None:
+        tasks = [_mapping(one).get("task") for one in finetuning.get("tasks") or ()]
+        if (tasks, finetuning.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
+            return False
+        base = _mapping(finetuning.get("base"))
+        if "model_args" not in base and base.get("model_name") != base.get("model"):
+            return False  # an older record, of other weights than the name stands for
+        return _identity(base, registry) == _identity(entry.model_dump(), registry)
     return identity is not None and identity == _identity(entry.model_dump(), registry)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import safe_name
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.finetuned import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
-from ttmbench.reproduce.tables import PublishedTable
+from ttmbench.reproduce.tables import ModelEntry, PublishedTable
 from ttmbench.results.labels import RAW
 
 _SWITCHES = ("ttm", "simple_match", "oracle", "offline")
@@ -24,27 +28,38 @@ class PlannedRun:
     Attributes:
         settings: options of ``ttmbench run``.
         paid: it asks a server that takes money.
+        finetuning: options of the ``ttmbench finetune`` that makes its weights; none for other models.
     """
 
     settings: Mapping[str, Any]
     paid: bool = False
+    finetuning: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
         """The run as a command line."""
-        words = ["ttmbench", "run"]
-        for key, value in self.settings.items():
-            if key in _SWITCHES:
-                words += [f"--{key}"] if value else []
-            elif key == "include_path":
-                words += [word for one in value for word in ("--include_path", str(one))]
-            elif isinstance(value, Mapping):
-                words += [f"--{key}", ",".join(f"{name}={_word(one)}" for name, one in value.items())] if value else []
-            elif isinstance(value, list):
-                words += [f"--{key}", ",".join(map(str, value))]
-            elif value is not None:
-                words += [f"--{key}", str(value)]
-        return shlex.join(words)
+        return _command("run", self.settings)
+
+    @property
+    def commands(self) -> list[str]:
+        """What has to be done, as command lines: the finetuning, if there is one, and the run."""
+        return [*([_command("finetune", self.finetuning)] if self.finetuning else []), self.command]
+
+
+def _command(name: str, settings: Mapping[str, Any]) -> str:
+    words = ["ttmbench", name]
+    for key, value in settings.items():
+        if key in _SWITCHES:
+            words += [f"--{key}"] if value else []
+        elif key == "include_path":
+            words += [word for one in value for word in ("--include_path", str(one))]
+        elif isinstance(value, Mapping):
+            words += [f"--{key}", ",".join(f"{name}={_word(one)}" for name, one in value.items())] if value else []
+        elif isinstance(value, list):
+            words += [f"--{key}", ",".join(map(str, value))]
+        elif value is not None:
+            words += [f"--{key}", str(value)]
+    return shlex.join(words)
 
 
 def plan(
@@ -74,12 +89,28 @@ def plan(
             preset = _preset(table, entry.model, task, registry) if needed else None
             alike.setdefault((tuple(sorted(needed)), preset), []).append(task)
         for (needed, preset), names in alike.items():
-            settings: dict[str, Any] = {"model": entry.model, "model_args": entry.model_args, "tasks": names}
+            finetuning, loaded = _finetuning(entry, registry, common)
+            settings: dict[str, Any] = {**loaded, "tasks": names}
             settings |= dict.fromkeys(needed, True)
             if needed:
                 own = {key: value for key, value in table.spec.settings.items() if key != "ttm_preset"}
                 settings |= {"ttm_preset": preset, "seeds": list(range(table.spec.runs)), **own}
-            yield PlannedRun({**settings, "on_error": "continue", **common}, entry.paid)
+            yield PlannedRun({**settings, "on_error": "continue", **common}, entry.paid, finetuning)
+
+
+def _finetuning(
+    entry: ModelEntry, registry: Registry, common: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a model's finetuning, none where it needs none; and how a run loads the model."""
+    loaded = {"model": entry.model, "model_args": entry.model_args}
+    how = entry.finetuned
+    if how is None or entry.model is None:
+        return {}, loaded
+    name = "_".join([entry.model, *how.tasks, *([how.preset] if how.preset else [])])
+    folder = str(Path(common["output_path"]) / "finetuned" / safe_name(name))
+    settings = {**loaded, "tasks": how.tasks, "preset": how.preset, "finetune_args": how.args, **common}
+    model, arguments = loads_as(registry.adapter(entry.model).target, entry.model, folder)
+    return {**settings, "output_path": folder}, {"model": model, "model_args": arguments}
 
 
 def carry_out(run: PlannedRun) -> Iterator[str]:
@@ -96,6 +127,8 @@ def carry_out(run: PlannedRun) -> Iterator[str]:
     settings = dict(run.settings)
     name = f"{settings['model']}"
     try:
+        if run.finetuning:
+            _finetune(run)
         results = simple_evaluate(
             settings.pop("model"), settings.pop("tasks"), command=shlex.split(run.command), **settings
         )
@@ -106,6 +139,17 @@ def carry_out(run: PlannedRun) -> Iterator[str]:
     else:
         for one in results["errors"]:
             yield f"{name}, {one['task']}: {one['message']}"
+
+
+def _finetune(run: PlannedRun) -> None:
+    """Makes the weights of a run; nothing is done where they are there already."""
+    from ttmbench.config import make_run_config
+    from ttmbench.evaluator.finetune import finetune_model
+
+    settings = dict(run.finetuning)
+    preset, changes = settings.pop("preset"), settings.pop("finetune_args")
+    command = shlex.split(run.commands[0])
+    finetune_model(make_run_config(settings), datetime.now().astimezone(), command, preset=preset, changes=changes)
 
 
 def _preset(table: PublishedTable, model: str | None, task: str, registry: Registry) -> str:

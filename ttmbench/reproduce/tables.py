@@ -30,6 +30,22 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class FinetuningEntry(_Strict):
+    """The finetuning that makes a paper's model of a model here.
+
+    Attributes:
+        tasks: whose labelled groups it is finetuned on.
+        groups: how many these are.
+        preset: of ``ttmbench finetune``; None for its defaults.
+        args: hyperparameters that win over it.
+    """
+
+    tasks: list[str] = Field(min_length=1)
+    groups: int | None = Field(None, ge=1)
+    preset: str | None = None
+    args: dict[str, Any] = {}
+
+
 class ModelEntry(_Strict):
     """What a paper's model is here.
 
@@ -40,6 +56,7 @@ class ModelEntry(_Strict):
         filter: where its raw numbers stand, if not under ``none``: ``choice``.
         paid: it is behind a server that takes money, so it is run only if it is named.
         why: why no model here is this one.
+        finetuned: the finetuning that ``model`` needs first.
         note: what a reader of the comparison should know.
     """
 
@@ -49,12 +66,15 @@ class ModelEntry(_Strict):
     filter: str = RAW
     paid: bool = False
     why: str | None = None
+    finetuned: FinetuningEntry | None = None
     note: str | None = None
 
     @model_validator(mode="after")
     def _runs_or_says_why(self) -> ModelEntry:
         if (self.model is None) == (self.why is None):
             raise ValueError("a model has either 'model', its name here, or 'why' there is none")
+        if self.finetuned is not None and self.model is None:
+            raise ValueError("'finetuned' says what is done to 'model', which is not named")
         return self
 
 

@@ -86,6 +86,39 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
     return means
 
 
+def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
+    """What a reader should know of a mean over tasks that may show the same images.
+
+    Args:
+        configs: task -> its task file, resolved.
+        tasks: that the mean is over.
+
+    Returns:
+        A sentence if two of them are of one image collection, or read images from one place; else none.
+    """
+    seen: dict[str, str] = {}
+    alike: dict[str, None] = {}
+    for task in tasks:
+        config = configs.get(task) or {}
+        source = config.get("source") or {}
+        for one in dict.fromkeys([*(config.get("images_from") or ()), *_places(source)]):
+            if one in seen:
+                alike |= {seen[one]: None, task: None}
+            seen.setdefault(one, task)
+    if not alike:
+        return []
+    return [
+        f"the standard error of the mean takes its tasks for independent, and {len(alike)} of {len(tasks)} may share "
+        "images (one image collection or place), so it may be too small"
+    ]
+
+
+def _places(source: Mapping[str, Any]) -> list[str]:
+    """Where a source has its images."""
+    found = source.get("images") or source.get("path")
+    return [f"at {one}" for one in (found if isinstance(found, list) else [found]) if one]
+
+
 def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
     """Tag -> value -> positions of its groups."""
     places: dict[str, dict[str, list[int]]] = {}

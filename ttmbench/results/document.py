@@ -65,6 +65,9 @@ class ResultsDocument(Part):
         None, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
     group_subtasks: dict[str, list[str]] | Absent = None
+    group_notes: dict[str, list[str]] | Absent = Field(
+        None, description="Dataset -> what should be known of its mean: that its tasks may share images."
+    )
     tracks: ByTask[dict[Key, Track]] = Field(
         description="Task -> metric,filter -> track. Tracks are never ranked together."
     )
