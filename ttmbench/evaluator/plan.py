@@ -21,6 +21,7 @@ from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.also import Elsewhere
+    from ttmbench.evaluator.devices import Part
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -46,6 +47,7 @@ class RunContext:
         also: the other tasks that adapted models are measured on; None without any.
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.
+        part: what this process does of a run on several devices; None for a run on one.
     """
 
     registry: Registry
@@ -59,6 +61,7 @@ class RunContext:
     also: Elsewhere | None = None
     silent: bool = False
     supervised: bool = False
+    part: Part | None = None
 
     @property
     def batch_sizer(self) -> BatchSizer:
