@@ -197,7 +197,7 @@ class RunConfig(BaseModel):
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time, fewer once memory runs out; changes no score. ``auto``
             begins large on an accelerator, and so does ``auto:4``.
-        device: ``auto`` or what torch calls it.
+        device: ``auto`` or what torch calls it; several, parted by commas, share the seeds and the pairs of a run.
         dtype: of the model's arithmetic; weights and scores are fp32. torch's names are read as ours.
         compile: run the model through ``torch.compile``.
         deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.

@@ -200,6 +200,8 @@ def check_dtype(dtype: str) -> torch.dtype:
 
 def pick_device(device: str) -> str:
     """The device that ``auto`` means here; UsageError for one that is not here."""
+    if "," in device:
+        raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
     if device != "auto":
         kind, _, number = device.partition(":")
         if kind == "cuda" and not torch.cuda.is_available():

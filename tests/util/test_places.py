@@ -27,6 +27,10 @@ UNDERSTOOD = {
     "1": "cuda:1",
     "mps:0": "mps",
     "xpu:2": "xpu:2",
+    "cuda:0,1,2,3": "cuda:0,cuda:1,cuda:2,cuda:3",
+    "0, 2": "cuda:0,cuda:2",
+    "cuda:0,cuda:1": "cuda:0,cuda:1",
+    "CPU,cpu,": "cpu,cpu",
 }
 ANSWERED = {
     "cuda:O": "cuda:O is no device; did you mean cuda:0?",
@@ -34,8 +38,11 @@ ANSWERED = {
     "cpu:3": "cpu:3 is no device; did you mean cpu?",
     "apple": "apple is no device; known: auto, cpu, cuda, cuda:1, mps",
     "": " is no device; known: auto, cpu, cuda, cuda:1, mps",
-    "0,1": "0,1 names several devices, and a run uses one: run a command for each",
-    "cuda:0,cuda:1": "cuda:0,cuda:1 names several devices",
+    "cpu,auto": "cpu,auto: name each device once, with its number, such as cuda:0,cuda:1",
+    "cuda:0,cuda:0": "cuda:0,cuda:0: name each device once",
+    "cuda,cuda:1": "cuda,cuda:1: name each device once",
+    "cuda:0,nonsense": "nonsense is no device; known: auto, cpu",
+    ",": ", is no device; known: auto",
 }
 
 
@@ -56,7 +63,7 @@ def test_the_results_have_the_name_that_torch_has(tmp_path, capsys):
     assert json.loads((tmp_path / "r.json").read_text())["config"]["device"] == "cpu"
 
 
-@pytest.mark.parametrize("device", ["cuda:9", "mps"])
+@pytest.mark.parametrize("device", ["cuda:9", "mps", "cuda:8,cuda:9"])
 def test_a_device_that_is_not_here_is_one_line(device, capsys):
     import torch
 
@@ -64,7 +71,7 @@ def test_a_device_that_is_not_here_is_one_line(device, capsys):
         pytest.skip("it is here")
     assert main([*BASE, "--device", device]) == 2
     err = capsys.readouterr().err
-    assert f"device {device} was asked for, but" in err and err.count("\n") == 1
+    assert f"device {device.partition(',')[0]} was asked for, but" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])

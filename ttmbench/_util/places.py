@@ -25,19 +25,19 @@ def read_device(given: Any) -> str:
         given: what was asked for; a number is that of a CUDA device.
 
     Returns:
-        The name.
+        The name; of several, parted by commas, their names.
 
     Raises:
-        UsageError: it is none, or several; the message says what is right.
+        UsageError: it is none; the message says what is right.
 
+    >>> read_device("cuda:0,1,2"), read_device("cpu,cpu")
+    ('cuda:0,cuda:1,cuda:2', 'cpu,cpu')
     >>> read_device("CPU"), read_device("cuda0"), read_device("gpu:1"), read_device(0), read_device("mps:0")
     ('cpu', 'cuda:0', 'cuda:1', 'cuda:0', 'mps')
     """
     text = str(given).strip().lower()
     if "," in text:
-        raise UsageError(
-            f"{given} names several devices, and a run uses one: run a command for each, with tasks divided among them"
-        )
+        return _read_devices(text)
     if text.isdecimal():
         return f"cuda:{int(text)}"
     word, rest = _WORD.fullmatch(text).groups()  # type: ignore[union-attr]  # it fits every text
@@ -51,6 +51,20 @@ def read_device(given: Any) -> str:
         raise UsageError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
     number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
     raise UsageError(f"{given} is no device; did you mean {near[0]}{number}?")
+
+
+def _read_devices(text: str) -> str:
+    """Several devices; a number is one of the kind before it, and a processor may come several times."""
+    found: list[str] = []
+    for one in filter(None, (part.strip() for part in text.split(","))):
+        kind = found[-1].partition(":")[0] if found and one.isdecimal() else ""
+        found.append(read_device(f"{kind}:{one}" if kind in _NUMBERED else one))
+    for name in found:
+        if len(found) > 1 and (name == "auto" or (name != "cpu" and found.count(name) > 1) or name in _NUMBERED):
+            raise UsageError(f"{text}: name each device once, with its number, such as cuda:0,cuda:1")
+    if not found:
+        raise UsageError(f"{text} is no device; known: auto, cpu, cuda, cuda:1, mps")
+    return ",".join(found)
 
 
 def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -251,6 +251,7 @@ class CacheEntry:
         data: fingerprint of the data.
         started: where a run that did not know the fingerprint yet may have left blocks of images.
         found: blocks that an earlier run left.
+        before: files of blocks that were there when several processes began to fill it together; None if none did.
         new: blocks that this run has computed.
     """
 
@@ -258,6 +259,7 @@ class CacheEntry:
     data: str
     started: StartedBlocks | None = None
     found: set[tuple[str, int]] = field(default_factory=set)
+    before: set[str] | None = None
     new: set[tuple[str, int]] = field(default_factory=set)
 
     @property
@@ -341,7 +343,7 @@ class CacheEntry:
         values = None if entry is None else entry.arrays["values"]
         if values is None and self.started is not None and side == "images":
             values = self.started.found(side, block)
-        if values is not None:
+        if values is not None and (self.before is None or block_path(self._blocks, side, block).name in self.before):
             self.found.add((side, block))
         return values
 
@@ -351,6 +353,10 @@ class CacheEntry:
         self.new.add((side, block))
         about = block_header(self.slot, self.data, side, block)
         self.slot.cache.write(block_path(self._blocks, side, block), Entry(about, {"values": values}))
+
+    def note_blocks(self) -> None:
+        """From now on only blocks that are there at this moment count as an earlier run's."""
+        self.before = {path.name for path in self._blocks.iterdir()} if self._blocks.is_dir() else set()
 
     @property
     def _blocks(self) -> Path:

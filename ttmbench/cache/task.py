@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
+from ttmbench.cache.shared import SharedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
 from ttmbench.scoring.blocks import BlockStore
@@ -134,6 +135,13 @@ class TaskCache(KnownData):
     def blocks(self) -> BlockStore | None:
         """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
         return None if self._blind else self._place
+
+    def shared(self, index: int, count: int) -> BlockStore | None:
+        """`blocks` for one of several processes that fill them together; None where nothing is kept."""
+        if self._blind or self._place is None:
+            return None
+        self._place.note_blocks()
+        return SharedBlocks(self._place, index, count)
 
     @property
     def image_blocks(self) -> BlockStore | None:

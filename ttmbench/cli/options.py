@@ -49,7 +49,7 @@ def add_machine(group: Any, seed: str) -> None:
         type=count_or_auto,
         help="scored at a time; moves scores by rounding at most",
     )
-    group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")
+    group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps; of `run` several: cuda:0,1")
     group.add_argument(
         "--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic, also as float32, ...; scores are fp32"
     )

@@ -21,6 +21,7 @@ from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.also import Elsewhere
+    from ttmbench.evaluator.devices import Part
     from ttmbench.evaluator.score_task import ScoredTask
 
 Folders = Mapping[tuple[str, int], Path]
@@ -61,6 +62,7 @@ class RunContext:
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.
         memory: where a task that is adapted to stays for the next part of the same run; None to let it go.
+        part: what this process does of a run on several devices; None for a run on one.
     """
 
     registry: Registry
@@ -75,6 +77,7 @@ class RunContext:
     silent: bool = False
     supervised: bool = False
     memory: TaskMemory | None = None
+    part: Part | None = None
 
     @property
     def batch_sizer(self) -> BatchSizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -29,6 +30,7 @@ from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
+from ttmbench.evaluator.devices import Devices, several_devices
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
@@ -87,23 +89,18 @@ def _run(
     if baseline is not None:
         baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
-    key = run_key(config, chosen, settings, also)
-    record = RunRecord(
-        config.model_name,
-        config.model_dump(mode="json"),
-        command,
-        started,
-        datasets_of(registry, chosen),
-        list(chosen),
-        key,
-    )
-    work = _Work(registry, config, chosen, settings, samples, record, cache_of(config), baseline, key, also, memory)
-    if config.output_path is None:
-        return work.do(adapter, None)
+    key, datasets = run_key(config, chosen, settings, also), datasets_of(registry, chosen)
+    dumped = config.model_dump(mode="json")
+    record = RunRecord(config.model_name, dumped, command, started, datasets, list(chosen), key)
     results = None
     try:
-        with run_place(config, key, started) as place:
-            results = work.do(adapter, place)
+        with several_devices(config, key, adapter, looked_up.in_memory, looked_up.plugins) as devices:
+            cache = devices.cache(cache_of(config))
+            work = _Work(
+                registry, config, chosen, settings, samples, record, cache, baseline, key, also, memory, devices
+            )
+            with nullcontext() if config.output_path is None else run_place(config, key, started) as place:
+                results = work.do(adapter, place)
     except UnsentError as error:
         carry(error, results)
         raise
@@ -125,6 +122,7 @@ class _Work:
     key: str
     also: Mapping[str, TaskFile]
     memory: TaskMemory | None
+    devices: Devices
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
@@ -141,8 +139,9 @@ class _Work:
         name: str | None = None
         try:
             with phase("model"):
+                self.devices.start(self.cache, folders)
                 if adapter is None:
-                    adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config))
+                    adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config, True))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
                 record.describe_model(adapter, seen, finetuned(adapter))
                 metrics = metrics_by_task(self.chosen)
@@ -155,6 +154,7 @@ class _Work:
             context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
             context = replace(context, supervised=finetuned(adapter) is not None, memory=self.memory)
             context = with_others(context, self.also)
+            context = self.devices.joined(context)
             kept = self._take_over(place, adapter)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
@@ -208,7 +208,8 @@ class _Work:
     def _task(self, name: str, place: RunDirectory | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
-        state, began = None if place is None else place.files.state_of(name), time.perf_counter()
+        state = self.devices.state(name) if place is None else place.files.state_of(name)
+        began = time.perf_counter()
         try:
             with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(context, self.chosen[name], self.settings[name], state)

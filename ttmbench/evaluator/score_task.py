@@ -22,6 +22,7 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
+from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
@@ -220,13 +221,23 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     with phase("score"):
         if cache.kept is not None:
             return _Raw(cache.kept.raw, parts=cache.kept.parts)
-        if not isinstance(adapter, PreparedPairScorer):
-            return _Raw(
-                score_with_pairs(adapter, data.groups, batch_sizer, plan.all_pairs, cache.data, cache.blocks)[0]
-            )
-        prior = plan.prior
+        prior, scorer = plan.prior, adapter
         every = plan.all_pairs or (prior is not None and prior.prior == "test_images")
-        table, _ = score_streaming(adapter, data.groups, batch_sizer, every, cache.data, cache.prepared, cache.blocks)
+
+        def score(blocks: BlockStore | None) -> Any:
+            if not isinstance(scorer, PreparedPairScorer):
+                return score_with_pairs(scorer, data.groups, batch_sizer, plan.all_pairs, cache.data, blocks)[0]
+            return score_streaming(scorer, data.groups, batch_sizer, every, cache.data, cache.prepared, blocks)[0]
+
+        part = context.part
+        shared = None if part is None else cache.shared(part.index, part.count)
+        if part is not None and shared is not None:
+            part.begin(plan.spec.task)
+            score(shared)
+            part.end()
+        table = score(cache.blocks)
+        if isinstance(table, Scores):
+            return _Raw(table)
         if prior is None:
             return _Raw(table.scores(plan.all_pairs))
         parts = likelihoods(prior, data.groups, table, plan.all_pairs)

@@ -36,12 +36,16 @@ class Chosen:
         tasks: name -> task, in the order asked for.
         settings: name of a task -> TTM's settings for it.
         also: other tasks on which each adapted model is measured.
+        in_memory: the tasks that are no files.
+        plugins: those that were given as objects.
     """
 
     registry: Registry
     tasks: Mapping[str, TaskFile]
     settings: Mapping[str, TTMConfig]
     also: Mapping[str, TaskFile]
+    in_memory: Sequence[Task] = ()
+    plugins: Sequence[tuple[str, Any]] = ()
 
 
 def choose(
@@ -72,7 +76,7 @@ def choose(
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks, in_memory))
+    return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks, in_memory), in_memory, plugins)
 
 
 def also_tasks(
@@ -142,10 +146,19 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
     return open_cache(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
 
 
-def model_settings(config: RunConfig) -> dict[str, Any]:
-    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot says so."""
+def model_settings(config: RunConfig, first_device: bool = False) -> dict[str, Any]:
+    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot says so.
+
+    Args:
+        config: the run.
+        first_device: of several devices, which adapters refuse, give the first: the others have processes of their own.
+
+    Returns:
+        Name -> value.
+    """
     names = ["device", "dtype", "offline", "trust_remote_code"]
-    return {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+    found = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+    return found | ({"device": config.device.partition(",")[0]} if first_device else {})
 
 
 def plan(config: RunConfig) -> dict[str, Any]:

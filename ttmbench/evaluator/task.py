@@ -110,7 +110,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         try:
             kept = TaskCheckpoint(state, scored.fingerprint, context.key)
             beside = _beside(scored, context, state)
-            for one in _variants(scored, context, settings, kept, beside):
+            divided = _divided(scored, context, settings, kept, state)
+            for one in _variants(scored, context, settings, kept, beside, divided):
                 done.append(one)
                 _notify_scored(context, scored, one.scores)
                 if one.name == TTM and beside is not None:
@@ -204,12 +205,39 @@ def adaptation(
     )
 
 
+def _divided(
+    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, state: Path | None
+) -> frozenset[int]:
+    """Runs this process's seeds while others run theirs, and leaves all of them sealed; gives those of the others."""
+    part, seeds = context.part, context.config.run_seeds
+    if part is None or state is None or len(seeds) == 1:
+        return frozenset()
+    wait = part.adapt(scored.plan.spec.task, state)
+    clock = time.perf_counter()
+    try:
+        own = context.config.model_copy(update={"seeds": part.own(seeds), "audit_labels": False})
+        for _ in _variants(scored, replace(context, config=own), settings, checkpoint, None):
+            pass
+    finally:
+        wait()
+    scored.seconds["devices"] = time.perf_counter() - clock
+    return frozenset(seeds) - frozenset(part.own(seeds))
+
+
 def _variants(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, beside: Beside | None
+    scored: ScoredTask,
+    context: RunContext,
+    settings: TTMConfig,
+    checkpoint: TaskCheckpoint,
+    beside: Beside | None,
+    told: frozenset[int] = frozenset(),
 ) -> Iterator[_Done]:
-    """Every variant of the test-time stage that the run asks for, in the order of the columns, as each is over."""
+    """Every variant of the test-time stage that the run asks for, in the order of the columns, as each is over.
+
+    Plugins are told of new iterations, and of seeds in ``told`` that another process has run.
+    """
     config, save = context.config, _saver(scored, context)
-    stage = replace(adaptation(scored, context, settings), checkpoint=checkpoint)
+    stage = replace(adaptation(scored, context, settings), checkpoint=checkpoint, told=told, silent=context.silent)
     wanted: list[tuple[str, Callable[[], VariantResult]]] = []
     if config.simple_match:
         kept = None if config.ttm else save

@@ -75,6 +75,8 @@ class Adaptation:
         seeds: one run each.
         seed: of what all seeds share: the split of the holdout.
         checkpoint: where iterations are kept while it runs.
+        told: seeds that another process has run, of whose iterations plugins are told here.
+        silent: plugins are told of nothing.
     """
 
     registry: Registry
@@ -87,6 +89,8 @@ class Adaptation:
     seeds: Sequence[int]
     seed: int = 0
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
+    told: frozenset[int] = frozenset()
+    silent: bool = False
 
     @property
     def learning_rate(self) -> float:
@@ -255,6 +259,8 @@ class Adaptation:
                 standing = SeedProgress()
             steps = list(standing.steps)
             final = standing.final
+            for step in steps if notify and seed in self.told else ():
+                self._notify(step, seed)
             if final is None:
                 try:
                     for step in variant(seed, standing.state, kept.keep):
@@ -271,6 +277,8 @@ class Adaptation:
         return runs
 
     def _notify(self, step: Step, seed: int) -> None:
+        if self.silent:
+            return
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 

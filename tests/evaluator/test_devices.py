@@ -1,0 +1,198 @@
+"""A run on several devices: here on the processor twice, once in a process of its own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.cache.shared import SharedBlocks
+from ttmbench.cli import main
+from ttmbench.data.memory import Task
+from ttmbench.errors import UsageError
+from ttmbench.evaluator import devices as module
+from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.ttm import trainer
+from ttmbench.ttm.variants import Adaptation
+
+BASE = {"bootstrap_iters": 0, "deterministic": True}
+SEEDS = [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    """The same command on one device and on two: results, and seeds that were trained in this process."""
+    found = {}
+    for device in ("cpu", "cpu,cpu"):
+        folder = tmp_path_factory.mktemp(device.replace(",", "_"))
+        trained, told = [], []
+        with pytest.MonkeyPatch.context() as patched:
+            whole = trainer.finetune
+
+            def finetune(*given, rng, whole=whole, trained=trained, **more):
+                trained.append(rng)
+                return whole(*given, rng=rng, **more)
+
+            patched.setattr(trainer, "finetune", finetune)
+            patched.setattr(
+                Adaptation, "_notify", lambda self, step, seed, told=told: told.append((seed, step.iteration))
+            )
+            results = ttmbench.simple_evaluate(
+                "tiny-clip",
+                "shapes_color",
+                device=device,
+                limit=8,
+                ttm={"iterations": 2, "epochs": 2},
+                simple_match=True,
+                ttm_controls=["placebo"],
+                ttm_holdout=0.25,
+                seeds=SEEDS,
+                output_path=str(folder / "r.json"),
+                save_adapted=str(folder / "adapted"),
+                log_samples=True,
+                save_scores=True,
+                **BASE,
+            )
+        found[device] = results, len(trained), told
+    return found
+
+
+def iterations(document):
+    lines = document["ttm"]["shapes_color"]["iterations"]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_seeds_of_two_processes_have_the_bits_of_one(apart):
+    (one, trained, told), (two, trained_here, told_here) = apart["cpu"], apart["cpu,cpu"]
+    assert one.results == two.results and iterations(one.document) == iterations(two.document)
+    assert len(one.scores["shapes_color"]) == len(two.scores["shapes_color"]) > 4
+    for name, arrays in one.scores["shapes_color"].items():
+        for mine, other in zip(arrays, two.scores["shapes_color"][name], strict=True):
+            assert np.array_equal(mine.groups, other.groups), name
+    assert two.document["config"]["device"] == "cpu,cpu" and two.document["timing"]["shapes_color"]["devices"] > 0
+    assert two.document["model_info"]["fingerprint"] == one.document["model_info"]["fingerprint"]
+    assert 0 < trained_here < trained  # the other seed was trained elsewhere, and not again here
+    assert sorted(told_here) == sorted(told) == [(seed, iteration) for seed in SEEDS for iteration in (1, 2)]
+
+
+def test_adapted_models_and_files_are_the_same(apart):
+    one, two = (apart[device][0].path.parent for device in ("cpu", "cpu,cpu"))
+    names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
+    assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*") if path.is_file())
+    for name in (one for one in names if one.endswith(".safetensors") or "samples" in one):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_pairs_are_scored_once_and_a_process_that_dies_costs_no_number(tiny_vlm, tmp_path, capsys, monkeypatch):
+    """Without a cache of its own; 160 pairs are two blocks, of which one is the other process's."""
+    folder, pairs = tiny_vlm("chat", kind="smolvlm"), []
+    how = {"model_args": {"pretrained": str(folder)}, "limit": 40, "use_cache": "off", **BASE}
+    whole = CaptionModel.score_prepared
+
+    def score_prepared(self, images, captions):
+        pairs.append(len(captions))
+        return whole(self, images, captions)
+
+    monkeypatch.setattr(CaptionModel, "score_prepared", score_prepared)
+    one = ttmbench.simple_evaluate("visualgpt", "shapes_color", device="cpu", **how)
+    alone = sum(pairs)
+    pairs.clear()
+    two = ttmbench.simple_evaluate("visualgpt", "shapes_color", device="cpu,cpu", **how)
+    assert (alone, sum(pairs)) == (160, 128)
+    assert np.array_equal(one.scores["shapes_color"]["none"][0].groups, two.scores["shapes_color"]["none"][0].groups)
+    assert "from_store" not in two.document["datasets"]["shapes_color"]  # no earlier run had anything
+    pairs.clear()
+    begin = module.Devices._begin
+
+    def kill_and_begin(self, task):
+        for pool in self._pools:
+            for process in pool._processes.values():
+                process.kill()
+        begin(self, task)
+
+    monkeypatch.setattr(module.Devices, "_begin", kill_and_begin)
+    capsys.readouterr()
+    three = ttmbench.simple_evaluate("visualgpt", "shapes_color", device="cpu,cpu", **how)
+    assert three.results == one.results and sum(pairs) == 160
+    err = capsys.readouterr().err
+    assert "device cpu did not do its part" in err and "; cpu does it" in err
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ({"ttm": True, "ttm_also": "shapes_place"}, "--ttm_also measures on one device, and --device has 2"),
+        ({"plugins": [("mine", object())]}, "a plugin that is an object of this program cannot go there"),
+    ],
+)
+def test_what_cannot_be_divided_is_one_line(how, line):
+    with pytest.raises(UsageError, match=line):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", device="cpu,cpu", limit=2, **how)
+
+
+def test_objects_of_the_program_stay_in_it():
+    from PIL import Image
+
+    image = Image.new("RGB", (8, 8))
+    task = Task.from_groups([(image, image)], [("a", "b")], name="mine")
+    with pytest.raises(UsageError, match="a task that is an object of this program cannot go there"):
+        ttmbench.simple_evaluate("tiny-clip", task, device="cpu,cpu")
+
+
+def test_other_commands_take_one_device(tmp_path, capsys):
+    words = ["finetune", "--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--device", "cpu,cpu"]
+    assert main([*words, "--output_path", str(tmp_path / "x")]) == 2
+    assert "names several devices, and only `run` divides its work" in capsys.readouterr().err
+
+
+class Kept:
+    """Blocks in memory."""
+
+    def __init__(self):
+        self.blocks, self.puts = {}, []
+
+    def get(self, side, block):
+        return self.blocks.get((side, block))
+
+    def put(self, side, block, values):
+        self.puts.append(block)
+        self.blocks[side, block] = values
+
+
+@pytest.mark.parametrize("batch_size", [64, 256])
+def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
+    from PIL import Image
+
+    from ttmbench.scoring.pairs import score_with_pairs
+    from ttmbench.types import Group, ImageRef
+
+    class Counting:
+        asked = 0
+
+        def score_pairs(self, images, captions):
+            self.asked += len(captions)
+            return np.array([image.size[0] + len(caption) for image, caption in zip(images, captions, strict=True)])
+
+    def image(size):
+        return ImageRef(f"{size}", lambda: Image.new("RGB", (size, 8)))
+
+    groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
+    model, kept = Counting(), Kept()
+    whole = score_with_pairs(model, groups, batch_size, False)[0].groups
+    assert model.asked == 640
+    for index in (0, 1):
+        model.asked = 0
+        score_with_pairs(model, groups, batch_size, False, blocks=SharedBlocks(kept, index, 2))
+        assert 0 < model.asked < 640
+    assert sorted(kept.puts) == list(range(5))
+    model.asked = 0
+    assert np.array_equal(score_with_pairs(model, groups, batch_size, False, blocks=kept)[0].groups, whole)
+    assert model.asked == 0
+
+
+def test_what_a_document_says(apart):
+    document = json.loads(apart["cpu,cpu"][0].path.read_text())
+    assert document["status"] == "done" and document["ttm"]["shapes_color"]["seeds"] == SEEDS
