@@ -4,6 +4,7 @@
     python scripts/docs/page_screenshots.py shown
 
 The run is that of results/reference with samples, which are too large to be kept there; its numbers must be the same.
+Without a run those of the leaderboard and its site are made, which need no samples.
 ``scripts/docs/reference.py check`` says when these screenshots show other numbers than the reference.
 """
 
@@ -37,7 +38,7 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        page: ``report`` or ``leaderboard``.
+        page: ``report``, ``leaderboard``, or ``site`` (its start page) and ``site_task``.
         begin: CSS selector of the element at the upper edge.
         width: of the window and of the screenshot, in CSS pixels.
         height: of the screenshot.
@@ -68,6 +69,8 @@ SHOTS = {
     "report_groups.png": Shot("report", "#cards", 1140, 520, before=_show_flipped),
     "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
     "leaderboard.png": Shot("leaderboard", "h1", 1100, 840),
+    "leaderboard_site.png": Shot("site", "body", 1100, 860),
+    "leaderboard_site_task.png": Shot("site_task", "body", 1100, 860),
 }
 
 
@@ -95,24 +98,33 @@ def photograph(page: Page, shot: Shot) -> bytes:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, help="folder of the run with samples")
-    folder: Path = parser.parse_args().runs
+    parser.add_argument("runs", type=Path, nargs="?", help="folder of the run with samples")
+    folder: Path | None = parser.parse_args().runs
     if why_not():
         sys.exit(why_not())
-    wanted = reference.shown_numbers(read_document(reference.MAIN))
-    documents = [found.document for found in walk_documents(folder) if found.document is not None]
-    if [reference.shown_numbers(document) for document in documents] != [wanted]:
-        sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
+    if folder is not None:
+        wanted = reference.shown_numbers(read_document(reference.MAIN))
+        documents = [found.document for found in walk_documents(folder) if found.document is not None]
+        if [reference.shown_numbers(document) for document in documents] != [wanted]:
+            sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
     with tempfile.TemporaryDirectory() as scratch, open_browser() as browser:
-        report, board = Path(scratch) / "report.html", Path(scratch) / "board"
+        report, board, site = Path(scratch) / "report.html", Path(scratch) / "board", Path(scratch) / "site"
         for words in (
-            ["report", str(folder), "-o", str(report)],
+            *([["report", str(folder), "-o", str(report)]] if folder is not None else []),
             ["leaderboard", str(reference.FOLDER), "-o", str(board)],
+            ["leaderboard", str(reference.FOLDER), "--site", str(site)],
         ):
             if ttmbench(words) != 0:
                 sys.exit(f"ttmbench {' '.join(words)} failed")
-        pages = {"report": report, "leaderboard": board / "leaderboard.html"}
+        pages = {
+            "report": report,
+            "leaderboard": board / "leaderboard.html",
+            "site": site / "index.html",
+            "site_task": site / "tasks" / "shapes_color.html",
+        }
         for name, shot in SHOTS.items():
+            if shot.page == "report" and folder is None:
+                continue
             page = open_page(browser, pages[shot.page], shot.width, dark=shot.dark)
             screenshot = photograph(page, shot)
             page.close()
