@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow coverage wheel docs oldest schema format
+.PHONY: check lint types test slow coverage wheel docs oldest schema leaderboard format
 
 check: lint types test
 
@@ -42,6 +42,11 @@ oldest:
 # The JSON Schema of results documents, after a change of ttmbench/results/document.py.
 schema:
 	$(PYTHON) scripts/docs/schema.py
+
+# The submissions in results/ checked, and the site of everything there: build/leaderboard/index.html.
+leaderboard:
+	$(PYTHON) -m ttmbench validate results/submissions
+	$(PYTHON) -m ttmbench leaderboard results --published all --site build/leaderboard
 
 format:
 	$(PYTHON) -m ruff format .

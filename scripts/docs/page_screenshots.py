@@ -5,8 +5,9 @@
     make docs && python scripts/docs/page_screenshots.py --site site
 
 They are taken in an installed Chromium. The run is that of results/reference with samples, which are too large to be
-kept there; its numbers must be the same. ``scripts/docs/reference.py check`` says when screenshots show something else
-than the reference, or than the first lines of the pages.
+kept there; its numbers must be the same. ``--boards`` takes those of the leaderboard and its site alone, which need no
+samples. ``scripts/docs/reference.py check`` says when screenshots show something else than the reference, or than the
+first lines of the pages.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        page: ``report`` or ``leaderboard``, or the place of a page on the site.
+        page: ``report``, ``leaderboard``, ``board_site`` (its start page) or ``board_task``, or the place of a page
+            of the documentation's site.
         begin: CSS selector of the element at the upper edge.
         width: of the window and of the screenshot, in CSS pixels.
         height: of the screenshot.
@@ -70,6 +72,8 @@ SHOTS = {
     "report_groups.png": Shot("report", "#cards", 1140, 520, before=_show_flipped),
     "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
     "leaderboard.png": Shot("leaderboard", "h1", 1100, 840),
+    "leaderboard_site.png": Shot("board_site", "body", 1100, 860),
+    "leaderboard_site_task.png": Shot("board_task", "body", 1100, 860),
 }
 SITE_SHOTS = {
     "site_start.png": Shot("index.html", "header", 1240, 700),
@@ -119,32 +123,41 @@ def take(shots: Mapping[str, Shot], pages: Mapping[str, Path]) -> None:
             print(reference.IMAGES / name, len(screenshot))
 
 
-def take_of_runs(folder: Path) -> None:
-    """Those of a report and of a leaderboard."""
-    wanted = reference.shown_numbers(read_document(reference.MAIN))
-    documents = [found.document for found in walk_documents(folder) if found.document is not None]
-    if [reference.shown_numbers(document) for document in documents] != [wanted]:
-        sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
+def take_of_runs(folder: Path | None) -> None:
+    """Those of a report, if there is a run to report, and of the leaderboard and its site."""
+    if folder is not None:
+        wanted = reference.shown_numbers(read_document(reference.MAIN))
+        documents = [found.document for found in walk_documents(folder) if found.document is not None]
+        if [reference.shown_numbers(document) for document in documents] != [wanted]:
+            sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
     with tempfile.TemporaryDirectory() as scratch:
-        report, board = Path(scratch) / "report.html", Path(scratch) / "board"
+        report, board, site = Path(scratch) / "report.html", Path(scratch) / "board", Path(scratch) / "site"
         for words in (
-            ["report", str(folder), "-o", str(report)],
+            *([["report", str(folder), "-o", str(report)]] if folder is not None else []),
             ["leaderboard", str(reference.FOLDER), "-o", str(board)],
+            ["leaderboard", str(reference.FOLDER), "--site", str(site)],
         ):
             if ttmbench(words) != 0:
                 sys.exit(f"ttmbench {' '.join(words)} failed")
-        take(SHOTS, {"report": report, "leaderboard": board / "leaderboard.html"})
+        pages = {
+            **({} if folder is None else {"report": report}),
+            "leaderboard": board / "leaderboard.html",
+            "board_site": site / "index.html",
+            "board_task": site / "tasks" / "shapes_color.html",
+        }
+        take({name: shot for name, shot in SHOTS.items() if shot.page in pages}, pages)
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?", help="folder of the run with samples")
+    parser.add_argument("--boards", action="store_true", help="the leaderboard and its site")
     parser.add_argument("--site", type=Path, metavar="FOLDER", help="the built site")
     options = parser.parse_args()
     if why_not():
         sys.exit(why_not())
-    if options.runs is not None:
+    if options.runs is not None or options.boards:
         take_of_runs(options.runs)
     if options.site is not None:
         take(SITE_SHOTS, {shot.page: options.site / shot.page for shot in SITE_SHOTS.values()})

@@ -529,6 +529,15 @@ def test_commands_that_are_none(forged, registry, command, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_folder_of_a_tasks_name_is_the_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes_color").mkdir()
+    (tmp_path / "shapes_color" / "x.json").write_text("{}")
+    assert main(["validate", "shapes_color", "--schema_only"]) == 0
+    assert "shapes_color: ok" in capsys.readouterr().out
+    assert main(["validate", "./shapes_color"]) == 4
+
+
 def test_what_is_no_result_ends_with_4(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[1]")
     assert main(["validate", str(tmp_path / "x.json")]) == 4

@@ -11,6 +11,7 @@ from typing import Any
 
 from ttmbench._util.console import echo
 from ttmbench._util.escape import one_line
+from ttmbench.data.catalog import select_tasks
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.findings import Findings
@@ -19,9 +20,16 @@ SHOWN = 40  # findings of one submission
 _REFUSED = AssertionNotMet.exit_code
 
 
-def is_submission(word: str, registry: Registry) -> bool:
-    """Whether a word names results: a JSON file, or a folder that is not called like a task."""
-    return word.endswith(".json") or (word not in registry.task_files and Path(word).is_dir())
+def is_submission(registry: Registry, word: str) -> bool:
+    """Whether a word names results and no task: a JSON file, or a folder with some that has no task's name."""
+    if word.endswith(".json"):
+        return True
+    if not Path(word).is_dir() or next(Path(word).rglob("*.json"), None) is None:
+        return False
+    try:
+        return not select_tasks(registry, [word])
+    except TtmbenchError:
+        return True
 
 
 def check_submissions(words: Sequence[str], registry: Registry, options: argparse.Namespace) -> int:

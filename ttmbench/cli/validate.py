@@ -49,7 +49,7 @@ def validate(options: argparse.Namespace) -> int:
     """Prints one line a task, and one a finding of a submission; the exit code is that of the worst."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
-    results = [word for word in options.tasks if is_submission(word, registry)]
+    results = [word for word in options.tasks if is_submission(registry, word)]
     worst = check_submissions(results, registry, options) if results else 0
     tasks = [word for word in options.tasks if word not in results]
     for name in _names(registry, tasks) if tasks or not results else ():
