@@ -32,6 +32,8 @@ VOLATILE = {
 def numbers(path: Path) -> str:
     """A document without its times and places."""
     document = json.loads(path.read_text())
+    for dataset in document["datasets"].values():
+        dataset.pop("from_store", None)
     for record in document["ttm"].values():
         for one in record["iterations"]:
             one["seconds"] = 0
