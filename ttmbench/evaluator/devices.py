@@ -112,8 +112,12 @@ def several_devices(
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
         stack.enter_context(_threads_shared(names))
         devices = Devices(config, key, names, Path(folder))
-        stack.callback(devices.stop)
-        yield devices
+        try:
+            yield devices
+        except BaseException:
+            devices.stop(at_once=True)
+            raise
+        devices.stop()
 
 
 @dataclass
@@ -168,10 +172,10 @@ class Devices:
             started.result()
         return replace(context, part=Part(0, len(self.names), self._begin, self._wait, self._adapt, self.folder))
 
-    def stop(self) -> None:
-        """Ends the processes, whatever they do."""
+    def stop(self, at_once: bool = False) -> None:
+        """Ends the processes: when they have nothing left to do, or ``at_once``, whatever they do."""
         for pool in self._pools:
-            for process in list((getattr(pool, "_processes", None) or {}).values()):
+            for process in list((getattr(pool, "_processes", None) or {}).values()) if at_once else ():
                 with suppress(Exception):
                     process.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
