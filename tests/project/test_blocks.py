@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 from support import processes
-from support.pages import BLOCK, PAGES, ROOT, WALKED, blocks
+from support.pages import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import load_task
 from ttmbench.reproduce.tables import load_table
+from ttmbench.sweep.plan import expand, read_plan
 
 
 def execute(program: str, folder: Path) -> str:
@@ -32,14 +33,14 @@ def execute(program: str, folder: Path) -> str:
 # Who runs the blocks of a page in a language; every block of every page has to have somebody.
 HERE = {
     "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"},
-    "yaml": {"add-a-task.md", "command-line.md", "reproduce.md"},
+    "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
     "toml": {"add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "tasks.md"},
 }
-ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_reference.py and test_readme.py
-    "python": {"python.md", *WALKED},
+ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_lessons.py, test_reference.py and test_readme.py
+    "python": {"python.md", *WALKED, *LESSONS},
     "jsonl": WALKED,
-    "text": {"README.md", "python.md"},
+    "text": {"README.md", "python.md", *LESSONS},
     "bibtex": {"README.md"},
     "bash": {page.name for page in PAGES},
     "console": {page.name for page in PAGES},
@@ -206,6 +207,19 @@ def test_a_table_of_ones_own_is_read(tmp_path):
     rows = ("colorswap,CLIP B/32,raw,group_match,60.0,", "both,ours,ttm,group_match,70.0,0.5")
     (tmp_path / "table3.csv").write_text(head + "".join(f"A Paper,Table 3,{row}\n" for row in rows), encoding="utf-8")
     assert len(load_table(str(path)).numbers) == 2
+
+
+def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
+    ((_, text),) = blocks(ROOT / "docs" / "sweep.md", "yaml")
+    path = tmp_path / "plan.yaml"
+    path.write_text(text, encoding="utf-8")
+    cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {"output_path": str(tmp_path)})]
+    assert sorted((cell.model, cell.task, cell.setting) for cell in cells) == [
+        (model, task, setting)
+        for model, settings in (("second", ["raw"]), ("tiny-clip", ["raw", "ttm"]))
+        for task in ("shapes_color", "shapes_place")
+        for setting in settings
+    ]
 
 
 # Listings

@@ -86,6 +86,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def problem_of_ours(words: list[str], page: str) -> str | None:
+    words = ["1" if word.startswith("$") else word for word in words]  # what a variable of the shell says
     try:
         options = build_parser(normalise(words)[0]).parse_args(normalise(words))
     except SystemExit:
@@ -108,9 +109,10 @@ def unknown_names(options: argparse.Namespace, new_models: set[str]):
     if command == "reproduce" and given["name"] and not given["name"].endswith(".yaml"):
         yield from () if table_exists(given["name"]) else (f"no table {given['name']}",)
     yield from (f"no model {name}" for name in models if name and name not in known | new_models)
+    results = command == "validate"  # of runs, which are files and folders
     for name in tasks:
         try:
-            select_tasks(registry, [name]) if not name.endswith(".yaml") else None
+            select_tasks(registry, [name]) if not name.endswith(".yaml") and not (results and "/" in name) else None
         except Exception as error:
             yield str(error)
 

@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 from support import processes
 
 from ttmbench.cli import main
-from ttmbench.report.table import TableColumn, lay_out, print_table
+from ttmbench.report.table import TableColumn, _rich_table, lay_out, plain_lines, print_table
 from ttmbench.report.terminal import print_results
 from ttmbench.results.reader import read_document
 
@@ -165,3 +168,18 @@ def test_a_listing_has_one_line_a_task(monkeypatch):
     )
     assert "One image" not in text
     assert "Two objects, two" in printed(monkeypatch, 200, lambda: main(["ls", "tasks", "--long"]))
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.text("abc de_-/é漢", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.integers(20, 60),
+)
+def test_a_table_in_a_file_is_what_rich_draws(rows, width):
+    columns = [TableColumn("a task, say"), TableColumn("value of it", "number"), TableColumn("words")]
+    for some, cells, widths in lay_out(columns, [[cell.strip() for cell in row] for row in rows], width):
+        for has_lines in (True, False):
+            console = Console(file=io.StringIO(), width=500, markup=False, emoji=False, highlight=False)
+            console.print(_rich_table(some, cells, widths, has_lines))
+            drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]
+            assert plain_lines(some, cells, widths, "─" if has_lines else "-") == drawn

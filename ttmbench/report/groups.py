@@ -143,7 +143,10 @@ def _given(captions: Any) -> int | list[int] | None:
 
 def _short(value: Any) -> float | int | None:
     """A number of few digits, a whole one without a point."""
-    found = finite(value)
+    if value is None:
+        return None
+    # Most are floats that are finite; what is none gets its message.
+    found = value + 0 if type(value) is float and value - value == 0 else finite(value)
     if found is None:
         return None
     short = float(f"{found:.{DIGITS}g}")

@@ -72,27 +72,60 @@ def print_table(
         console.print()
     widest = 0
     for number, (some, cells, widths) in enumerate(blocks):
-        table = Table(box=box.SIMPLE_HEAD if has_lines else _ASCII_HEAD, show_edge=False, pad_edge=False)
-        table.padding = (0, GAP - 1, 0, 0)
-        for column, least in zip(some, widths, strict=True):
-            right = column.kind == "number"
-            name = "\n".join(broken(column.name, least))
-            table.add_column(name, justify="right" if right else "left", no_wrap=True, width=least)
-        for row in cells:
-            wrapped = ("\n".join(broken(cell, least)) for cell, least in zip(row, widths, strict=True))
-            table.add_row(*wrapped)
         if number:
             console.print()
         if console.is_terminal:
-            console.print(table)
-        else:  # in a file no blanks at the end of lines
-            with console.capture() as drawn:
-                console.print(table)
-            echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+            console.print(_rich_table(some, cells, widths, has_lines))
+        else:
+            echo("\n".join(plain_lines(some, cells, widths, "─" if has_lines else "-")))
         widest = max(widest, sum(widths) + GAP * (len(widths) - 1))
     if caption:
         console.print()
         console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
+
+
+def _rich_table(columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], has_lines: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if has_lines else _ASCII_HEAD, show_edge=False, pad_edge=False)
+    table.padding = (0, GAP - 1, 0, 0)
+    for column, least in zip(columns, widths, strict=True):
+        right = column.kind == "number"
+        name = "\n".join(broken(column.name, least))
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, width=least)
+    for row in rows:
+        table.add_row(*("\n".join(broken(cell, least)) for cell, least in zip(row, widths, strict=True)))
+    return table
+
+
+def plain_lines(columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], rule: str) -> list[str]:
+    """A block as rich draws it, without colours and without blanks at the end of lines: for files, many times as fast.
+
+    Args:
+        columns: of the block.
+        rows: a text for each column.
+        widths: of the columns.
+        rule: the character of the line below the head.
+
+    Returns:
+        The lines.
+
+    >>> plain_lines([TableColumn("task", "key"), TableColumn("value", "number")], [["a", "1.5"]], [4, 5], "-")
+    ['task  value', '-----------', 'a       1.5']
+    """
+    lines: list[str] = []
+    for number, row in enumerate([[column.name for column in columns], *rows]):
+        cells = [broken(cell, least) for cell, least in zip(row, widths, strict=True)]
+        height = max(map(len, cells), default=0)
+        padded = [[""] * (height - len(cell)) + cell if number == 0 else cell for cell in cells]
+        for place in range(height):
+            parts = []
+            for column, cell, least in zip(columns, padded, widths, strict=True):
+                text = cell[place] if place < len(cell) else ""
+                blanks = " " * (least - cell_len(text))
+                parts.append(blanks + text if column.kind == "number" else text + blanks)
+            lines.append((" " * GAP).join(parts).rstrip())
+        if number == 0:
+            lines.append(rule * (sum(widths) + GAP * (len(widths) - 1)))
+    return lines
 
 
 Block = tuple[list[TableColumn], list[list[str]], list[int]]

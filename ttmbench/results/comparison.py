@@ -5,8 +5,9 @@ A results document holds means; the values of single groups lie in the samples b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -157,9 +158,12 @@ def compare_runs(
     for task in shared:
         if not allow_different:
             check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
-        for one, two in _filter_pairs(baseline.values[task], other.values[task], filters):
-            rows += list(_rows(baseline, other, task, one, two, iterations, seed))
-            rows += list(_mean_rows(baseline, other, task, one, two, iterations, seed))
+        known = [run.groups[task].clusters for run in (baseline, other)]
+        # Metrics and filters of a task mostly have the same groups.
+        clusters = cache(partial(cluster_numbers, known=known))
+        for pair in _filter_pairs(baseline.values[task], other.values[task], filters):
+            rows += list(_rows(baseline, other, task, pair, clusters, iterations, seed))
+            rows += list(_mean_rows(baseline, other, task, *pair, iterations, seed))
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
     families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
@@ -171,11 +175,17 @@ def compare_runs(
 
 
 def _rows(
-    baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
+    baseline: StoredRun,
+    other: StoredRun,
+    task: str,
+    filters: tuple[str, str],
+    clusters: Callable[[tuple[str, ...]], np.ndarray | None],
+    iterations: int,
+    seed: int,
 ) -> Iterator[dict[str, Any]]:
+    one, two = filters
     left, right = baseline.values[task][one], other.values[task][two]
     extents = [_extent(run.document, task) for run in (baseline, other)]
-    known = [run.groups[task].clusters for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         sizes = [of for of in (_size(run.document, task, metric) for run in (baseline, other)) if of is not None]
         ids = [group for group in left[metric] if group in right[metric]]
@@ -183,7 +193,7 @@ def _rows(
             raise UsageError(f"task '{task}': the two runs share no group id")
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
-        among = cluster_numbers(ids, known)
+        among = clusters(tuple(ids))
         difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=among)
         yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         if yes_or_no:
