@@ -61,7 +61,7 @@ class Cell:
         return {
             **own,
             "command": list(self.command),
-            "config": self.config.model_dump(mode="json", exclude={"output_path"}),
+            "config": self.config.model_dump(mode="json"),
         }
 
 
