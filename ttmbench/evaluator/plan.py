@@ -21,7 +21,7 @@ from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.also import Elsewhere
-    from ttmbench.evaluator.devices import Part
+    from ttmbench.evaluator.devices import DevicePart
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -61,7 +61,7 @@ class RunContext:
     also: Elsewhere | None = None
     silent: bool = False
     supervised: bool = False
-    part: Part | None = None
+    part: DevicePart | None = None
 
     @property
     def batch_sizer(self) -> BatchSizer:
