@@ -49,7 +49,7 @@ class _PartDoneError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class DevicePart:
     """What one process does of a run on several devices.
 
     Attributes:
@@ -170,7 +170,7 @@ class Devices:
         waiting, self._waiting = self._waiting, []
         for _, started in waiting:
             started.result()
-        return replace(context, part=Part(0, len(self.names), self._begin, self._wait, self._adapt, self.folder))
+        return replace(context, part=DevicePart(0, len(self.names), self._begin, self._wait, self._adapt, self.folder))
 
     def stop(self, at_once: bool = False) -> None:
         """Ends the processes: when they have nothing left to do, or ``at_once``, whatever they do."""
@@ -272,7 +272,7 @@ def _load(about: dict[str, Any], place: tuple[int, int, str, str, int], folders:
             key,
             silent=True,
             supervised=finetuned(adapter) is not None,
-            part=Part(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder)),
+            part=DevicePart(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder)),
         )
     _HERE[:] = [_Process(chosen, context, bits)]
 

@@ -21,7 +21,7 @@ from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.also import Elsewhere
-    from ttmbench.evaluator.devices import Part
+    from ttmbench.evaluator.devices import DevicePart
     from ttmbench.evaluator.score_task import ScoredTask
 
 Folders = Mapping[tuple[str, int], Path]
@@ -77,7 +77,7 @@ class RunContext:
     silent: bool = False
     supervised: bool = False
     memory: TaskMemory | None = None
-    part: Part | None = None
+    part: DevicePart | None = None
 
     @property
     def batch_sizer(self) -> BatchSizer:
