@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import ttmbench
-from ttmbench.cache.shared import SharedBlocks
 from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices as module
 from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.scoring.blocks import Share
 from ttmbench.ttm import trainer
 from ttmbench.ttm.variants import Adaptation
 
@@ -185,7 +185,7 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_with_pairs(model, groups, batch_size, False, blocks=SharedBlocks(kept, index, 2))
+        score_with_pairs(model, groups, batch_size, False, blocks=Share(kept, index, 2))
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     model.asked = 0

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
-from ttmbench.cache.shared import SharedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Blind, Debiasable
-from ttmbench.scoring.blocks import BlockStore
+from ttmbench.scoring.blocks import BlockStore, Share
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Scores
@@ -141,7 +140,7 @@ class TaskCache(KnownData):
         if self._blind or self._place is None:
             return None
         self._place.note_blocks()
-        return SharedBlocks(self._place, index, count)
+        return Share(self._place, index, count)
 
     @property
     def image_blocks(self) -> BlockStore | None:

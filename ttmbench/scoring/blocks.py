@@ -104,9 +104,6 @@ def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
     """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are kept."""
     if blocks is None:
         return None
-    away = getattr(blocks, "elsewhere", None)  # of a store that several processes fill together
-    if away is not None and away(side, span.start // (span.block * len(span.blocks))):
-        return np.zeros(span.stop - span.start, dtype=np.float32)
     kept = []
     for number, rows in span.blocks:
         values = blocks.get(side, number)
