@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench._util.text import Unreadable, read_json
@@ -78,7 +79,7 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
     return written
 
 
-def _page(template: str, **values: object) -> str:
+def _page(template: str, **values: Any) -> str:
     return render(template, styles=STYLES, scripts=SCRIPTS, **values)
 
 
