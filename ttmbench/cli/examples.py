@@ -30,7 +30,7 @@ EXAMPLES = {
         "ttmbench compare a.json b.json",
         "ttmbench compare a.json --filters none,ttm --output_path comparison.md",
     ),
-    "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published ttm_table1 -o board"),
+    "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published all --site site"),
     "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),
     "export": ("ttmbench export results --to csv", "ttmbench export run.json --to latex --output_path table.tex"),
     "reproduce": (
@@ -39,7 +39,11 @@ EXAMPLES = {
     ),
     "ls": ("ttmbench ls tasks", "ttmbench ls tasks --long", "ttmbench ls models --json"),
     "show": ("ttmbench show winoground", "ttmbench show siglip-b16"),
-    "validate": ("ttmbench validate my_task.yaml", "ttmbench validate 'shapes_*' --offline"),
+    "validate": (
+        "ttmbench validate my_task.yaml",
+        "ttmbench validate 'shapes_*' --offline",
+        "ttmbench validate run.json",
+    ),
     "download": (
         "ttmbench download sugarcrepe whatsup --dry_run",
         "ttmbench download --model siglip-b16 --tasks winoground --data_dir data",
