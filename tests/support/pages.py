@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOTED = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "results/README.md", "benchmarks/README.md")
+_ROOTED = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "results/README.md",
+    "benchmarks/README.md",
+)
 PAGES = sorted([*(ROOT / name for name in _ROOTED), *(ROOT / "docs").rglob("*.md")])
 WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes
 BLOCK = re.compile(r"(?:<!-- (run|file: [^ ]+|\w+) -->\n)?```(\w+)\n(.*?)```", flags=re.DOTALL)

@@ -132,7 +132,6 @@ class TableSpec(_Strict):
     tasks: dict[str, TaskEntry] = {}
     models: dict[str, ModelEntry]
 
-
     def entry(self, task: str) -> TaskEntry:
         """What a paper's task is here; one of the same name where the table does not say."""
         return self.tasks.get(task, TaskEntry())
