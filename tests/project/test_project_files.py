@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -15,6 +14,7 @@ import pluggy
 import pytest
 import yaml
 from support.pages import ROOT
+from support.scripts import load_script
 
 from ttmbench import hookspecs
 from ttmbench.plugins.manager import load_plugins
@@ -28,13 +28,6 @@ TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="
 
 def read(path: Path):
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def jobs():
@@ -117,7 +110,7 @@ def test_a_release_is_checked_before_it_is_built_and_attested_before_it_is_publi
 
 
 def test_some_libraries_alone_are_held_at_their_bounds(capsys):
-    oldest = script("oldest")
+    oldest = load_script("oldest")
     held = oldest.constraints(PROJECT, ["torch", "transformers", "datasets"])
     bounds = oldest.lower_bounds(PROJECT, oldest.NOT_TESTED)
     assert sorted(held) == [f"{name}=={bounds[name]}" for name in ("datasets", "torch", "transformers")]
@@ -220,7 +213,7 @@ def test_the_container_has_what_an_installation_needs():
 def release():
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        yield script("check_release")
+        yield load_script("check_release")
     finally:
         sys.path.remove(str(ROOT / "scripts"))
         sys.modules.pop("contract", None)
@@ -267,13 +260,13 @@ def test_a_release_needs_its_changelog_and_its_contract(release, checkout, monke
 
 
 def test_nothing_is_gone_that_others_rely_on():
-    contract = script("contract")
+    contract = load_script("contract")
     assert contract.broken(contract.found(), contract.read()) == []
     assert len(contract.read()["hooks"]) >= 9 and len(contract.read()["results 1.0"]) > 150
 
 
 def test_what_is_gone_is_named():
-    contract = script("contract")
+    contract = load_script("contract")
     before = {"names": ["score"], "hooks": ["a(x)", "b(y)"], "results 1.0": ["status", "results.*"]}
     now = {"names": [], "hooks": ["a(x, z)", "b(w)"], "results 1.0": ["status"]}
     assert contract.broken(now, before) == [

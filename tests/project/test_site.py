@@ -5,28 +5,18 @@ The build itself is `make docs`, a step of continuous integration.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from support.pages import ROOT
+from support.scripts import load_script
 
 import ttmbench
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks = script("site_hooks")
-checks = script("check_site")
+hooks = load_script("docs/site_hooks")
+checks = load_script("docs/check_site")
 
 
 class Loader(yaml.SafeLoader):
