@@ -132,7 +132,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
     ours = _best_mean(table, tasks, _Wanted(key, mean, entry.finetuned), mine, pooled=bool(task.pool_of))
     if ours is None:
-        why = _why_not(entry, tasks, registry)
+        why = task.why or _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
     if ours.against:
         return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
@@ -189,7 +189,7 @@ def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> 
     wanted = entry.groups or one.groups_of_task
     if one.groups != wanted:
         yield f"{one.groups} groups, not {'all' if wanted is None else wanted}"
-    elif one.limited and entry.groups is None:
+    elif one.limited and (entry.groups is None or one.groups_of_task is not None):
         yield f"{one.extent.words} groups"
     if entry.version is not None and one.version != entry.version:
         yield f"task version {one.version}, not {entry.version}"

@@ -90,6 +90,7 @@ class TaskEntry(_Strict):
         row: the dataset in whose rows of reports and leaderboards it stands, where it is made of several tasks.
         metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it; ``metric/mean`` is
             the task's mean over values of tags of that name.
+        why: why no task here has its groups.
     """
 
     groups: int | None = Field(None, ge=1)
@@ -99,11 +100,14 @@ class TaskEntry(_Strict):
     pool_of: list[str] = []
     row: str | None = None
     metrics: dict[str, str] = {}
+    why: str | None = None
 
     @model_validator(mode="after")
     def _one_mean(self) -> TaskEntry:
         if self.mean_of and self.pool_of:
             raise ValueError("a number is either a 'mean_of' tasks, or 'pool_of' their groups")
+        if self.why is not None and self.model_dump(exclude_defaults=True).keys() != {"why"}:
+            raise ValueError("a task that is not here ('why') has no other keys")
         return self
 
     @property
