@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import random
 import re
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -103,6 +105,12 @@ class Server:
         return " ".join(_KEY_LIKE.sub(GONE, hidden).split())[:_MESSAGE]
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """What the certificates of servers are checked by; reading all authorities takes longer than most questions."""
+    return httpx2.create_ssl_context()
+
+
 class ChatClient:
     """One client for all questions of a task.
 
@@ -127,6 +135,7 @@ class ChatClient:
             headers=server.headers,
             timeout=httpx2.Timeout(server.timeout),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            verify=_certificates(),
         )
 
     async def __aenter__(self) -> ChatClient:
