@@ -202,8 +202,8 @@ def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
 
 
 @pytest.mark.slow
-def test_a_row_comes_out_again_exactly(tmp_path, monkeypatch):
-    """The first of its seeds. On another kind of processor or another torch, training may round another way."""
+def test_a_row_comes_out_again(tmp_path, monkeypatch):
+    """The first of its seeds: every selection and metric. Scores may be rounded another way since, or elsewhere."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = "--model tiny-clip --tasks shapes_replace --simple_match --ttm --seeds 0 --device cpu --use_cache off"
     assert main([*command.split(), "--output_path", str(tmp_path / "again.json")]) == 0
@@ -213,6 +213,10 @@ def test_a_row_comes_out_again_exactly(tmp_path, monkeypatch):
     raw = {key: value for key, value in known.items() if key.endswith(",none")}
     assert raw and {key: found[key] for key in raw} == raw
     wanted = reference["ttm"]["shapes_replace"]["iterations"]
-    rows = [{**row, "seconds": None} for row in wanted if row["seed"] == 0]
+    rows = [row for row in wanted if row["seed"] == 0]
     assert len(rows) == 10
-    assert [{**row, "seconds": None} for row in again["ttm"]["shapes_replace"]["iterations"]] == rows
+    rounded = {"threshold": None, "loss": None, "seconds": None}
+    for row, known_row in zip(again["ttm"]["shapes_replace"]["iterations"], rows, strict=True):
+        assert {**row, **rounded} == {**known_row, **rounded}
+        assert row["threshold"] == pytest.approx(known_row["threshold"], abs=1e-4)
+        assert row["loss"] == pytest.approx(known_row["loss"], rel=1e-3)
