@@ -371,7 +371,8 @@ def run_of(reference, model, tasks):
         document["results"][task] = numbers
         document["n-samples"][task] = {"original": groups, "effective": groups}
         if mean:
-            document["tag_means"][task] = {mean[0]: {"numbers": mean[1], "groups": groups, "cells": 3}}
+            name, values = mean
+            document["tag_means"][task] = {name: {"by": ["source"], "numbers": values, "groups": groups, "cells": 3}}
     return document
 
 
