@@ -126,9 +126,7 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
     return 1 if results.failed else 0
 
 
-def _executor(
-    options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int
-) -> Executor:
+def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     if options.executor == "ray":
         from ttmbench.sweep.ray_executor import RayExecutor
@@ -141,7 +139,7 @@ def _executor(
         raise UsageError(f"--executor_args {next(iter(given))}: processes of this machine take none; use --workers")
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, options.workers, accelerators() if any_device else ())
+    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:

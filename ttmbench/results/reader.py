@@ -67,7 +67,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Found]:
-    """Every results document below a folder, and every other JSON file with the reason why it is none.
+    """Every results document below a folder, and every other JSON file but a sweep's summary with the reason why not.
 
     Args:
         folder: searched with all folders below it, hidden ones aside.
@@ -82,7 +82,10 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
         if hidden or path.name in without or path.is_symlink() or not path.is_file():
             continue
         try:
-            yield Found(path, checked(_parse(path), MIGRATIONS))
+            content = _parse(path)
+            if isinstance(content, dict) and content.get("kind") == "sweep":
+                continue  # it lists documents, and is none
+            yield Found(path, checked(content, MIGRATIONS))
         except _RefusedError as refused:
             yield Found(path, None, str(refused))
 

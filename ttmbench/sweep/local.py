@@ -55,11 +55,20 @@ class LocalExecutor:
         root: the sweep's folder.
         workers: how many processes; None for one a device.
         devices: names of accelerators as CUDA numbers them, one of which each process sees; none to leave that.
+        most: no more processes than this, whatever else is said: there are no more units.
         keep: how many models stay loaded in each.
     """
 
-    def __init__(self, root: Path, workers: int | None = None, devices: Sequence[str] = (), keep: int = 1) -> None:
+    def __init__(
+        self,
+        root: Path,
+        workers: int | None = None,
+        devices: Sequence[str] = (),
+        most: int | None = None,
+        keep: int = 1,
+    ) -> None:
         count = workers or max(1, len(devices))
+        count = count if most is None else max(1, min(count, most))
         self._root, self._keep = root, keep
         self._desks = [_Desk(_environment(place, count, devices)) for place in range(count)]
         self._processes: dict[str, _Process] = {}
@@ -101,13 +110,10 @@ class LocalExecutor:
             except OSError:  # it is gone
                 pass
         for one in self._processes.values():
-            try:
-                one.process.wait(_STOP)
-            except subprocess.TimeoutExpired:
+            one.heard[0].join(_STOP)  # which has waited for the process
+            if one.heard[0].is_alive():
                 one.process.kill()
-                one.process.wait()
-            for thread in one.heard:
-                thread.join()
+                one.heard[0].join()
             assert one.process.stdout is not None
             one.process.stdout.close()
         self._processes.clear()

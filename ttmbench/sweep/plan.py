@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -139,13 +139,13 @@ def expand(plan: SweepPlan, origin: str, over: Mapping[str, Any], command: Seque
     shared = _options(plan.options, f"{origin}: options")
     first = {**shared, **over}
     registry = build_registry([str(one) for one in first.get("include_path", [])])
-    tasks = {name: task for word in plan.tasks for name, task in select_tasks(registry, [word]).items()}
+    tasks = _tasks(plan, registry, origin)
     models = [_Model.read(one, f"{origin}: models") for one in plan.models]
     settings = [_setting(one, f"{origin}: settings") for one in plan.settings] or [("", {})]
     found: list[PlannedCell] = []
     folders: dict[str, int] = {}
     for model in models:
-        for name, task in tasks.items():
+        for name, (task, word) in tasks.items():
             for setting, options in settings:
                 named = (model.names, [name, *task.spec.tag], setting)
                 if not _is_wanted(plan, *named):
@@ -153,7 +153,7 @@ def expand(plan: SweepPlan, origin: str, over: Mapping[str, Any], command: Seque
                 layers = [shared, options, model.options]
                 layers += [_options(one.options, f"{origin}: overrides") for one in plan.overrides if one.fits(*named)]
                 where = "/".join(part for part in (setting, model.name or model.model, name) if part)
-                given = _merged([*layers, over, {"model": model.model, "tasks": [_word(plan, registry, task)]}])
+                given = _merged([*layers, over, {"model": model.model, "tasks": [word]}])
                 if model.name is not None:
                     given["model_name"] = model.name
                 one = _planned(registry, given, f"{origin}: cell {where}", task, setting)
@@ -257,16 +257,17 @@ def _numbered(one: PlannedCell, number: int, shards: int, command: tuple[str, ..
     return PlannedCell(numbered, one.chosen)
 
 
-def _word(plan: SweepPlan, registry: Registry, task: TaskFile) -> str:
-    """What names a task for a run: its name, or the file that the plan names."""
-    name = task.spec.task
-    if name in registry.task_files:
-        return name
-    return next(word for word in _files_of(plan) if name in select_tasks(registry, [word]))
-
-
-def _files_of(plan: SweepPlan) -> Iterator[str]:
-    return (word for word in plan.tasks if word.endswith((".yaml", ".yml")))
+def _tasks(plan: SweepPlan, registry: Registry, origin: str) -> dict[str, tuple[TaskFile, str]]:
+    """The tasks of a plan by name, each with the word that names it for a run: its name, or its file."""
+    found: dict[str, tuple[TaskFile, str]] = {}
+    for word in plan.tasks:
+        try:
+            named = select_tasks(registry, [word])
+        except TtmbenchError as error:
+            raise UsageError(f"{origin}: tasks: {error}") from None
+        for name, task in named.items():
+            found.setdefault(name, (task, name if name in registry.task_files else word))
+    return found
 
 
 def _is_wanted(plan: SweepPlan, model: Sequence[str], task: Sequence[str], setting: str) -> bool:

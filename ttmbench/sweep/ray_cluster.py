@@ -18,7 +18,6 @@ from ttmbench.errors import TtmbenchError, UsageError
 _ANSWER = 5.0  # seconds for a cluster to take a connection
 # Read when Ray is imported or connects: nothing of its own on our screen, and no report to its makers.
 _QUIET = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_SCHEDULER_EVENTS": "0",

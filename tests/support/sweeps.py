@@ -1,0 +1,87 @@
+"""What tests of sweeps share: plans, and an executor without processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ttmbench.sweep.driver import Driver
+from ttmbench.sweep.executor import Event, Finished, WorkerJoined, WorkerLost
+from ttmbench.sweep.plan import PlannedCell, expand, read_plan
+from ttmbench.sweep.units import Unit, UnitResult
+from ttmbench.sweep.worker import Worker
+
+TTM = {"ttm": True, "seeds": [0, 1], "ttm_args": {"iterations": 2, "epochs": 1}}
+SMALL = {"limit": 12, "bootstrap_iters": 0}
+
+
+def write_plan(folder: Path, **content: Any) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def cells_of(folder: Path, **content: Any) -> list[PlannedCell]:
+    path = write_plan(folder, **content)
+    return expand(read_plan(path), path.name, {})
+
+
+class Inline:
+    """An executor whose workers do their units in this process, when events are asked for.
+
+    Args:
+        workers: what does the units, by name.
+        loses: names of units whose worker is lost with them the first time.
+    """
+
+    def __init__(
+        self, workers: dict[str, Any], loses: Sequence[str] = (), places: dict[str, str] | None = None
+    ) -> None:
+        self.workers, self._loses, self._places = workers, set(loses), places or {}
+        self.given: deque[tuple[str, Unit]] = deque()
+        self.done: list[tuple[str, str, str]] = []
+        self.stopped: bool | None = None
+
+    def start(self) -> list[WorkerJoined]:
+        return [WorkerJoined(name, self._places.get(name, "here")) for name in self.workers]
+
+    def submit(self, worker: str, unit: Unit) -> None:
+        self.given.append((worker, unit))
+
+    def wait(self, timeout: float) -> list[Event]:
+        name, unit = self.given.popleft()
+        if unit.name in self._loses:
+            self._loses.remove(unit.name)
+            self.workers[f"{name}'"] = self.workers.pop(name)
+            place = self._places.get(name, "here")
+            return [WorkerLost(name, unit, "it was killed"), WorkerJoined(f"{name}'", place)]
+        result: UnitResult = self.workers[name].do(unit)
+        self.done.append((name, unit.name, result.state))
+        return [Finished(name, unit, result)]
+
+    def stop(self, at_once: bool) -> None:
+        self.stopped = at_once
+
+
+class Told:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, summary: Any, scheduler: Any, workers: Any) -> None:
+        pass
+
+    def tell(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def swept(planned: Sequence[PlannedCell], root: Path, executor: Inline | None = None, **how: Any) -> tuple[Any, Inline]:
+    """Runs a sweep in this process; gives the summary and the executor."""
+    root.mkdir(exist_ok=True)
+    executor = executor or Inline({"a": Worker(root)})
+    return Driver(planned, root, "plan.yaml", **how).run(executor, Told()), executor

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.sweeps import SMALL, TTM, cells_of
+
+from ttmbench.errors import UsageError
+from ttmbench.sweep.cells import cell_from_json
+from ttmbench.sweep.estimate import Rate, rates, seconds_of, work_of
+from ttmbench.sweep.plan import expand, read_plan
+from ttmbench.sweep.units import unit_from_json, units_of
+
+PLAN = {
+    "models": ["tiny-clip", {"model": "tiny-clip-seed1", "name": "other", "batch_size": 8}],
+    "tasks": ["shapes_color", "shapes_place"],
+    "settings": [{"name": "raw"}, {"name": "ttm", **TTM}],
+    "options": SMALL,
+}
+
+
+def test_cells_are_numbered_model_by_model_task_by_task_setting_by_setting(tmp_path):
+    cells = [one.cell for one in cells_of(tmp_path, **PLAN)]
+    assert [(one.number, one.folder) for one in cells] == [
+        (1, "raw/tiny-clip/shapes_color"),
+        (2, "ttm/tiny-clip/shapes_color"),
+        (3, "raw/tiny-clip/shapes_place"),
+        (4, "ttm/tiny-clip/shapes_place"),
+        (5, "raw/other/shapes_color"),
+        (6, "ttm/other/shapes_color"),
+        (7, "raw/other/shapes_place"),
+        (8, "ttm/other/shapes_place"),
+    ]
+    assert [one.config.batch_size for one in cells] == [64] * 4 + [8] * 4
+    assert (cells[4].config.model, cells[4].config.model_name) == ("tiny-clip-seed1", "other")
+    assert [one.config.ttm for one in cells] == [False, True] * 4 and {one.config.limit for one in cells} == {12}
+
+
+def test_without_settings_a_cell_lies_below_its_model(tmp_path):
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks="shapes_color")
+    assert one.cell.folder == "tiny-clip/shapes_color" and one.cell.setting == ""
+    assert str(one.cell.config_at(tmp_path).output_path) == str(tmp_path / "tiny-clip/shapes_color/results.json")
+
+
+@pytest.mark.parametrize(
+    ("more", "left"),
+    [
+        ({"include": [{"setting": "raw"}]}, [1, 3, 5, 7]),
+        ({"include": [{"model": "other", "task": "*color"}, {"model": "tiny-clip", "setting": ["ttm"]}]}, [2, 4, 5, 6]),
+        ({"exclude": [{"model": "tiny-clip*"}]}, []),
+        ({"exclude": [{"model": "tiny-clip", "setting": "ttm"}, {"task": "shapes_place"}]}, [1, 5, 6]),
+        ({"exclude": [{"task": "builtin"}]}, []),
+        ({"include": [{"task": "group_2x2", "model": "tiny-clip-seed1", "setting": "t*"}]}, [6, 8]),
+    ],
+)
+def test_include_and_exclude_go_by_globs_of_names_and_by_tags(tmp_path, more, left):
+    every = {one.cell.folder: one.cell.number for one in cells_of(tmp_path, **PLAN)}
+    if not left:
+        with pytest.raises(UsageError, match=r"plan.yaml: include and exclude leave no cell"):
+            cells_of(tmp_path, **PLAN, **more)
+        return
+    assert [every[one.cell.folder] for one in cells_of(tmp_path, **PLAN, **more)] == left
+
+
+def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
+    plan = PLAN | {"overrides": [{"model": "other", "setting": "ttm", "options": {"ttm_args": "lr=0.5", "limit": 3}}]}
+    cells_of(tmp_path, **plan)
+    cells = [one.cell for one in expand(read_plan(tmp_path / "plan.yaml"), "plan.yaml", {"batch_size": 2})]
+    assert [one.config.limit for one in cells] == [12, 12, 12, 12, 12, 3, 12, 3]
+    assert cells[5].config.ttm_args == {"iterations": 2, "epochs": 1, "lr": 0.5}
+    assert cells[1].config.ttm_args == {"iterations": 2, "epochs": 1}
+    assert {one.config.batch_size for one in cells} == {2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modles": []}, "plan.yaml: unknown key 'modles'; did you mean 'models'?"),
+        ({"models": []}, "plan.yaml: 'models': list should have at least 1 item"),
+        ({"models": [{"name": "x"}]}, "plan.yaml: models: an entry is a name or a mapping with the key 'model'"),
+        ({"models": ["tiny-clop"]}, "cell raw/tiny-clop/shapes_color: unknown model 'tiny-clop'; did you mean"),
+        (
+            {"models": [{"model": "tiny-clip", "batchsize": 1}]},
+            "models: tiny-clip: unknown key 'batchsize'; did you mean",
+        ),
+        (
+            {"models": [{"model": "tiny-clip", "shards": 0}]},
+            "models: tiny-clip: 'shards' is a whole number from 1, got 0",
+        ),
+        ({"models": ["tiny-clip", "tiny-clip"]}, "cells 1 and 5 would both write to raw/tiny-clip/shapes_color"),
+        ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),
+        ({"settings": [{"ttm": True}]}, "settings: every setting needs a 'name' that can be a folder's, got None"),
+        ({"settings": [{"name": "../x"}]}, "settings: every setting needs a 'name'"),
+        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds says something about"),
+        ({"settings": [{"name": "x", "ttm": True, "ttm_args": {"epoch": 1}}]}, "unknown key 'epoch'; did you mean"),
+        ({"options": {"output_path": "x"}}, "options: there is no 'output_path' here: -o says where"),
+        ({"options": {"limit": "many"}}, "cell raw/tiny-clip/shapes_color: 'limit'"),
+        ({"exclude": [{"modell": "x"}]}, "unknown key 'exclude.0.modell'"),
+        ({"overrides": [{"model": "x"}]}, "key 'overrides.0.options' is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_told_by_file_and_key(tmp_path, changes, message):
+    with pytest.raises(UsageError) as error:
+        cells_of(tmp_path, **(PLAN | changes))
+    assert str(error.value).startswith("plan.yaml: ")
+    assert message in str(error.value)
+
+
+def test_what_is_no_plan_at_all(tmp_path):
+    path = tmp_path / "plan.yaml"
+    for content, message in (("- a", "is no plan"), ("a: [", "is not valid YAML"), ("a: !!python/name:os.x", "YAML")):
+        path.write_text(content)
+        with pytest.raises(UsageError, match=message):
+            read_plan(path)
+
+
+def test_a_task_file_of_ones_own_keeps_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = Path(__file__).resolve().parents[2] / "tasks" / "shapes_color.yaml"
+    (tmp_path / "mine.yaml").write_text(shipped.read_text().replace("task: shapes_color", "task: mine"))
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["mine.yaml"])
+    assert one.cell.config.tasks == ["mine.yaml"] and one.cell.folder == "tiny-clip/mine"
+
+
+def test_units_travel_as_json_and_stay_what_they_were(tmp_path):
+    for one in cells_of(tmp_path, **PLAN):
+        for stage in units_of(one.cell):
+            for unit in stage:
+                assert unit_from_json(json.loads(json.dumps(unit.to_json()))) == unit
+        assert cell_from_json(json.loads(json.dumps(one.cell.to_json()))) == one.cell
+
+
+def test_how_cells_are_cut(tmp_path, monkeypatch):
+    def cut(**options):
+        (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], **options)
+        return [[(unit.kind, unit.part) for unit in stage] for stage in units_of(one.cell)]
+
+    ends = [("run", 0)]
+    both = [("seed", 0), ("seed", 1)]
+    assert cut() == [ends]
+    assert cut(options=TTM) == [both, ends]  # the cache is off
+    monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path))
+    assert cut(options=TTM) == [[("groups", 0)], both, ends]
+    assert cut(shards=2) == [[("groups", 0), ("groups", 1)], ends]
+    assert cut(options=TTM | {"seeds": [3]}) == [ends]
+    assert cut(options=TTM | {"track": "tensorboard"}) == [ends]
+    assert cut(options=TTM | {"save_adapted": "x"}) == [ends]
+
+
+def test_adapted_models_of_different_cells_go_to_different_folders(tmp_path):
+    planned = cells_of(tmp_path, **(PLAN | {"settings": [{"name": "ttm", **TTM, "save_adapted": "kept"}]}))
+    assert len({one.cell.config.save_adapted for one in planned}) == len(planned)
+
+
+def test_work_is_counted_and_time_comes_from_documents_alone(tmp_path):
+    planned = cells_of(tmp_path, **PLAN)
+    raw, ttm = (work_of(one) for one in planned[:2])
+    assert (raw.groups, raw.images, raw.captions, raw.iterations, raw.seeds) == (12, 24, 24, 0, 0)
+    assert (ttm.iterations, ttm.epochs, ttm.seeds) == (4, 1, 2)
+    assert rates(tmp_path / "nowhere") == {} and seconds_of(ttm, None) is None
+    assert seconds_of(raw, Rate(0.5, None)) == 6 and seconds_of(ttm, Rate(0.5, None)) is None
+    assert seconds_of(ttm, Rate(0.5, 0.25)) == 6 + 0.25 * 12 * 4

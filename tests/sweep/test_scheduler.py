@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from ttmbench.config import RunConfig
+from ttmbench.sweep.cells import Cell
+from ttmbench.sweep.scheduler import ATTEMPTS, Scheduler
+from ttmbench.sweep.units import Unit, UnitResult
+
+DONE, FAILED = UnitResult("done"), UnitResult("failed", "no good")
+
+
+def cell(number: int, model: str = "m") -> Cell:
+    return Cell(number, f"{model}/{number}", model, str(number), "", RunConfig(model=model, tasks=[str(number)]))
+
+
+def whole(one: Cell):
+    return [[Unit(one)]]
+
+
+def seeds(one: Cell, count: int = 2):
+    return [[Unit(one, "seed", seed) for seed in range(count)], [Unit(one)]]
+
+
+def test_a_worker_stays_with_its_model_and_others_take_other_models():
+    """The first of each is loaded once, although the cells of both are mixed in the plan."""
+    scheduler = Scheduler([whole(cell(number, "ab"[number % 2])) for number in range(8)])
+    scheduler.join("x", "here")
+    scheduler.join("y", "here")
+    models = {"x": [], "y": []}
+    while not scheduler.over:
+        for name in models:
+            unit = scheduler.next(name)
+            if unit is not None:
+                models[name].append(unit.cell.model)
+                scheduler.finish(name, unit, DONE)
+    assert sorted(map(tuple, models.values())) == [("a",) * 4, ("b",) * 4]
+
+
+def test_a_worker_without_work_helps_with_another_model():
+    scheduler = Scheduler([*[whole(cell(number, "a")) for number in range(5)], whole(cell(9, "b"))])
+    for name in "xy":
+        scheduler.join(name, "here")
+    first, second = scheduler.next("x"), scheduler.next("y")
+    assert (first.cell.model, second.cell.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
+    scheduler.finish("x", first, DONE)
+    assert scheduler.next("x").cell.model == "a"
+    scheduler.finish("y", second, DONE)
+    rest = [scheduler.next("y")]
+    while rest[-1] is not None:
+        scheduler.finish("y", rest[-1], DONE)
+        rest.append(scheduler.next("y"))
+    assert [unit.cell.model for unit in rest[:-1]] == ["a", "a", "b"]
+
+
+def test_the_run_of_a_cell_comes_after_all_of_its_seeds():
+    scheduler = Scheduler([seeds(cell(1))])
+    for name in "xyz":
+        scheduler.join(name, "here")
+    first, second = scheduler.next("x"), scheduler.next("y")
+    assert {first.part, second.part} == {0, 1} and scheduler.next("z") is None
+    assert scheduler.finish("x", first, DONE) is None and scheduler.next("x") is None
+    scheduler.finish("y", second, DONE)
+    last = scheduler.next("y")
+    assert last.kind == "run"
+    end = scheduler.finish("y", last, DONE)
+    assert end.error is None and scheduler.over
+
+
+def test_workers_begin_with_cells_of_their_own_before_they_share_one():
+    scheduler = Scheduler([seeds(cell(number)) for number in (1, 2)])
+    for name in "xyz":
+        scheduler.join(name, "here")
+    assert [scheduler.next(name).cell.number for name in "xyz"] == [1, 2, 1]
+
+
+def test_a_failed_unit_drops_what_waits_of_its_cell_and_nothing_else():
+    scheduler = Scheduler([seeds(cell(1), 3), whole(cell(2))])
+    for name in "xy":
+        scheduler.join(name, "here")
+    first = scheduler.next("x")
+    scheduler.next("y")
+    end = scheduler.finish("x", first, FAILED)
+    assert (end.cell.number, end.error) == (1, "no good")
+    assert scheduler.next("x") is None and not scheduler.over  # the other is out
+    assert scheduler.finish("y", Unit(cell(2)), DONE).error is None
+    assert scheduler.over
+
+
+def test_a_unit_out_while_its_cell_fails_changes_nothing_more():
+    scheduler = Scheduler([seeds(cell(1), 3)])
+    for name in "xy":
+        scheduler.join(name, "here")
+    first, second = scheduler.next("x"), scheduler.next("y")
+    assert scheduler.finish("x", first, FAILED) is not None
+    assert scheduler.finish("y", second, FAILED) is None
+    assert scheduler.over and scheduler.left == 0
+
+
+def test_raise_gives_out_nothing_more():
+    scheduler = Scheduler([whole(cell(1)), whole(cell(2))], on_error="raise")
+    scheduler.join("x", "here")
+    scheduler.finish("x", scheduler.next("x"), FAILED)
+    assert scheduler.next("x") is None and scheduler.over and scheduler.left == 1
+
+
+def test_a_lost_unit_goes_to_another_place_if_there_is_one():
+    scheduler = Scheduler([whole(cell(1))])
+    for name, place in (("x", "one"), ("y", "one"), ("z", "two")):
+        scheduler.join(name, place)
+    unit = scheduler.next("x")
+    assert scheduler.lose("x", "killed") == []
+    assert scheduler.next("y") is None and scheduler.next("z") == unit
+
+
+def test_a_lost_unit_stays_where_it_was_if_there_is_no_other_place():
+    scheduler = Scheduler([whole(cell(1))])
+    for name in "xy":
+        scheduler.join(name, "one")
+    unit = scheduler.next("x")
+    scheduler.lose("x", "killed")
+    assert scheduler.next("y") == unit
+
+
+def test_too_many_lost_workers_fail_the_cell():
+    scheduler = Scheduler([whole(cell(1)), whole(cell(2))])
+    for attempt in range(ATTEMPTS):
+        scheduler.join(f"x{attempt}", "here")
+        assert scheduler.next(f"x{attempt}").cell.number == 1
+        ends = scheduler.lose(f"x{attempt}", "killed")
+    assert [end.error for end in ends] == ["3 workers were lost with it; the last: killed"]
+    scheduler.join("y", "here")
+    assert scheduler.next("y").cell.number == 2
+
+
+def test_what_one_place_lacks_another_may_have():
+    scheduler = Scheduler([whole(cell(1))])
+    scheduler.join("x", "one")
+    scheduler.join("y", "two")
+    unit = scheduler.next("x")
+    assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")) is None
+    assert scheduler.next("x") is None and scheduler.next("y") == unit
+    assert scheduler.finish("y", unit, UnitResult("unfit", "no weights here either")).error == "no weights here either"
+    assert scheduler.over
+
+
+def test_what_the_only_place_lacks_fails_at_once():
+    scheduler = Scheduler([whole(cell(1))])
+    scheduler.join("x", "one")
+    unit = scheduler.next("x")
+    assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")).error == "no weights"
+
+
+def test_the_last_place_that_could_do_it_is_lost():
+    scheduler = Scheduler([whole(cell(1)), whole(cell(2))])
+    scheduler.join("x", "one")
+    scheduler.join("y", "two")
+    unit = scheduler.next("x")
+    other = scheduler.next("y")
+    scheduler.finish("x", unit, UnitResult("unfit", "no weights"))
+    ends = scheduler.lose("y", "node gone")
+    assert [(end.cell.number, end.error) for end in ends] == [(1, "no weights")]
+    assert scheduler.next("x") == other
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_losses_at_random_every_unit_is_finished_once_and_none_is_given_out_again(seed):
+    rng = random.Random(seed)
+    stages, cells = [], [cell(number, rng.choice("abc")) for number in range(rng.randrange(1, 30))]
+    for one in cells:
+        kind = rng.random()
+        stages.append(
+            whole(one) if kind < 0.4 else seeds(one, 3) if kind < 0.8 else [[Unit(one, "groups")], *seeds(one)]
+        )
+    scheduler = Scheduler(stages, attempts=10**6)
+    out: dict[str, Unit] = {}
+    finished: Counter = Counter()
+    lost: Counter = Counter()
+    ended = []
+    names = iter(range(10**6))
+    for _ in range(4):
+        scheduler.join(f"w{next(names)}", rng.choice("PQ"))
+    idle = [f"w{number}" for number in range(4)]
+    while not scheduler.over:
+        for name in list(idle):
+            unit = scheduler.next(name)
+            if unit is not None:
+                assert not finished[unit.key] and unit.key not in {one.key for one in out.values()}
+                stage = next(stage for stage in stages[unit.cell.number] if unit in stage)
+                before = stages[unit.cell.number][: stages[unit.cell.number].index(stage)]
+                assert all(finished[one.key] for earlier in before for one in earlier)
+                idle.remove(name)
+                out[name] = unit
+        assert out, "work is left, and nobody has any"
+        name = rng.choice(sorted(out))
+        unit = out.pop(name)
+        if rng.random() < 0.3:
+            lost[unit.key] += 1
+            ended += scheduler.lose(name, "killed")
+            fresh = f"w{next(names)}"
+            scheduler.join(fresh, rng.choice("PQ"))
+            idle.append(fresh)
+        else:
+            finished[unit.key] += 1
+            ended += [end for end in [scheduler.finish(name, unit, DONE)] if end]
+            idle.append(name)
+    assert finished == Counter(unit.key for of_cell in stages for stage in of_cell for unit in stage)
+    assert sorted(end.cell.number for end in ended) == [one.number for one in cells]
+    assert all(end.error is None for end in ended) and scheduler.waiting == 0
+    assert seed or lost

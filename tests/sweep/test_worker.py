@@ -1,0 +1,209 @@
+"""Units done one after the other by a worker: the files they leave are those of a run that was stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.sweeps import SMALL, TTM, cells_of
+
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator import adapters, score_task
+from ttmbench.evaluator.run import run
+from ttmbench.sweep.transfer import files_of, put_files, take_in
+from ttmbench.sweep.units import Unit, units_of
+from ttmbench.sweep.worker import Worker
+
+VOLATILE = {"date", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+
+
+def numbers(path: Path) -> str:
+    """A document without its times and places."""
+    document = json.loads(path.read_text())
+    for record in document["ttm"].values():
+        for one in record["iterations"]:
+            one["seconds"] = 0
+    return json.dumps({key: value for key, value in document.items() if key not in VOLATILE}, sort_keys=True)
+
+
+def cell(tmp_path, model="tiny-clip", **options):
+    (one,) = cells_of(tmp_path, models=[model], tasks=["shapes_color"], options=SMALL | options)
+    return one.cell
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The cell as one run, and its document."""
+    folder = tmp_path_factory.mktemp("alone")
+    one = cell(folder, **TTM, deterministic=True)
+    run(one.config_at(folder))
+    return one, folder / one.document
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often models were loaded and tasks scored."""
+    found = []
+    for module, name in ((adapters, "make_adapter"), (score_task, "load_task_data")):
+        before = getattr(module, name)
+
+        def counted(*given, before=before, name=name):
+            found.append(name)
+            return before(*given)
+
+        monkeypatch.setattr(module, name, counted)
+    return found
+
+
+def test_seeds_apart_then_the_run_give_the_bits_of_one_run(tmp_path, alone, calls, monkeypatch):
+    one, expected = alone
+    worker = Worker(tmp_path)
+    lines: list[str] = []
+    for stage in units_of(one):
+        for unit in reversed(stage):
+            assert worker.do(unit, tell=lines.append).state == "done"
+    assert numbers(tmp_path / one.document) == numbers(expected)
+    assert calls == ["make_adapter", "load_task_data"]  # what is loaded stays for the cell
+    assert "tiny-clip/shapes_color seed 1: seed 1, iteration 2 done" in lines
+    assert sum("iteration" in line for line in lines) == 4  # the run itself trained nothing
+    assert not list((tmp_path / one.folder).glob(".*"))  # what it went on from is gone
+
+
+def test_another_worker_takes_up_what_the_first_left(tmp_path, alone):
+    one, expected = alone
+    first, last = units_of(one)
+    for number, unit in enumerate(first):
+        assert Worker(tmp_path).do(unit).state == "done", number
+    lines: list[str] = []
+    assert Worker(tmp_path).do(last[0], tell=lines.append).state == "done"
+    assert numbers(tmp_path / one.document) == numbers(expected)
+    assert not any("iteration" in line for line in lines)
+
+
+def test_without_a_common_folder_the_files_travel(tmp_path, alone):
+    one, expected = alone
+    driver = tmp_path / "driver"
+    for number, unit in enumerate(unit for stage in units_of(one) for unit in stage):
+        worker = Worker(tmp_path / f"node{number}", common=False)
+        lines: list[str] = []
+        result = worker.do(unit, files_of(driver, one), lines.append)
+        assert result.state == "done" and result.files
+        assert unit.kind == "seed" or not any("iteration" in line for line in lines)
+        take_in(driver, one, result.files, over=unit.kind == "run")
+    assert numbers(driver / one.document) == numbers(expected)
+    assert not list((driver / one.folder).glob(".*"))
+
+
+def test_raw_scores_travel_by_the_cache(tmp_path):
+    one = cell(tmp_path, **TTM, use_cache=str(tmp_path / "unused"))
+    driver, (scores, *_) = tmp_path / "driver", units_of(one)
+    first = Worker(tmp_path / "a", common=False, cache=str(tmp_path / "a-cache"))
+    result = first.do(scores[0])
+    assert result.state == "done" and all(name.startswith(".sweep/cache/1/scores/") for name in result.files)
+    take_in(driver, one, result.files, over=False)
+    second = Worker(tmp_path / "b", common=False, cache=str(tmp_path / "b-cache"))
+    assert second.do(Unit(one), files_of(driver, one)).state == "done"
+    assert "from_store" in (tmp_path / "b" / one.document).read_text()
+    take_in(driver, one, {}, over=True)
+    assert not (driver / ".sweep/cache/1").exists() and not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/etc/x",
+        "other/shapes_color/x",
+        "tiny-clip/shapes_color/../../x",
+        ".sweep/cache/2/x",
+        "C:x",
+        "sweep.json",
+    ],
+)
+def test_files_from_a_worker_stay_in_their_cells_folders(tmp_path, name):
+    with pytest.raises(TtmbenchError, match="none of cell tiny-clip/shapes_color"):
+        put_files(tmp_path / "driver", cell(tmp_path), {name: b"x"}, None)
+    assert not (tmp_path / "driver").exists()
+
+
+def test_a_document_of_another_command_is_moved_aside_before_seeds_are_left(tmp_path):
+    one = cell(tmp_path, **TTM)
+    other = cell(tmp_path, **(TTM | {"seeds": [5]}))
+    assert Worker(tmp_path).do(Unit(other)).state == "done"
+    worker, lines = Worker(tmp_path), []
+    for unit in (unit for stage in units_of(one) for unit in stage):
+        assert worker.do(unit, tell=lines.append).state == "done"
+    assert sum("iteration" in line for line in lines) == 4
+    seeds = [
+        json.loads(path.read_text())["ttm"]["shapes_color"]["seeds"] for path in (tmp_path / one.folder).glob("*.json")
+    ]
+    assert sorted(seeds) == [[0, 1], [5]]
+
+
+def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch):
+    """A model that scores pairs: three workers compute blocks, and the run computes none."""
+    from ttmbench.model_adapters import tiny_clip
+    from ttmbench.scoring import blocks, pairs
+
+    class Pairs:
+        scored = 0
+
+        def fingerprint(self):
+            return {"weights": "of a test"}
+
+        def score_pairs(self, images, captions):
+            Pairs.scored += len(captions)
+            return np.array([len(caption) + image.getpixel((5, 5))[0] / 7 for image, caption in zip(images, captions)])
+
+    monkeypatch.setattr(tiny_clip, "load", lambda **_: Pairs())
+    monkeypatch.setattr(pairs, "PAIRS", 8)
+    one = cell(tmp_path, use_cache=str(tmp_path / "cache"))
+    shared = type(one)(**{**vars(one), "shards": 3})
+    groups, last = units_of(shared)
+    counts = []
+    for unit in groups:
+        before = Pairs.scored
+        assert Worker(tmp_path).do(unit).error is None
+        counts.append(Pairs.scored - before)
+    assert sum(counts) == 48 and counts == [16, 16, 16]
+    assert Worker(tmp_path).do(last[0]).state == "done"
+    assert Pairs.scored == 48
+    shutil.rmtree(tmp_path / "cache")
+    run(one.config_at(tmp_path / "alone"))
+    assert numbers(tmp_path / one.document) == numbers(tmp_path / "alone" / one.document)
+    assert blocks.PAIRS == 128
+
+
+def test_models_are_kept_up_to_a_number(tmp_path, calls):
+    cells = [
+        one.cell
+        for one in cells_of(tmp_path, models=["tiny-clip", "tiny-clip-seed1"], tasks="shapes_color", options=SMALL)
+    ]
+    one_kept, both_kept = Worker(tmp_path / "a"), Worker(tmp_path / "b", keep=2)
+    for worker, loaded in ((one_kept, 4), (both_kept, 2)):
+        calls.clear()
+        for number in (0, 1, 0, 1):
+            assert worker.do(Unit(cells[number])).state == "done"
+        assert calls.count("make_adapter") == loaded
+
+
+def test_what_a_place_lacks_is_told_from_what_fails_everywhere(tmp_path):
+    lacks = cell(tmp_path, model={"model": "hf", "model_args": {"pretrained": str(tmp_path / "none")}})
+    result = Worker(tmp_path).do(Unit(lacks))
+    assert result.state == "unfit" and "none" in result.error and "\n" not in result.error
+    fails = cell(tmp_path, **(TTM | {"ttm_args": {"iterations": 1, "epochs": 1, "lr": 1e30}}))
+    result = Worker(tmp_path).do(Unit(fails))
+    assert result.state == "failed" and "a lower learning rate may help" in result.error
+    document = json.loads((tmp_path / fails.document).read_text())
+    assert document["status"] == "failed" and document["results"]["shapes_color"]["group_match,none"] is not None
+
+
+def test_an_interruption_is_a_result(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(score_task, "load_task_data", interrupted)
+    assert Worker(tmp_path).do(Unit(cell(tmp_path))).state == "stopped"
