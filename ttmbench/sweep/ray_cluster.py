@@ -58,7 +58,7 @@ def import_ray() -> Any:
     return ray
 
 
-def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> bool:
+def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> str | None:
     """Joins a cluster; starts none.
 
     Args:
@@ -67,13 +67,13 @@ def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> bool:
         runtime_env: of all workers.
 
     Returns:
-        Whether this process was not connected before.
+        Where its head is; None if this process was connected before.
 
     Raises:
         TtmbenchError: nobody answers there, or it is a cluster of another version.
     """
     if ray.is_initialized():
-        return False
+        return None
     found = _address(address)
     if found is None:
         raise TtmbenchError(
@@ -95,7 +95,7 @@ def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> bool:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray takes it for itself
-    return True
+    return found
 
 
 def nodes(ray: Any) -> list[Node]:
@@ -124,12 +124,21 @@ def _address(given: str) -> str | None:
 def _check_answers(address: str) -> None:
     """TtmbenchError unless somebody takes connections there: Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not port.isdecimal() or not host:
         raise UsageError(f"--executor_args address={address}: is no HOST:PORT")
+    why = silence(address)
+    if why is not None:
+        raise TtmbenchError(
+            f"nobody answers at {address}, where the Ray cluster should be ({why}); start it there with: ray start "
+            "--head"
+        )
+
+
+def silence(address: str) -> str | None:
+    """Why nobody takes connections at an address; None if somebody does."""
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
     except OSError as error:
-        raise TtmbenchError(
-            f"nobody answers at {address}, where the Ray cluster should be ({error.strerror or error}); start it there "
-            "with: ray start --head"
-        ) from None
+        return error.strerror or str(error)
+    return None

@@ -23,7 +23,7 @@ from ttmbench.sweep.carried import Carried, gather
 from ttmbench.sweep.cells import Cell
 from ttmbench.sweep.executor import Event, Finished, Progress, WorkerJoined, WorkerLost
 from ttmbench.sweep.ray_board import board_class
-from ttmbench.sweep.ray_cluster import Node, connect, first_line, import_ray, nodes
+from ttmbench.sweep.ray_cluster import Node, connect, first_line, import_ray, nodes, silence
 from ttmbench.sweep.ray_options import RayOptions
 from ttmbench.sweep.ray_worker import Begin, Greeting, actor_class, leave_token
 from ttmbench.sweep.transfer import OWN, files_of, take_in
@@ -82,7 +82,9 @@ class RayExecutor:
         self._stillborn: Counter[str] = Counter()
         self._tokens: list[Path] = []
         self._told: set[bool] = set()
-        self._started, self._looked, self._connected = 0, 0.0, False
+        self._started, self._looked = 0, 0.0
+        self._head: str | None = None
+        self._gone_head = False
 
     def start(self) -> Sequence[WorkerJoined]:
         """Joins the cluster and waits for the first worker.
@@ -93,7 +95,7 @@ class RayExecutor:
         ray, options = self._ray, self._options
         with tempfile.TemporaryDirectory() as folder:
             carried = gather(self._cells, Path(folder))
-            self._connected = connect(ray, options.address, {} if carried.is_empty else {"working_dir": folder})
+            self._head = connect(ray, options.address, {} if carried.is_empty else {"working_dir": folder})
         there = nodes(ray)
         self._wanted = options.resources(any(node.resources.get("GPU") for node in there))
         if not any(node.room(self._wanted) for node in there):
@@ -144,30 +146,33 @@ class RayExecutor:
 
     def stop(self, at_once: bool) -> None:
         """Ends all workers; what units under way have finished is kept."""
-        busy = {one.answer: one for one in self._remotes.values() if one.asked == "unit" and one.answer is not None}
         try:
-            if at_once and busy:
-                for one in busy.values():
-                    _call(one.actor.interrupt, "control").remote()
-                stopped, _ = self._ray.wait(list(busy), num_returns=len(busy), timeout=_STOP)
-                for answer in stopped:
-                    with suppress(self._ray.exceptions.RayError, TtmbenchError):
-                        unit, (_, files) = busy[answer].unit, self._ray.get(answer, timeout=_STOP)
-                        if unit is not None and files:
-                            take_in(self._root, unit.cell, files, over=False)
-            leaving = [
-                _call(one.actor.leave, "control").remote() for one in self._remotes.values() if one.asked != "hello"
-            ]
-            if leaving:
-                self._ray.wait(leaving, num_returns=len(leaving), timeout=1.0)
+            if not self._gone_head:
+                if at_once:
+                    self._interrupt()
+                began = [one for one in self._remotes.values() if one.asked != "hello"]
+                leaving = [_call(one.actor.leave, "control").remote() for one in began]
+                if leaving:
+                    self._ray.wait(leaving, num_returns=len(leaving), timeout=1.0)
         finally:
-            for one in self._remotes.values():
-                self._kill(one)
-            self._remotes.clear()
-            if self._connected:
+            for remote in list(self._remotes.values()):
+                self._drop(remote)
+            if self._head is not None and not self._gone_head:
                 self._ray.shutdown()
             for token in self._tokens:
                 token.unlink(missing_ok=True)
+
+    def _interrupt(self) -> None:
+        """Asks units under way to stop, and takes in what they have finished."""
+        busy = {one.answer: one for one in self._remotes.values() if one.asked == "unit" and one.answer is not None}
+        for one in busy.values():
+            _call(one.actor.interrupt, "control").remote()
+        stopped = self._ray.wait(list(busy), num_returns=len(busy), timeout=_STOP)[0] if busy else []
+        for answer in stopped:
+            with suppress(self._ray.exceptions.RayError, TtmbenchError):
+                unit, (_, files) = busy[answer].unit, self._ray.get(answer, timeout=_STOP)
+                if unit is not None and files:
+                    take_in(self._root, unit.cell, files, over=False)
 
     def _greet(self, carried: Carried) -> Greeting:
         token = None
@@ -193,6 +198,7 @@ class RayExecutor:
 
     def _top_up(self) -> None:
         """Begins workers where nodes have room for more; a node that has just come is one of them."""
+        self._check_head()
         self._looked = time.monotonic()
         there = nodes(self._ray)
         usable = [node for node in there if node.id not in self._barred and node.room(self._wanted)]
@@ -205,6 +211,16 @@ class RayExecutor:
             self._begin(node)
             on[node.id] += 1
             rooms[node.id] -= 1
+
+    def _check_head(self) -> None:
+        """TtmbenchError if the head of the cluster is gone, at which Ray would end this process after a minute."""
+        why = None if self._head is None else silence(self._head)
+        if why is not None:
+            self._gone_head = True
+            raise TtmbenchError(
+                f"the head of the Ray cluster at {self._head} is gone ({why}); what is finished is kept, and the same "
+                "command goes on once there is a cluster again"
+            )
 
     def _begin(self, node: Node) -> None:
         ray = self._ray
@@ -301,12 +317,10 @@ class RayExecutor:
         return WorkerLost(remote.name, remote.unit, why)
 
     def _drop(self, remote: _Remote) -> None:
-        self._kill(remote)
         self._remotes.pop(remote.name, None)
-
-    def _kill(self, remote: _Remote) -> None:
-        with suppress(Exception):  # whatever Ray has to say of an actor that is gone
-            self._ray.kill(remote.actor)
+        if not self._gone_head:
+            with suppress(Exception):  # whatever Ray has to say of an actor that is gone
+                self._ray.kill(remote.actor)
 
     def _bar(self, node: Node, why: str) -> None:
         self._barred[node.id] = f"node {node.address}: {why}"
@@ -314,6 +328,7 @@ class RayExecutor:
 
     def _ended(self, remote: _Remote) -> str:
         """Why a worker is gone, as far as it is known."""
+        self._check_head()
         try:
             there = any(node.id == remote.node.id for node in nodes(self._ray))
         except Exception as error:
