@@ -151,7 +151,7 @@ def test_an_interruption_leaves_a_readable_state_and_the_same_command_goes_on(tm
 
 
 def test_a_changed_plan_computes_what_changed(board, tmp_path):
-    planned, root, _, _ = board
+    _, root, _, _ = board
     other = PLAN | {"settings": [{"name": "raw", "bootstrap_iters": 5}, {"name": "ttm", **TTM}]}
     assert [stages_left(root, one) == [] for one in cells_of(tmp_path, **other)] == [False, True] * 4
 

@@ -17,7 +17,7 @@ from ttmbench.sweep.transfer import files_of, put_files, take_in
 from ttmbench.sweep.units import Unit, units_of
 from ttmbench.sweep.worker import Worker
 
-VOLATILE = {"date", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
 
 
 def numbers(path: Path) -> str:
@@ -156,11 +156,12 @@ def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch)
 
         def score_pairs(self, images, captions):
             Pairs.scored += len(captions)
-            return np.array([len(caption) + image.getpixel((5, 5))[0] / 7 for image, caption in zip(images, captions)])
+            pairs = zip(images, captions, strict=True)
+            return np.array([len(caption) + image.getpixel((5, 5))[0] / 7 for image, caption in pairs])
 
     monkeypatch.setattr(tiny_clip, "load", lambda **_: Pairs())
     monkeypatch.setattr(pairs, "PAIRS", 8)
-    one = cell(tmp_path, use_cache=str(tmp_path / "cache"))
+    one = cell(tmp_path, use_cache=str(tmp_path / "cache"), batch_size=8)
     shared = type(one)(**{**vars(one), "shards": 3})
     groups, last = units_of(shared)
     counts = []

@@ -1,0 +1,105 @@
+"""``ttmbench sweep`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.sweeps import SMALL, TTM, write_plan
+
+from ttmbench.cli import main
+from ttmbench.sweep.summary import read_summary
+
+PLAN = {"models": ["tiny-clip"], "tasks": ["shapes_color", "shapes_place"], "options": SMALL}
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_plan(tmp_path, **PLAN)
+    return "plan.yaml"
+
+
+def test_a_dry_run_lists_cells_and_invents_no_time(plan, tmp_path, capsys):
+    write_plan(tmp_path, **(PLAN | {"settings": [{"name": "raw"}, {"name": "ttm", **TTM}]}))
+    assert main(["sweep", plan, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["1", "raw/tiny-clip/shapes_color", "12", "24", "24", "-", "1", "-"]
+    assert lines[3].split() == ["2", "ttm/tiny-clip/shapes_color", "12", "24", "24", "4", "x", "1", "3", "-"]
+    assert "4 cells, 4 to run" in lines and lines[-1].startswith("no time for 4 of them: no document of their models")
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
+
+
+def test_cells_one_by_one_make_the_same_board_and_the_sweep_finds_them_done(plan, tmp_path, capsys):
+    assert main(["sweep", plan, "-o", "board", "--cell", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "shapes_place" in said and "shapes_color" not in said
+    summary = read_summary(Path("board/sweep.json"))
+    assert [one.state for one in summary.cells] == ["waiting", "done"] and summary.status == "running"
+    assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
+    summary = read_summary(Path("board/sweep.json"))
+    assert [one.state for one in summary.cells] == ["done", "done"] and summary.status == "done"
+    capsys.readouterr()
+    assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
+    assert capsys.readouterr().out == "cell 1 is done: board/tiny-clip/shapes_color/results.json\n"
+    assert main(["sweep", plan, "-o", "board"]) == 0
+    said = capsys.readouterr()
+    assert "2 of 2 cells are done already" in said.err and "2 cells: 2 done" in said.out
+    assert not Path("board/.sweep/logs").exists()  # nothing to do, so nobody was asked to
+    assert main(["sweep", plan, "-o", "board", "--dry_run"]) == 0
+    said = capsys.readouterr().out
+    assert "2 cells, 0 to run" in said and said.count(" done ") == 2
+    documents = {path.as_posix(): json.loads(path.read_text()) for path in Path("board").glob("*/*/results.json")}
+    assert {name: list(one["results"]) for name, one in documents.items()} == {
+        "board/tiny-clip/shapes_color/results.json": ["shapes_color"],
+        "board/tiny-clip/shapes_place/results.json": ["shapes_place"],
+    }
+    assert all(one["command"].startswith("ttmbench") for one in documents.values())
+
+
+def test_a_cell_that_fails_alone_says_so_in_the_summary(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    models = [{"model": "hf", "name": "gone", "model_args": {"pretrained": "./nowhere"}}]
+    write_plan(tmp_path, models=models, tasks=["shapes_color"])
+    assert main(["sweep", "plan.yaml", "-o", "board", "--cell", "1"]) != 0
+    (one,) = read_summary(Path("board/sweep.json")).cells
+    assert one.state == "failed" and "nowhere" in one.error
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_damaged_summary_does_not_stop_a_cell(plan, capsys):
+    Path("board").mkdir()
+    Path("board/sweep.json").write_text("{")
+    assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
+    assert [one.state for one in read_summary(Path("board/sweep.json")).cells] == ["done", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan.yaml"], "--output_path DIR is needed"),
+        (["plan.yaml", "-o", "x.json"], "a sweep writes to a folder"),
+        (["plan.yaml", "-o", "x", "--cell", "3"], "--cell 3: plan.yaml has 2 cells"),
+        (["plan.yaml", "-o", "x", "--cell", "0"], "must be at least 1"),
+        (["other.yaml", "-o", "x"], "other.yaml"),
+        (["plan.yaml", "-o", "x", "--executor_args", "address=auto"], "processes of this machine take none"),
+        (["plan.yaml", "-o", "x", "--executor", "dask"], "invalid choice"),
+        (["plan.yaml", "-o", "x", "--on_error", "never"], "invalid choice"),
+        (["plan.yaml", "-o", "x", "--batch_size", "auto", "--deterministic"], "deterministic needs a batch_size"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_writes_nothing(plan, tmp_path, capsys, words, message):
+    assert main(["sweep", *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert not list(tmp_path.glob("x/**/results*"))
+
+
+def test_without_ray_one_line_says_how_to_get_it(plan, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ttmbench.sweep.ray_executor", None)
+    assert main(["sweep", plan, "-o", "board", "--executor", "ray"]) == 2
+    err = capsys.readouterr().err
+    assert err == "ttmbench: --executor ray needs Ray: pip install 'ttmbench[ray]'\n"

@@ -1,0 +1,177 @@
+"""Sweeps by worker processes of this machine, and their faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support import processes
+from support.sweeps import SMALL, TTM, cells_of, write_plan
+
+from ttmbench.cli import main
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.run import run
+from ttmbench.results.reader import read_document
+from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.sweep.local import LocalExecutor
+from ttmbench.sweep.summary import read_summary
+from ttmbench.sweep.units import Unit
+
+PLAN = {
+    "models": ["tiny-clip", "tiny-clip-seed1"],
+    "tasks": ["shapes_color", "shapes_place"],
+    "options": {**SMALL, **TTM, "deterministic": True},
+}
+VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+SWEEP = "import sys; from ttmbench.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def numbers(path: Path) -> str:
+    """A document without its times and places; not that of a part of a run."""
+    document = read_document(path)
+    for record in document["ttm"].values():
+        for one in record["iterations"]:
+            one["seconds"] = 0
+    return json.dumps({key: value for key, value in document.items() if key not in VOLATILE}, sort_keys=True)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Every cell as a run of its own."""
+    folder = tmp_path_factory.mktemp("alone")
+    cells = [one.cell for one in cells_of(folder, **PLAN)]
+    for one in cells:
+        run(one.config_at(folder))
+    return {one.folder: numbers(folder / one.document) for one in cells}
+
+
+def events_until(executor, kind, timeout=60.0):
+    """The first event of a kind, and all that came before it."""
+    seen, end = [], time.monotonic() + timeout
+    while time.monotonic() < end:
+        for event in executor.wait(0.2):
+            seen.append(event)
+            if isinstance(event, kind):
+                return event, seen
+    raise AssertionError(seen)
+
+
+def wait_for(condition, timeout=60.0):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_two_workers_give_the_bits_of_single_runs_although_one_is_killed(tmp_path, alone, forked, monkeypatch, capfd):
+    """2 models x 2 tasks x 2 seeds of TTM; a worker is killed once it is at work."""
+    from ttmbench.sweep import local
+
+    submit, killed = local.LocalExecutor.submit, []
+
+    def submit_and_kill(self, worker, unit):
+        submit(self, worker, unit)
+        if unit.kind == "seed" and not killed:
+            killed.append(unit.name)
+            os.kill(self._processes[worker].process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(local.LocalExecutor, "submit", submit_and_kill)
+    root = tmp_path / "board"
+    code = main(["sweep", str(write_plan(tmp_path, **PLAN)), "-o", str(root), "--workers", "2"])
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    summary = read_summary(root / "sweep.json")
+    assert {one.cell: numbers(root / one.document) for one in summary.cells} == alone
+    assert summary.workers_lost == 1 and sorted(one.attempts for one in summary.cells) == [1, 1, 1, 2]
+    assert f"ended by SIGKILL (out of memory?); {killed[0]} is tried again" in said.err
+    assert said.err.count(" done in ") == 4 and "4 cells: 4 done" in said.out
+    assert len(forked) == 3 and all(one.poll() is not None for one in forked)
+
+
+def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path, capsys):
+    options = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
+    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    root = tmp_path / "board"
+    words = ["-c", SWEEP, "sweep", plan, "-o", root]
+    process = processes.start(words, stdout=-1, stderr=-1, text=True)
+    wait_for(lambda: list(root.glob("*/*/.*/**/iteration_2.safetensors")))
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and time.monotonic() - began < 8
+    assert "sweep.json says how every cell stands, and the same command goes on" in err
+    summary = read_summary(root / "sweep.json")
+    assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
+
+
+def test_workers_of_a_killed_driver_end_too(tmp_path):
+    options = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
+    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    root = tmp_path / "board"
+    process = processes.start(["-c", SWEEP, "sweep", plan, "-o", root], stdout=-3, stderr=-3)
+    wait_for(lambda: list(root.glob("*/*/.*/**/iteration_1.safetensors")))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
+    process.kill()
+    process.wait()
+    wait_for(lambda: not Path(f"/proc/{children[0]}").exists() or _is_zombie(children[0]), timeout=15)
+    assert read_summary(root / "sweep.json").status == "running"  # as it was; nobody could say more
+    before = {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
+    time.sleep(0.3)
+    assert before == {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
+
+
+def _is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, forked):
+    executor = LocalExecutor(tmp_path, workers=1)
+    try:
+        executor.start()
+        joined, _ = events_until(executor, WorkerJoined)
+        forked[0].kill()
+        lost, _ = events_until(executor, WorkerLost)
+        assert (lost.worker, lost.unit) == (joined.worker, None)
+        again, _ = events_until(executor, WorkerJoined)
+        assert again.worker != joined.worker
+        (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
+        executor.submit(again.worker, Unit(one.cell))
+        done, seen = events_until(executor, Finished)
+        assert done.result.state == "done" and "tiny-clip/shapes_color" in [
+            getattr(event, "line", "") for event in seen
+        ]
+    finally:
+        executor.stop(False)
+    assert [one.poll() for one in forked] == [-9, 0]
+
+
+def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "raise SystemExit('no such thing')")
+    executor = LocalExecutor(tmp_path, workers=1)
+    executor.start()
+    with pytest.raises(TtmbenchError, match="end before they begin: its process ended with exit code 1: no such thing"):
+        events_until(executor, Finished)
+    executor.stop(True)
+
+
+def test_threads_and_devices_are_shared_out(tmp_path, monkeypatch):
+    from ttmbench.sweep.local import _environment
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    assert _environment(0, 1, ()) == {}  # a process alone computes as a run does
+    assert _environment(0, 2, ()) == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
+    assert [_environment(place, 3, ("4", "7"))["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["4", "7", "4"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert _environment(0, 2, ())["OMP_NUM_THREADS"] == "3"  # what the user says is the most
+    assert len(LocalExecutor(tmp_path, workers=8, most=3)._desks) == 3
+    assert len(LocalExecutor(tmp_path, devices=("0", "1"))._desks) == 2
