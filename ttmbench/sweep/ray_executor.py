@@ -47,6 +47,7 @@ class _Remote:
         actor: its handle.
         answer: what it was asked last, as Ray's reference; None while there is nothing to wait for.
         asked: what that was; ``sending`` is a unit that could not be handed over yet.
+        process: its number on its node.
         tries: to hand over or to get this unit's result.
         later: not before.
     """
@@ -58,6 +59,7 @@ class _Remote:
     asked: Literal["hello", "unit", "sending", "nothing"] = "hello"
     common: bool = True
     unit: Unit | None = None
+    process: int = 0
     tries: int = 0
     later: float = 0.0
 
@@ -290,7 +292,7 @@ class RayExecutor:
             self._bar(remote.node, f"{said['lacks'][0]}{more}")
             self._drop(remote)
             return []
-        remote.common, remote.answer, remote.asked = said["common"], None, "nothing"
+        remote.common, remote.process, remote.answer, remote.asked = said["common"], said["process"], None, "nothing"
         self._stillborn[remote.node.id] = 0
         if remote.common not in self._told:
             self._told.add(remote.common)
@@ -333,7 +335,7 @@ class RayExecutor:
             there = any(node.id == remote.node.id for node in nodes(self._ray))
         except Exception as error:
             return error_line(error)
-        return "its process has ended" if there else f"node {remote.node.address} is gone"
+        return f"{'its process on ' if there else ''}node {remote.node.address} has ended"
 
     def _take_lines(self) -> list[Event]:
         """What workers have told the board."""
