@@ -174,19 +174,23 @@ def _megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def compare(limit: int) -> dict[str, float]:
-    """Seconds on the clock of the same cells in four ways, each in new processes and a new folder."""
+WAYS = ("process", "workers1", "workers2", "commands")
+"""One process that runs all cells; sweeps of 1 and 2 workers; a command for each cell."""
+
+
+def compare(limit: int, ways: Sequence[str]) -> dict[str, float]:
+    """Seconds on the clock of the same eight cells in several ways, each in new processes and a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan.yaml")
         plan.write_text(PLAN.replace("LIMIT", str(limit)), encoding="utf-8")
         sweep = ["-m", "ttmbench", "sweep", str(plan), "-o"]
-        ways: dict[str, list[list[str]]] = {
-            "one process": [["-c", ONE_PROCESS, str(plan), f"{folder}/one"]],
-            "sweep, 1 worker": [[*sweep, f"{folder}/w1", "--workers", "1"]],
-            "sweep, 2 workers": [[*sweep, f"{folder}/w2", "--workers", "2"]],
-            "a command a cell": [[*sweep, f"{folder}/cells", "--cell", str(number)] for number in range(1, 9)],
+        commands: dict[str, list[list[str]]] = {
+            "process": [["-c", ONE_PROCESS, str(plan), f"{folder}/one"]],
+            "workers1": [[*sweep, f"{folder}/w1", "--workers", "1"]],
+            "workers2": [[*sweep, f"{folder}/w2", "--workers", "2"]],
+            "commands": [[*sweep, f"{folder}/cells", "--cell", str(number)] for number in range(1, 9)],
         }
-        return {name: sum(_seconds(words) for words in commands) for name, commands in ways.items()}
+        return {way: sum(_seconds(words) for words in commands[way]) for way in ways}
 
 
 def _seconds(words: Sequence[str]) -> float:
@@ -207,13 +211,14 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--mean", type=float, default=60.0, help="seconds of a simulated cell")
     parser.add_argument("--load", type=float, default=20.0, help="seconds to change a simulated model")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="in which real cells are run")
     parser.add_argument("--limit", type=int, default=40, help="groups of a real cell")
     parser.add_argument("--output", type=Path, help="also write the numbers there, as JSON")
     options = parser.parse_args()
     if options.simulate:
         found = simulate(options.cells, options.workers, options.models, options.mean, options.load)
     else:
-        found = compare(options.limit)
+        found = compare(options.limit, options.ways)
     for name, value in found.items():
         print(f"{name:54} {value:12.4g}")
     if options.output:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 from support import processes
 
@@ -16,5 +19,5 @@ def forked(monkeypatch):
         begun.append(processes.start(words[1:], env=env, **streams))
         return begun[-1]
 
-    monkeypatch.setattr("ttmbench.sweep.local.subprocess.Popen", popen)
+    monkeypatch.setattr("ttmbench.sweep.local.subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
     return begun

@@ -10,23 +10,34 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.sweeps import SMALL, TTM, cells_of, write_plan
+from support.sweeps import SMALL, TTM, Told, cells_of, write_plan
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run import run
 from ttmbench.results.reader import read_document
+from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.local import LocalExecutor
 from ttmbench.sweep.summary import read_summary
 from ttmbench.sweep.units import Unit
+from ttmbench.sweep.worker import Worker
 
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],
     "tasks": ["shapes_color", "shapes_place"],
     "options": {**SMALL, **TTM, "deterministic": True},
 }
-VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+VOLATILE = {
+    "date",
+    "git_hash",
+    "command",
+    "total_evaluation_time_seconds",
+    "timing",
+    "artifacts",
+    "config",
+    "from_store",
+}
 SWEEP = "import sys; from ttmbench.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -92,13 +103,62 @@ def test_two_workers_give_the_bits_of_single_runs_although_one_is_killed(tmp_pat
     assert len(forked) == 3 and all(one.poll() is not None for one in forked)
 
 
-def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path, capsys):
-    options = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
-    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+LONG = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
+
+
+def steps(root: Path) -> dict[Path, int]:
+    """The finished iterations of seeds."""
+    return {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
+
+
+def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_they_were(tmp_path, forked):
+    planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
+    root = tmp_path / "board"
+    root.mkdir()
+
+    class Interrupts(Told):
+        def update(self, *_):
+            if len(steps(root)) >= 2:
+                raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Driver(planned, root, "plan.yaml").run(LocalExecutor(root, workers=1), Interrupts())
+    assert time.monotonic() - began < 60 and forked[0].poll() == 0  # it ended by itself, and was not killed
+    summary = read_summary(root / "sweep.json")
+    assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
+    before, lines = steps(root), []
+    assert before
+
+    def tell(line):
+        lines.append(line)
+        if "iteration" in line:
+            raise KeyboardInterrupt
+
+    assert Worker(root).do(Unit(planned[0].cell, "seed", 0), tell=tell).state == "stopped"
+    assert lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before) + 1} done"
+    assert before.items() <= steps(root).items()
+
+
+def test_a_worker_whose_driver_is_gone_ends(tmp_path, forked):
+    planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
+    executor = LocalExecutor(tmp_path, workers=1)
+    executor.start()
+    joined, _ = events_until(executor, WorkerJoined)
+    executor.submit(joined.worker, Unit(planned[0].cell, "seed", 0))
+    wait_for(lambda: steps(tmp_path))
+    forked[0].stdin.close()
+    wait_for(lambda: forked[0].poll() is not None, timeout=10)
+    executor.stop(True)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path):
+    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
     root = tmp_path / "board"
     words = ["-c", SWEEP, "sweep", plan, "-o", root]
     process = processes.start(words, stdout=-1, stderr=-1, text=True)
-    wait_for(lambda: list(root.glob("*/*/.*/**/iteration_2.safetensors")))
+    wait_for(lambda: len(steps(root)) >= 2)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
@@ -108,21 +168,21 @@ def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path, capsys):
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
 
 
+@pytest.mark.slow
 def test_workers_of_a_killed_driver_end_too(tmp_path):
-    options = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
-    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
     root = tmp_path / "board"
     process = processes.start(["-c", SWEEP, "sweep", plan, "-o", root], stdout=-3, stderr=-3)
-    wait_for(lambda: list(root.glob("*/*/.*/**/iteration_1.safetensors")))
+    wait_for(lambda: steps(root))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 1
     process.kill()
     process.wait()
     wait_for(lambda: not Path(f"/proc/{children[0]}").exists() or _is_zombie(children[0]), timeout=15)
     assert read_summary(root / "sweep.json").status == "running"  # as it was; nobody could say more
-    before = {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
+    before = steps(root)
     time.sleep(0.3)
-    assert before == {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
+    assert before == steps(root)
 
 
 def _is_zombie(pid: str) -> bool:

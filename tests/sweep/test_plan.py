@@ -94,6 +94,8 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ({"settings": [{"name": "../x"}]}, "settings: every setting needs a 'name'"),
         ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds says something about"),
         ({"settings": [{"name": "x", "ttm": True, "ttm_args": {"epoch": 1}}]}, "unknown key 'epoch'; did you mean"),
+        ({"tasks": ["shapes_naming"]}, "task 'shapes_naming' is of kind classification"),
+        ({"tasks": ["shapes_naming"]}, "(`exclude` in the plan leaves cells out)"),
         ({"options": {"output_path": "x"}}, "options: there is no 'output_path' here: -o says where"),
         ({"options": {"limit": "many"}}, "cell raw/tiny-clip/shapes_color: 'limit'"),
         ({"exclude": [{"modell": "x"}]}, "unknown key 'exclude.0.modell'"),

@@ -17,12 +17,23 @@ from ttmbench.sweep.transfer import files_of, put_files, take_in
 from ttmbench.sweep.units import Unit, units_of
 from ttmbench.sweep.worker import Worker
 
-VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config", "from_store"}
+VOLATILE = {
+    "date",
+    "git_hash",
+    "command",
+    "total_evaluation_time_seconds",
+    "timing",
+    "artifacts",
+    "config",
+    "from_store",
+}
 
 
 def numbers(path: Path) -> str:
     """A document without its times and places."""
     document = json.loads(path.read_text())
+    for dataset in document["datasets"].values():
+        dataset.pop("from_store", None)
     for record in document["ttm"].values():
         for one in record["iterations"]:
             one["seconds"] = 0

@@ -76,5 +76,8 @@ class Executor(Protocol):
         ...
 
     def stop(self, at_once: bool) -> None:
-        """Ends all workers: those that are idle, or at once those at work too, within seconds; keeps their state."""
+        """Ends all workers, if any were started: idle ones, or at once those at work too, within seconds.
+
+        Units under way are interrupted, so that they keep where they stand.
+        """
         ...

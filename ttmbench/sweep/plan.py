@@ -247,7 +247,7 @@ def _planned(registry: Registry, given: Mapping[str, Any], where: str, task: Tas
         settings = {name: task_settings(registry, config, task.spec)}
         chosen = Chosen(registry, tasks, settings, also_tasks(registry, config, tasks))
     except TtmbenchError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
     return PlannedCell(Cell(0, folder, config.model_name, name, setting, config), chosen)
 
 

@@ -38,7 +38,7 @@ class LiveLines:
     """Lines that stay on the screen and are drawn again, below those that are told."""
 
     def __init__(self, live: Live) -> None:
-        self._live, self._clock, self._done = live, Clock(), -1
+        self._live, self._clock = live, Clock()
         self._drawn = 0.0
 
     def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
