@@ -1,8 +1,8 @@
 """Kills drivers, workers and nodes of sweeps at random moments until they are done, and counts what that cost.
 
 A sweep of two models on three tasks with two seeds of TTM is begun, and at moments drawn at random something of it is
-killed with SIGKILL: its driver, one of its worker processes, or, on a Ray cluster, a node with all that is on it. After a
-killed driver the same command is given again. Counted are units that no document has in the end, seeds and cells that
+killed with SIGKILL: its driver, one of its worker processes, or, on a Ray cluster, a node with all that is on it. After
+a killed driver the same command is given again. Counted are units that no document has in the end, seeds and cells that
 were finished and done a second time, numbers that differ from single runs, and files left over.
 """
 
@@ -93,7 +93,10 @@ class OnRay:
         from support.ray_clusters import add_node
 
         if target == "worker":
-            actors = [one for one, name in _processes() if name.startswith("ray::SweepWorker")]
+            nodes = _children(os.getpid())
+            actors = [
+                one for node in nodes for one in _children(node) if "ray::SweepWorker" in _read(f"/proc/{one}/cmdline")
+            ]
             return _kill(rng.choice(actors or [0]))
         node = next(iter(self._made.worker_nodes))
         self._made.remove_node(node, allow_graceful=False)
@@ -155,13 +158,9 @@ def look(out: Path, before: Counter[str], count: Count) -> int:
 
 
 def _children(parent: int) -> list[int]:
-    return [one for one in map(int, _read(f"/proc/{parent}/task/{parent}/children").split())]
-
-
-def _processes() -> Iterator[tuple[int, str]]:
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            yield int(path.name), _read(f"{path}/cmdline").replace("\0", " ")
+    """Processes that a process has begun."""
+    every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    return [one for one in every if _read(f"/proc/{one}/stat").rpartition(")")[2].split()[1:2] == [str(parent)]]
 
 
 def _read(path: str) -> str:
