@@ -19,7 +19,8 @@ from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.ray_board import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_options import read_options
-from ttmbench.sweep.ray_worker import RayWorker
+from ttmbench.sweep.ray_worker import RayWorker, leave_token
+from ttmbench.sweep.transfer import OWN
 from ttmbench.sweep.units import Unit, UnitResult
 
 
@@ -369,6 +370,16 @@ def test_a_local_plugin_goes_along_and_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if "nothing" not in one])
     assert not [line for line in missing_plugins(carried, tmp_path / "sent") if "acme" in line]
     assert (tmp_path / "sent" / "plugins" / "acme_sweep" / "__init__.py").is_file()
+
+
+def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):
+    left = [leave_token(tmp_path / name, "one") for name in (OWN, "cache")]
+    os.utime(left[1], (0, 0))
+    other = leave_token(tmp_path / "cache", "two")
+    assert leave_token(tmp_path / OWN, "three").is_file() and other.is_file()
+    assert not left[0].exists() and not left[1].exists()
+    leave_token(tmp_path / "cache", "four")
+    assert other.exists(), "it may be of a sweep that runs"
 
 
 def test_workers_on_a_board_keep_pauses_together(monkeypatch):

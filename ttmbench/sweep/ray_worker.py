@@ -30,6 +30,7 @@ from ttmbench.sweep.units import unit_from_json
 from ttmbench.sweep.worker import Worker
 
 _AGAIN = 0.5  # seconds between two lines
+_DAY = 86400.0
 _OWN = "ttmbench-sweep"
 Result: TypeAlias = tuple[dict[str, Any], dict[str, bytes]]
 """Of a unit: as JSON values, and path -> content of what it wrote where no folder is common."""
@@ -141,7 +142,7 @@ class RayWorker:
             here = cache_folder(None)
             return str(self._root / OWN / SCORES if here is None else here)
         kept = Path(greeting.cache)
-        return None if (kept / f".{greeting.token}").is_file() else str(self._root / OWN / SCORES)
+        return None if (kept / token_name(greeting.token or "")).is_file() else str(self._root / OWN / SCORES)
 
 
 def actor_class() -> type:
@@ -195,21 +196,32 @@ class Begin:
 
 
 def leave_token(folder: Path, token: str) -> Path | None:
-    """A file by which a worker sees that it has this folder; None where none can be made."""
-    path = folder / f".{token}"
+    """A file by which a worker sees that it has this folder; None where none can be made.
+
+    Those of commands that were killed are removed, once they are surely of no other.
+    """
+    path = folder / token_name(token)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(token_name("*")):
+            if folder.name == OWN or time.time() - old.stat().st_mtime > _DAY:
+                old.unlink(missing_ok=True)
         path.touch()
     except OSError:
         return None
     return path
 
 
+def token_name(token: str) -> str:
+    """Of the file by which a folder is known again."""
+    return f".common-{token}"
+
+
 def _sees(root: Path, token: str) -> bool:
     """Whether this is the driver's folder, and can be written to."""
-    probe = root / OWN / f".{token}.{os.getpid()}"
+    probe = root / OWN / token_name(f"{token}.{os.getpid()}")
     try:
-        if not (root / OWN / f".{token}").is_file():
+        if not (root / OWN / token_name(token)).is_file():
             return False
         probe.touch()
         probe.unlink()
