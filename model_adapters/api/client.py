@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.pauses import Pauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import BadAnswerError, Reply, read_answer, refused
@@ -119,6 +120,7 @@ class ChatClient:
         sleep: waits, and raises where the wait is to be given up.
         count: called at each request.
         dialect: what is known of how the server wants to be asked; what is learnt is added.
+        pauses: kept together with other processes that ask the same server; None where there are none.
     """
 
     def __init__(
@@ -127,8 +129,9 @@ class ChatClient:
         sleep: Callable[[float], Any],
         count: Callable[[], None],
         dialect: Dialect | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        self._server, self._sleep, self._count = server, sleep, count
+        self._server, self._sleep, self._count, self._pauses = server, sleep, count, pauses
         self._free_at = 0.0  # a server that asks one question to wait asks all of them
         self._dialect = Dialect() if dialect is None else dialect
         self._http = httpx2.AsyncClient(
@@ -167,7 +170,7 @@ class ChatClient:
         for attempt in range(self._server.retries + 1):
             if attempt:
                 await self._sleep(max(wait, self._server.pause_before(attempt)))
-            await self._sleep(self._free_at - time.monotonic())
+            await self._wait_for_others(str(body["model"]))
             problem, wait = "", 0.0
             try:
                 sent, reply = await self._post(body)
@@ -185,6 +188,8 @@ class ChatClient:
                     return refused(self._server.clean(reply.refusal))
                 problem = self._what_is_wrong(reply, body)
                 wait = self._asked_to_wait(reply)
+                if reply.status == 429 and self._pauses is not None:
+                    self._pauses.hold(self._line(body["model"]), wait or self._server.pause_before(attempt + 1))
             except httpx2.TimeoutException:
                 problem = f"no answer within {self._server.timeout:g} s (timeout=...)"
             except httpx2.HTTPError as error:
@@ -200,6 +205,16 @@ class ChatClient:
             f"{self._server.identity} did not answer in {self._server.retries + 1} tries: {problem}. "
             "Answers that came are kept, so a rerun asks for the rest"
         )
+
+    async def _wait_for_others(self, model: str) -> None:
+        """Waits as long as the server wants all questions to, those of other processes too."""
+        await self._sleep(self._free_at - time.monotonic())
+        while self._pauses is not None and (left := self._pauses.left(self._line(model))) > 0:
+            await self._sleep(left * random.uniform(1.0, 1.1))  # processes that wait together come back one by one
+
+    def _line(self, model: str) -> str:
+        """What a server limits the rate of: a model of its own."""
+        return f"{self._server.identity} {model}"
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], Reply]:
         """What was sent in the end, and what came back: a question that the server wants otherwise is asked so."""

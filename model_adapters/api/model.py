@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from ttmbench._util.console import warn
+from ttmbench._util.pauses import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
@@ -118,10 +119,11 @@ class ChatModel:
         missing: Sequence[int],
     ) -> dict[str, dict[str, Any]]:
         fresh: dict[str, dict[str, Any]] = {}
+        pauses = shared_pauses()
 
         async def main() -> None:
             pool, opening = Pool(self._concurrency), asyncio.Lock()
-            async with ChatClient(self.server, pool.sleep, self._count_request, self._dialect) as client:
+            async with ChatClient(self.server, pool.sleep, self._count_request, self._dialect, pauses) as client:
 
                 async def work(job: int) -> None:
                     index = missing[job]

@@ -11,6 +11,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import time
 from urllib.parse import unquote
 
 import jsonschema
@@ -21,6 +22,7 @@ from support import processes
 from support.chat_server import ECHOES
 
 import ttmbench
+from ttmbench._util.pauses import FolderPauses, sharing_pauses
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import read_yes_no
@@ -160,6 +162,24 @@ def test_retry_after_is_waited_for_by_all(chat_server, evaluate):
     assert not ((since > 0.7) & (since < 1.5)).any() and (since >= 1.5).any()
 
 
+def test_another_process_that_was_told_to_wait_holds_back_this_one(chat_server, evaluate, tmp_path):
+    pauses = FolderPauses(tmp_path / "pauses")
+    with sharing_pauses(pauses):
+        began = time.monotonic()
+        line = f"{Server(chat_server.url, None).identity} test-model"
+        pauses.hold(line, 0.8)
+        code, _, printed = evaluate()
+        assert code == 0, printed
+        assert min(chat_server.times) - began >= 0.8
+        chat_server.forget()
+        chat_server.fault = lambda number: "429" if number == 3 else None
+        told = []
+        pauses.hold = lambda server, seconds: told.append((server, seconds))
+        chat_server.retry_after = "0.3"
+        assert evaluate(cache="other.sqlite")[0] == 0
+        assert told == [(line, 0.3)]
+
+
 def test_a_server_that_asks_to_come_back_tomorrow_is_not_waited_for(chat_server, evaluate):
     chat_server.fault = lambda number: "429"
     chat_server.retry_after = "86400"
@@ -169,7 +189,6 @@ def test_a_server_that_asks_to_come_back_tomorrow_is_not_waited_for(chat_server,
 
 def test_retry_after_may_be_a_date(chat_server, evaluate):
     import email.utils
-    import time
 
     chat_server.fault = lambda number: "429" if number == 1 else None
     chat_server.retry_after = email.utils.formatdate(time.time() + 2, usegmt=True)

@@ -2,6 +2,7 @@
 
     python tests/reliability/faults.py fuzz --files 10000
     python tests/reliability/faults.py kills --kills 200
+    python tests/reliability/faults.py sweeps --kills 50
     python tests/reliability/faults.py trouble
     python tests/reliability/faults.py same
     python tests/reliability/faults.py flips --flips 10000
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
 EXPERIMENTS = {
     "fuzz": "fuzzing",
     "kills": "kills",
+    "sweeps": "sweeps",
     "trouble": "trouble",
     "same": "same",
     "flips": "flips",

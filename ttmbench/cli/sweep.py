@@ -129,14 +129,10 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     if options.executor == "ray":
-        try:
-            from ttmbench.sweep.ray_executor import RayExecutor  # type: ignore[import-not-found,unused-ignore]
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] not in ("ray", "ttmbench"):
-                raise
-            raise UsageError("--executor ray needs Ray: pip install 'ttmbench[ray]'") from None
-        made: Executor = RayExecutor(root, workers=options.workers, **given)
-        return made
+        from ttmbench.sweep.ray_executor import RayExecutor
+        from ttmbench.sweep.ray_options import read_options
+
+        return RayExecutor(root, read_options(given, options.workers), [one.cell for one in planned], units)
     from ttmbench.sweep.local import LocalExecutor, accelerators
 
     if given:

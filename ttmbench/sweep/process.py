@@ -56,6 +56,8 @@ def main() -> None:
 
     try:
         settings = json.loads(stream.readline())
+        from ttmbench._util.pauses import FolderPauses, sharing_pauses
+        from ttmbench.sweep.transfer import OWN
         from ttmbench.sweep.units import unit_from_json
         from ttmbench.sweep.worker import Worker
 
@@ -63,7 +65,8 @@ def main() -> None:
         answer(ready=True)
         orders = _Orders(stream)
         while (given := orders.next()) is not None:
-            result = worker.do(unit_from_json(given), tell=lambda line: answer(progress=line))
+            with sharing_pauses(FolderPauses(Path(settings["root"]) / OWN / "pauses")):
+                result = worker.do(unit_from_json(given), tell=lambda line: answer(progress=line))
             answer(result=result.to_json())
     except KeyboardInterrupt:
         pass

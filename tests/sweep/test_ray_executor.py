@@ -1,0 +1,426 @@
+"""What the executor makes of what Ray says, without Ray: lost objects, a full store, dead workers, nodes that come."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.sweeps import SMALL, TTM, Told, cells_of
+
+from ttmbench.cli import main
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.sweep import ray_cluster, ray_executor
+from ttmbench.sweep.carried import gather, relocated
+from ttmbench.sweep.driver import Driver
+from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.sweep.ray_board import BoardPauses, board_class
+from ttmbench.sweep.ray_executor import RayExecutor
+from ttmbench.sweep.ray_options import read_options
+from ttmbench.sweep.ray_worker import RayWorker, leave_token
+from ttmbench.sweep.transfer import OWN
+from ttmbench.sweep.units import Unit, UnitResult
+
+
+class RayError(Exception):
+    pass
+
+
+class RayActorError(RayError):
+    pass
+
+
+class OutOfMemoryError(RayError):
+    pass
+
+
+class LostError(RayError):
+    pass
+
+
+class Answer:
+    """A reference to what comes."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+
+class Method:
+    """A method of an actor: what it was called with, and what it will answer."""
+
+    def __init__(self, answers):
+        self.answers, self.given = answers, []
+
+    def options(self, **_):
+        return self
+
+    def remote(self, *given):
+        self.given.append(given)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Refused):
+            raise answer.error
+        return Answer(answer)
+
+
+class Refused:
+    """What is refused before it is sent."""
+
+    def __init__(self, error):
+        self.error = error
+
+
+class FakeRay:
+    """A cluster of nodes, whose actors answer as they are told.
+
+    Args:
+        does: what actors answer to units, one after the other.
+        hello: likewise, to a greeting.
+    """
+
+    def __init__(self, does=(), hello=(), again=()):
+        self.exceptions = SimpleNamespace(
+            RayError=RayError, RayActorError=RayActorError, OutOfMemoryError=OutOfMemoryError
+        )
+        self.does, self.greeted, self.agains = list(does), list(hello), list(again)
+        self.there = {"n1": 1}
+        self.killed, self.actors, self.placed = [], [], []
+        self.util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=self.stays))
+        self.cloudpickle = SimpleNamespace(dumps=lambda value: value)
+
+    def stays(self, node, soft):
+        return node
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "n1")
+
+    def nodes(self):
+        return [
+            {"NodeID": name, "NodeManagerAddress": f"at-{name}", "Resources": {"CPU": cpus}, "Alive": True}
+            for name, cpus in self.there.items()
+        ]
+
+    def remote(self, *classes, **_):
+        if classes:
+            return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.board))
+        return lambda made: SimpleNamespace(options=self.actor_options)
+
+    def board(self):
+        return SimpleNamespace(take=Method([{}] * 99))
+
+    def actor_options(self, *, scheduling_strategy, **_):
+        self.placed.append(scheduling_strategy)
+        return SimpleNamespace(remote=self.actor)
+
+    def actor(self):
+        hello = self.greeted.pop(0) if self.greeted else {"lacks": [], "common": True, "process": 1}
+        made = SimpleNamespace(
+            hello=Method([hello]),
+            do=Method(self.does),
+            again=Method(self.agains),
+            leave=Method([]),
+            interrupt=Method([]),
+        )
+        self.actors.append(made)
+        return made
+
+    def wait(self, answers, num_returns=1, timeout=0.0):
+        return list(answers)[:num_returns], []
+
+    def get(self, answer, timeout=None):
+        if isinstance(answer.answer, Exception):
+            raise answer.answer
+        return answer.answer
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+
+def done(unit=None, state="done", error=None):
+    return UnitResult(state, error).to_json(), {}
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Makes an executor on a fake cluster and starts it."""
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
+    monkeypatch.setattr(ray_executor, "connect", lambda *_: None)
+    monkeypatch.setattr(ray_executor, "_LOOK", -1.0)
+    clock = [0.0]
+
+    def now():
+        clock[0] += 1.0
+        return clock[0]
+
+    monkeypatch.setattr(ray_executor, "time", SimpleNamespace(monotonic=now, sleep=lambda seconds: None))
+
+    def begin(ray, **given):
+        monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
+        executor = RayExecutor(tmp_path / "out", read_options(given), [one.cell], 9)
+        return executor, executor.start()
+
+    return SimpleNamespace(begin=begin, unit=Unit(one.cell), planned=[one], root=tmp_path / "out")
+
+
+def events(executor, times=12):
+    return [event for _ in range(times) for event in executor.wait(0.0)]
+
+
+def test_a_result_that_was_lost_is_asked_for_again_and_not_computed_again(begun):
+    ray = FakeRay(does=[LostError("the object\nwas evicted")], again=[LostError("once more"), done()])
+    executor, (joined,) = begun.begin(ray)
+    executor.submit(joined.worker, begun.unit)
+    (event,) = events(executor)
+    assert event == Finished(joined.worker, begun.unit, UnitResult("done"))
+    assert len(ray.actors[0].do.given) == 1 and len(ray.actors[0].again.given) == 2
+
+
+def test_a_result_that_never_arrives_costs_its_worker(begun):
+    ray = FakeRay(does=[LostError("evicted\nat length")], again=[LostError("evicted")] * 9)
+    executor, (joined,) = begun.begin(ray)
+    executor.submit(joined.worker, begun.unit)
+    lost, again = events(executor)
+    assert lost == WorkerLost(joined.worker, begun.unit, "its result did not arrive: evicted")
+    assert isinstance(again, WorkerJoined) and again.worker != joined.worker
+    assert ray.killed == ray.actors[:1]
+
+
+def test_a_full_store_is_tried_again(begun):
+    ray = FakeRay(does=[Refused(LostError("full")), Refused(LostError("full")), done()])
+    executor, (joined,) = begun.begin(ray)
+    executor.submit(joined.worker, begun.unit)
+    assert events(executor, 20) == [Finished(joined.worker, begun.unit, UnitResult("done"))]
+
+
+def test_a_store_that_stays_full_fails_the_unit_with_one_line(begun):
+    ray = FakeRay(does=[Refused(LostError("no room\nat all"))] * 9)
+    executor, (joined,) = begun.begin(ray)
+    executor.submit(joined.worker, begun.unit)
+    (event,) = events(executor, 40)
+    assert (event.result.state, event.result.error) == ("failed", "it cannot be handed to a worker: no room")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RayActorError("a\nlong story"), "its process on node at-n1 has ended"),
+        (OutOfMemoryError("x"), "the memory of node at-n1 ran out"),
+    ],
+)
+def test_a_dead_worker_is_replaced(begun, error, why):
+    executor, (joined,) = begun.begin(FakeRay(does=[error]))
+    executor.submit(joined.worker, begun.unit)
+    lost, again = events(executor)
+    assert lost == WorkerLost(joined.worker, begun.unit, why) and isinstance(again, WorkerJoined)
+
+
+def test_a_dead_node_is_named_and_its_units_go_to_another(begun):
+    ray = FakeRay(does=[RayActorError("x"), done()])
+    ray.there = {"n1": 1, "n2": 1}
+    executor, joined = begun.begin(ray)
+    assert sorted(one.place for one in joined) == ["n1", "n2"]
+    first = next(one for one in joined if one.place == "n2")
+    executor.submit(first.worker, begun.unit)
+    del ray.there["n2"]
+    assert events(executor) == [WorkerLost(first.worker, begun.unit, "node at-n2 has ended")]
+
+
+def test_a_node_that_comes_gets_workers(begun):
+    ray = FakeRay()
+    executor, joined = begun.begin(ray)
+    assert len(joined) == 1 and events(executor) == []
+    ray.there["n2"] = 2
+    assert [one.place for one in events(executor)] == ["n2", "n2"]
+
+
+def test_there_are_no_more_workers_than_asked_for(begun):
+    ray = FakeRay()
+    ray.there = {"n1": 4, "n2": 4}
+    _, joined = begun.begin(ray, workers=3)
+    assert sorted(one.place for one in joined) == ["n1", "n1", "n2"]
+
+
+def test_a_node_that_lacks_something_is_left_alone(begun, capsys):
+    ray = FakeRay(hello=[{"lacks": ["it has torch 1", "and more"]}])
+    ray.there = {"n1": 1, "n2": 1}
+    executor, joined = begun.begin(ray)
+    assert [one.place for one in joined] == ["n2"] and events(executor) == []
+    assert "node at-n1 is not used: it has torch 1 (and 1 more)" in capsys.readouterr().err
+    assert ray.placed == ["n1", "n2"]
+
+
+def test_workers_that_end_before_they_begin_end_the_sweep(begun):
+    with pytest.raises(TtmbenchError, match="no node of the cluster can be used: node at-n1: workers end there before"):
+        begun.begin(FakeRay(hello=[RayActorError("x")] * 9))
+
+
+def test_what_a_place_lacks_is_said_with_its_name(begun):
+    executor, (joined,) = begun.begin(FakeRay(does=[done(state="unfit", error="no weights")]))
+    executor.submit(joined.worker, begun.unit)
+    (event,) = events(executor)
+    assert event.result == UnitResult("unfit", "on node at-n1: no weights")
+
+
+def test_the_summary_counts_what_was_tried_again(begun):
+    ray = FakeRay(does=[RayActorError("x"), done()])
+    begun.root.mkdir()
+    executor, joined = begun.begin(ray)
+    executor.start = lambda: joined
+    told = Told()
+    summary = Driver(begun.planned, begun.root, "plan.yaml").run(executor, told)
+    assert (summary.workers_lost, summary.cells[0].attempts, summary.status) == (1, 2, "done")
+
+
+def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
+    executor, _ = begun.begin(FakeRay())
+    executor._head = "127.0.0.1:1"
+    with pytest.raises(
+        TtmbenchError, match=r"the head of the Ray cluster at 127.0.0.1:1 is gone \(Connection refused\)"
+    ):
+        events(executor)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, folder"),
+        ({"num_cpus": 0}, "num_cpus=0: is a number of processors above 0"),
+        ({"num_gpus": "all"}, "num_gpus=all: is a number of GPUs"),
+        ({"workers": 1.5}, "workers=1.5: is a whole number from 1"),
+        ({"folder": "mine"}, "folder=mine: is auto or own"),
+        ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
+    ],
+)
+def test_wrong_arguments_are_one_line(given, said):
+    with pytest.raises(UsageError) as error:
+        read_options(given)
+    assert said in str(error.value)
+
+
+def test_a_worker_takes_a_gpu_where_there_are_any():
+    assert read_options({}).resources(True) == {"CPU": 1, "GPU": 1.0}
+    assert read_options({}).resources(False) == {"CPU": 1}
+    assert read_options({"num_gpus": 0.5, "memory": 2}).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
+    assert (read_options({"num_cpus": 4}).threads, read_options({"num_cpus": 0.5}).threads) == (4, 1)
+
+
+def test_no_cluster_is_started(monkeypatch, tmp_path):
+    ray = SimpleNamespace(is_initialized=lambda: False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(TtmbenchError, match=f"nobody answers at 127.0.0.1:{port}"):
+            ray_cluster.connect(ray, f"127.0.0.1:{port}", {})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(TtmbenchError, match="no Ray cluster is known on this machine"):
+        ray_cluster.connect(ray, "auto", {})
+    with pytest.raises(UsageError, match="is no HOST:PORT"):
+        ray_cluster.connect(ray, "head", {})
+
+
+def test_without_ray_the_command_says_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in ray_cluster._QUIET:
+        monkeypatch.setenv(name, os.environ.get(name, "0"))
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("models: [tiny-clip]\ntasks: [shapes_color]\n")
+    assert main(["sweep", str(plan), "-o", str(tmp_path / "out"), "--executor", "ray"]) == 2
+    assert "pip install 'ttmbench[ray]'" in capsys.readouterr().err
+
+
+def test_task_files_and_samples_go_along(tmp_path, monkeypatch):
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "deep.yaml").write_text("x")
+    (tmp_path / "ids.json").write_text("[]")
+    (tmp_path / "sent").mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = SMALL | TTM | {"include_path": ["tasks"], "samples": "ids.json"}
+    (tmp_path / "tasks" / "deep.yaml").unlink()
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    carried = gather([one.cell], tmp_path / "sent")
+    assert set(carried.paths) == {"tasks", "ids.json"}
+    config = relocated(Unit(one.cell), {name: f"/there/{place}" for name, place in carried.paths.items()}).cell.config
+    assert config.include_path == ["/there/files/0/tasks"] and config.samples == "/there/files/1/ids.json"
+    assert relocated(Unit(one.cell), {}).cell is one.cell
+    monkeypatch.setattr("ttmbench.sweep.carried.MOST", -1)
+    (tmp_path / "other").mkdir()
+    assert set(gather([one.cell], tmp_path / "other").paths) == {"ids.json"}
+
+
+def test_a_local_plugin_goes_along_and_is_found(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    (own / "acme_sweep").mkdir(parents=True)
+    (own / "acme_sweep" / "__init__.py").write_text("")
+    about = own / "acme_sweep-2.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-sweep\nVersion: 2.1\n")
+    (about / "entry_points.txt").write_text("[ttmbench]\nacme = acme_sweep\n")
+    monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+    (tmp_path / "sent").mkdir()
+    carried = gather([], tmp_path / "sent")
+    assert carried.plugins["acme-sweep"] == "2.1" and "acme-sweep" in carried.sent
+    from ttmbench.sweep.carried import missing_plugins
+
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(own)])
+    assert [line for line in missing_plugins(carried, tmp_path / "nothing") if "acme" in line] == [
+        "the plugin acme-sweep 2.1 is not installed there"
+    ]
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if "nothing" not in one])
+    assert not [line for line in missing_plugins(carried, tmp_path / "sent") if "acme" in line]
+    assert (tmp_path / "sent" / "plugins" / "acme_sweep" / "__init__.py").is_file()
+
+
+def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):
+    left = [leave_token(tmp_path / name, "one") for name in (OWN, "cache")]
+    os.utime(left[1], (0, 0))
+    other = leave_token(tmp_path / "cache", "two")
+    assert leave_token(tmp_path / OWN, "three").is_file() and other.is_file()
+    assert not left[0].exists() and not left[1].exists()
+    leave_token(tmp_path / "cache", "four")
+    assert other.exists(), "it may be of a sweep that runs"
+
+
+def test_workers_on_a_board_keep_pauses_together(monkeypatch):
+    board = board_class()()
+
+    def method(call):
+        return SimpleNamespace(remote=lambda *given: call(*given))
+
+    handle = SimpleNamespace(left=method(board.left), hold=method(board.hold))
+    fake = SimpleNamespace(get=lambda value, timeout: value, exceptions=SimpleNamespace(RayError=RayError))
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    one, other = BoardPauses(handle), BoardPauses(handle)
+    assert other.left("api another") == 0
+    one.hold("api m", 30.0)
+    assert one.left("api m") > 29 and other.left("api m") > 29 and other.left("api another") == 0
+    board.tell("w", "first")
+    board.tell("w", "second")
+    assert board.take() == {"w": "second"} and board.take() == {}
+
+
+def test_a_worker_that_is_interrupted_stops_its_unit():
+    worker = RayWorker.__new__(RayWorker)
+    worker._thread = None
+    worker.interrupt()  # nothing is under way
+    import threading
+    import time
+
+    stopped = []
+
+    def work():
+        worker._thread = threading.get_ident()
+        try:
+            while True:
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            stopped.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while worker._thread is None:
+        time.sleep(0.01)
+    worker.interrupt()
+    thread.join(5)
+    assert stopped == [True]

@@ -1,0 +1,280 @@
+"""What runs on a cluster: a worker that finds out what it shares with the driver, and the actor that holds it.
+
+The actor's own class is made inside a function, so that Ray sends it as it is: on a node without this package it can
+still say so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ttmbench._util.pauses import sharing_pauses
+from ttmbench.cache.location import SCORES, cache_folder
+from ttmbench.results import environment
+from ttmbench.sweep.carried import Carried, missing_plugins, relocated
+from ttmbench.sweep.ray_board import BoardPauses
+from ttmbench.sweep.transfer import OWN
+from ttmbench.sweep.units import unit_from_json
+from ttmbench.sweep.worker import Worker
+
+_AGAIN = 0.5  # seconds between two lines
+_DAY = 86400.0
+_OWN = "ttmbench-sweep"
+Result: TypeAlias = tuple[dict[str, Any], dict[str, bytes]]
+"""Of a unit: as JSON values, and path -> content of what it wrote where no folder is common."""
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the driver tells a worker that begins.
+
+    Attributes:
+        root: the sweep's folder, as the driver has it.
+        token: what stands in a file there; None if no folder is to be common.
+        cwd: the driver's working folder.
+        cache: the driver's folder of kept scores; None if there is none.
+        packages: versions that numbers depend on.
+        carried: what came along.
+        variables: of the environment, for what is not set there.
+        threads: of the worker's arithmetic.
+        board: handle of the board.
+        name: of the worker.
+    """
+
+    root: str
+    token: str | None
+    cwd: str
+    cache: str | None
+    packages: Mapping[str, str]
+    carried: Carried
+    variables: Mapping[str, str]
+    threads: int
+    board: Any
+    name: str
+
+
+class RayWorker:
+    """A worker on a node: finds out what it shares with the driver, and does units.
+
+    Args:
+        greeting: what the driver says.
+
+    Attributes:
+        lacks: lines on what is not as the driver has it; a worker that lacks something is not used.
+        common: whether it sees the sweep's folder.
+    """
+
+    def __init__(self, greeting: Greeting) -> None:
+        came_along = Path.cwd()
+        if "torch" not in sys.modules:  # which reads them once
+            os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(greeting.threads)))
+        self._board, self._name = greeting.board, greeting.name
+        self._last: Result | None = None
+        self._thread: int | None = None
+        self._told = 0.0
+        root = Path(greeting.root)
+        self.common = greeting.token is not None and _sees(root, greeting.token)
+        for name, value in greeting.variables.items():
+            if self.common or not Path(value).is_absolute():
+                os.environ.setdefault(name, value)
+        self.lacks = [*_other_packages(greeting.packages), *missing_plugins(greeting.carried, came_along)]
+        places = {path: str(came_along / place) for path, place in greeting.carried.paths.items()}
+        if self.common and Path(greeting.cwd).is_dir():
+            os.chdir(greeting.cwd)
+            places = {path: place for path, place in places.items() if not Path(path).exists()}
+        self._places = places
+        self._root = root if self.common else _own_folder()
+        self._worker = Worker(self._root, common=self.common, cache=self._cache(greeting))
+
+    def do(self, unit: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Result:
+        """Does a unit: its result as JSON values, and the files that it wrote where no folder is common."""
+        self._thread = threading.get_ident()
+        try:
+            with sharing_pauses(BoardPauses(self._board)), _notes_told(self._tell):
+                result = self._worker.do(relocated(unit_from_json(unit), self._places), files, self._tell)
+        finally:
+            self._thread = None
+        self._last = (result.to_json(), dict(result.files))
+        return self._last
+
+    def again(self) -> Result | None:
+        """The last result, for a driver that it did not reach."""
+        return self._last
+
+    def interrupt(self) -> None:
+        """Asks the unit under way to stop, as Ctrl-C does."""
+        if self._thread is not None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt))
+
+    def leave(self) -> None:
+        """Removes what is the worker's own."""
+        if not self.common:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    def _tell(self, line: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= _AGAIN:
+            self._told = now
+            self._board.tell.remote(self._name, line)
+
+    def _cache(self, greeting: Greeting) -> str | None:
+        """Where raw scores are kept in place of what the configurations say; None to leave that.
+
+        Workers of a node that see only their own folders share the node's own cache: scores, digests and prepared
+        images. What is in it of a cell travels to the driver.
+        """
+        if greeting.cache is None:
+            return None
+        if not self.common:
+            here = cache_folder(None)
+            return str(self._root / OWN / SCORES if here is None else here)
+        kept = Path(greeting.cache)
+        return None if (kept / token_name(greeting.token or "")).is_file() else str(self._root / OWN / SCORES)
+
+
+def actor_class() -> type:
+    """The class of a worker's actor: it finds this package on its node, or says that it cannot."""
+
+    class SweepWorker:
+        def hello(self, version: str, greeting: bytes) -> dict[str, Any]:
+            """What the worker is; ``greeting`` is read only by a package of the same version."""
+            import os
+            from importlib.metadata import PackageNotFoundError
+            from importlib.metadata import version as version_of
+
+            try:
+                here = version_of("ttmbench")
+            except PackageNotFoundError:
+                return {"lacks": [f"ttmbench is not installed there (pip install ttmbench=={version})"]}
+            if here != version:
+                return {"lacks": [f"it has ttmbench {here}, and {version} is asked for"]}
+            try:
+                import ray.cloudpickle
+
+                self._worker = ray.cloudpickle.loads(greeting)()
+            except Exception as error:
+                return {"lacks": [f"ttmbench cannot begin there: {type(error).__name__}: {error}"]}
+            return {"lacks": self._worker.lacks, "common": self._worker.common, "process": os.getpid()}
+
+        def do(self, unit: dict[str, Any], files: dict[str, bytes] | None) -> Any:
+            return self._worker.do(unit, files)
+
+        def again(self) -> Any:
+            return self._worker.again()
+
+        def interrupt(self) -> None:
+            self._worker.interrupt()
+
+        def leave(self) -> None:
+            self._worker.leave()
+
+    return SweepWorker
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Makes a worker where it is called."""
+
+    greeting: Greeting
+
+    def __call__(self) -> RayWorker:
+        """The worker."""
+        return RayWorker(self.greeting)
+
+
+def leave_token(folder: Path, token: str) -> Path | None:
+    """A file by which a worker sees that it has this folder; None where none can be made.
+
+    Those of commands that were killed are removed, once they are surely of no other.
+    """
+    path = folder / token_name(token)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(token_name("*")):
+            if folder.name == OWN or time.time() - old.stat().st_mtime > _DAY:
+                old.unlink(missing_ok=True)
+        path.touch()
+    except OSError:
+        return None
+    return path
+
+
+def token_name(token: str) -> str:
+    """Of the file by which a folder is known again."""
+    return f".common-{token}"
+
+
+def _sees(root: Path, token: str) -> bool:
+    """Whether this is the driver's folder, and can be written to."""
+    probe = root / OWN / token_name(f"{token}.{os.getpid()}")
+    try:
+        if not (root / OWN / token_name(token)).is_file():
+            return False
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _own_folder() -> Path:
+    """A folder of this process; those of processes that are gone are removed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_OWN}-*-*"):
+        process = old.name.split("-")[-2]
+        with suppress(OSError):
+            if process.isdecimal() and old.stat().st_uid == os.getuid() and not _is_alive(int(process)):
+                shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_OWN}-{os.getpid()}-"))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
+    here = environment.packages()
+    for name in sorted(wanted.keys() | here.keys()):
+        if here.get(name) != wanted.get(name):
+            asked = "none" if name not in wanted else wanted[name]
+            yield f"it has {name} {here.get(name, 'not')}, and {asked} is asked for"
+
+
+@contextmanager
+def _notes_told(tell: Any) -> Iterator[None]:
+    """Inside, lines for a person that would go to this process's stderr are told too."""
+
+    class Notes(io.TextIOBase):
+        def write(self, text: str) -> int:
+            kept.write(text)
+            for line in text.splitlines():
+                if line.startswith("ttmbench: "):
+                    tell(line.removeprefix("ttmbench: "))
+            return len(text)
+
+        def flush(self) -> None:
+            kept.flush()
+
+    kept, sys.stderr = sys.stderr, Notes()
+    try:
+        yield
+    finally:
+        sys.stderr = kept
