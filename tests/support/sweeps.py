@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ttmbench.results.reader import read_document
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor import Event, Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.plan import PlannedCell, expand, read_plan
@@ -17,6 +19,21 @@ from ttmbench.sweep.worker import Worker
 
 TTM = {"ttm": True, "seeds": [0, 1], "ttm_args": {"iterations": 2, "epochs": 1}}
 SMALL = {"limit": 12, "bootstrap_iters": 0}
+_VOLATILE = {
+    *("date", "git_hash", "command", "total_evaluation_time_seconds", "timing"),
+    *("artifacts", "config", "from_store"),
+}
+
+
+def numbers(path: Path) -> str:
+    """A document without its times and places, and whether it was made of parts."""
+    document = read_document(path)
+    for dataset in document["datasets"].values():
+        dataset.pop("from_store", None)
+    for record in document["ttm"].values():
+        for one in record["iterations"]:
+            one["seconds"] = 0
+    return json.dumps({key: value for key, value in document.items() if key not in _VOLATILE}, sort_keys=True)
 
 
 def write_plan(folder: Path, **content: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -10,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.sweeps import SMALL, TTM, Told, cells_of, write_plan
+from support.sweeps import SMALL, TTM, Told, cells_of, numbers, write_plan
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run import run
-from ttmbench.results.reader import read_document
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.local import LocalExecutor
@@ -28,26 +26,7 @@ PLAN = {
     "tasks": ["shapes_color", "shapes_place"],
     "options": {**SMALL, **TTM, "deterministic": True},
 }
-VOLATILE = {
-    "date",
-    "git_hash",
-    "command",
-    "total_evaluation_time_seconds",
-    "timing",
-    "artifacts",
-    "config",
-    "from_store",
-}
 SWEEP = "import sys; from ttmbench.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-def numbers(path: Path) -> str:
-    """A document without its times and places; not that of a part of a run."""
-    document = read_document(path)
-    for record in document["ttm"].values():
-        for one in record["iterations"]:
-            one["seconds"] = 0
-    return json.dumps({key: value for key, value in document.items() if key not in VOLATILE}, sort_keys=True)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-from support.sweeps import SMALL, TTM, cells_of
+from support.sweeps import SMALL, TTM, cells_of, numbers
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import adapters, score_task
@@ -16,28 +15,6 @@ from ttmbench.evaluator.run import run
 from ttmbench.sweep.transfer import files_of, put_files, take_in
 from ttmbench.sweep.units import Unit, units_of
 from ttmbench.sweep.worker import Worker
-
-VOLATILE = {
-    "date",
-    "git_hash",
-    "command",
-    "total_evaluation_time_seconds",
-    "timing",
-    "artifacts",
-    "config",
-    "from_store",
-}
-
-
-def numbers(path: Path) -> str:
-    """A document without its times and places."""
-    document = json.loads(path.read_text())
-    for dataset in document["datasets"].values():
-        dataset.pop("from_store", None)
-    for record in document["ttm"].values():
-        for one in record["iterations"]:
-            one["seconds"] = 0
-    return json.dumps({key: value for key, value in document.items() if key not in VOLATILE}, sort_keys=True)
 
 
 def cell(tmp_path, model="tiny-clip", **options):
