@@ -95,7 +95,7 @@ def photograph(page: Page, shot: Shot) -> bytes:
     clip = {"x": 0, "y": top, "width": shot.width, "height": shot.height}
     # What stays at the upper edge while scrolling would lie over the screenshot.
     page.evaluate("document.querySelectorAll('.bar-nav').forEach(bar => { bar.style.position = 'static'; })")
-    taken = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
+    taken = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip, animations="disabled"))).convert("RGB")
     small = io.BytesIO()
     taken.save(small, "png", optimize=True)
     if small.tell() > LARGEST:
