@@ -12,14 +12,15 @@ from support.sweeps import SMALL, TTM, Told, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.results import environment
 from ttmbench.sweep import ray_cluster, ray_executor
-from ttmbench.sweep.carried import gather, relocated
+from ttmbench.sweep.carried import Carried, gather, relocated
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.ray_board import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_options import read_options
-from ttmbench.sweep.ray_worker import RayWorker, leave_token
+from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 from ttmbench.sweep.transfer import OWN
 from ttmbench.sweep.units import Unit, UnitResult
 
@@ -370,6 +371,65 @@ def test_a_local_plugin_goes_along_and_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if "nothing" not in one])
     assert not [line for line in missing_plugins(carried, tmp_path / "sent") if "acme" in line]
     assert (tmp_path / "sent" / "plugins" / "acme_sweep" / "__init__.py").is_file()
+
+
+@pytest.fixture
+def greeting(tmp_path, monkeypatch):
+    """What a driver says; its board remembers what it is told."""
+    (tmp_path / "driver").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "node"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told = []
+    board = SimpleNamespace(tell=SimpleNamespace(remote=lambda *given: told.append(given)))
+    given = {
+        "root": str(tmp_path / "driver"),
+        "token": "t",
+        "cwd": str(tmp_path),
+        "cache": str(tmp_path / "cache"),
+        "packages": environment.packages(),
+        "carried": Carried({}, {}, ()),
+        "variables": {},
+        "threads": 1,
+        "board": board,
+        "name": "w",
+    }
+    return given, told
+
+
+def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
+    given, told = greeting
+    leave_token(tmp_path / "driver" / OWN, "t")
+    leave_token(tmp_path / "cache", "t")
+    worker = RayWorker(Greeting(**given))
+    assert worker.common and worker.lacks == [] and worker._worker._cache is None
+    assert [path.name for path in (tmp_path / "driver" / OWN).iterdir()] == [".common-t"]
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    result, files = worker.do(Unit(one.cell).to_json(), None)
+    assert result["state"] == "done" and files == {} and told[0][0] == "w"
+    assert (tmp_path / "driver" / one.cell.document).is_file()
+    (tmp_path / "cache" / ".common-t").unlink()
+    assert RayWorker(Greeting(**given))._worker._cache == str(tmp_path / "driver" / OWN / "scores")
+
+
+def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
+    given, _ = greeting
+    worker = RayWorker(Greeting(**{**given, "packages": {**environment.packages(), "torch": "1.0"}}))
+    assert not worker.common and worker._worker._cache == str(tmp_path / "node")
+    assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
+        True
+    ]
+    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    result, files = worker.do(Unit(one.cell).to_json(), {})
+    assert result["state"] == "done" and one.cell.document in files and worker.again() == (result, files)
+    assert not (tmp_path / "driver" / one.cell.folder).exists()
+    own = worker._root
+    dead = tmp_path / "ttmbench-sweep-999999999-x"
+    dead.mkdir()
+    RayWorker(Greeting(**given)).leave()
+    assert own.is_dir() and not dead.exists()
+    worker.leave()
+    assert not own.exists()
 
 
 def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):

@@ -198,7 +198,7 @@ class Begin:
 def leave_token(folder: Path, token: str) -> Path | None:
     """A file by which a worker sees that it has this folder; None where none can be made.
 
-    Those of commands that were killed are removed, once they are surely of no other.
+    Those of commands that were killed are removed, once they surely belong to none that runs.
     """
     path = folder / token_name(token)
     try:
