@@ -19,7 +19,7 @@ PYTHON = ("python", "python3")
 # Models that a page makes; tests/project/test_blocks.py runs them.
 NEW_MODELS = {"add-an-adapter.md": {"color-counter", "two-towers"}}
 # Programs of others, and what the shell has itself: their words are not ours to know.
-FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "vllm")
+FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "vllm")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

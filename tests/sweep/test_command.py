@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -95,11 +94,3 @@ def test_wrong_usage_is_one_line_and_writes_nothing(plan, tmp_path, capsys, word
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
     assert not list(tmp_path.glob("x/**/results*"))
-
-
-def test_without_ray_one_line_says_how_to_get_it(plan, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ttmbench.sweep.ray_executor", None)
-    assert main(["sweep", plan, "-o", "board", "--executor", "ray"]) == 2
-    err = capsys.readouterr().err
-    assert err == "ttmbench: --executor ray needs Ray: pip install 'ttmbench[ray]'\n"

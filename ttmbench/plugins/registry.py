@@ -64,7 +64,7 @@ class Registry:
             hint = f"did you mean {' or '.join(repr(one) for one in near)}?"
         else:
             hint = f"known: {', '.join(names)}"
-        return f"unknown {what} '{name}'; {hint}{self._broken}"
+        return f"unknown {what} '{name}'{self._broken}; {hint}"  # a list may be cut where it is shown
 
     @property
     def _broken(self) -> str:

@@ -97,7 +97,7 @@ def units_of(cell: Cell) -> list[list[Unit]]:
         Units, stage by stage; the last stage is the run alone.
 
     >>> from ttmbench.config import RunConfig
-    >>> config = RunConfig(model="tiny-clip", tasks=["shapes_color"], ttm=True, seeds=[0, 1])
+    >>> config = RunConfig(model="tiny-clip", tasks=["shapes_color"], ttm=True, seeds=[0, 1], use_cache="kept")
     >>> cell = Cell(1, "tiny-clip/shapes_color", "tiny-clip", "shapes_color", "", config)
     >>> [[(unit.kind, unit.part) for unit in stage] for stage in units_of(cell)]
     [[('groups', 0)], [('seed', 0), ('seed', 1)], [('run', 0)]]
