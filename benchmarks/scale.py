@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import resource
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -116,7 +117,8 @@ def measure_documents(folder: Path, count: int) -> dict[str, float]:
     chosen = folder / f"chosen{count}"
     chosen.mkdir()
     for number in range(count):
-        (chosen / f"{number:04d}").symlink_to(folder / "runs" / f"{number:04d}", target_is_directory=True)
+        name = f"{number:04d}"  # links of files: the commands do not follow those of folders
+        shutil.copytree(folder / "runs" / name, chosen / name, copy_function=os.link)
     documents = [str(next(place.glob("results_*.json"))) for place in sorted(chosen.iterdir())]
     out = ["--output_path", str(folder / f"out{count}")]
     commands = {
@@ -127,18 +129,29 @@ def measure_documents(folder: Path, count: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, command in commands.items():
         with redirect_stdout(io.StringIO()):
-            one = measured(lambda command=command: main(command))  # type: ignore[misc]
+            one = measured(lambda command=command: _succeed(main(command), command))  # type: ignore[misc]
         found |= {f"{name} {key}": value for key, value in one.items()}
     return found
 
 
+def _succeed(code: int, command: list[str]) -> None:
+    if code != 0:
+        sys.exit(f"ttmbench {' '.join(command)} ended with {code}")
+
+
 def measured(work: Callable[[], Any]) -> dict[str, float]:
     """Wall and processor time of some work, and how much more memory the process held than before, at most."""
-    before = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
-    clock, used = time.perf_counter(), time.process_time()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak that a process inherits is its parent's
+    before, clock, used = held("VmRSS"), time.perf_counter(), time.process_time()
     work()
     found = {"seconds": time.perf_counter() - clock, "processor seconds": time.process_time() - used}
-    return found | {"GB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 1e9}
+    return found | {"GB": (held("VmHWM") - before) / 1e9}
+
+
+def held(what: str) -> int:
+    """Bytes of memory that this process holds (VmRSS), or has held at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:"))
 
 
 KINDS = {
