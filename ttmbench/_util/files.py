@@ -70,6 +70,30 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
             temporary.unlink(missing_ok=True)
 
 
+def take_lock(path: Path) -> BaseFileLock:
+    """Takes a lock for this process alone, and makes its folder if need be.
+
+    Args:
+        path: the lock's file; who has the lock may remove the folder.
+
+    Returns:
+        The lock, to be released.
+
+    Raises:
+        filelock.Timeout: another process has it.
+        OSError: the folder cannot be made or written to.
+    """
+    import filelock
+
+    lock = filelock.FileLock(path)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+        if lock_holds(lock):
+            return lock
+        lock.release()  # who had it has just removed the folder
+
+
 def lock_holds(lock: BaseFileLock) -> bool:
     """Whether a lock that was taken is one on the file that others will find.
 

@@ -17,7 +17,7 @@ import filelock
 
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.files import lock_holds, write_atomically
+from ttmbench._util.files import take_lock, write_atomically
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.places import read_place
 from ttmbench._util.progress import progress_bar
@@ -324,14 +324,8 @@ def _load(
 def _held(folder: Path) -> Iterator[None]:
     """The folder, made if need be and held against other writers."""
     state = folder / STATE
-    lock = filelock.FileLock(state / LOCK)
     try:
-        while True:
-            state.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-            if lock_holds(lock):
-                break
-            lock.release()  # who had it has just removed the folder
+        lock = take_lock(state / LOCK)
     except filelock.Timeout:
         raise UsageError(f"another finetuning is writing to {folder}; name another --output_path") from None
     except OSError as error:

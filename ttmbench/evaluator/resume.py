@@ -22,7 +22,7 @@ from typing import Any
 import filelock
 
 from ttmbench._util.console import warn
-from ttmbench._util.files import file_digest, lock_holds
+from ttmbench._util.files import file_digest, take_lock
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
@@ -312,16 +312,10 @@ def _sound(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _lock(files: RunFiles) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(files.state / LOCK)
     try:
         files.state.mkdir(parents=True, exist_ok=True)
         _refuse_links(files.state)
-        while True:
-            lock.acquire(timeout=0)
-            if lock_holds(lock):
-                return lock
-            lock.release()  # who had it has just removed the folder
-            files.state.mkdir(parents=True, exist_ok=True)
+        return take_lock(files.state / LOCK)
     except filelock.Timeout:
         raise UsageError(
             f"another run is writing to {files.results}; wait until it is done, or name another --output_path"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from ttmbench._util.console import show_as, warn
-from ttmbench._util.files import file_digest, lock_holds, safe_name, write_atomically
+from ttmbench._util.files import file_digest, safe_name, take_lock, write_atomically
 from ttmbench._util.places import is_address
 from ttmbench._util.redact import place_in_url
 from ttmbench._util.text import Unreadable, read_json
@@ -121,14 +121,8 @@ class _Spool:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other runs of this machine out."""
-        lock = filelock.FileLock(self.folder / "lock")
         try:
-            while True:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=0)
-                if lock_holds(lock):
-                    break
-                lock.release()
+            lock = take_lock(self.folder / "lock")
         except filelock.Timeout:
             raise UsageError(
                 f"another run is writing to {self.place}; wait until it is done, or name another --output_path"

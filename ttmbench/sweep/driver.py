@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import filelock
 
-from ttmbench._util.files import lock_holds
+from ttmbench._util.files import take_lock
 from ttmbench.errors import UsageError
 from ttmbench.sweep.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
 from ttmbench.sweep.finished import stages_left
@@ -204,10 +204,8 @@ class Driver:
 @contextmanager
 def one_driver(root: Path) -> Iterator[None]:
     """Holds a sweep's folder against other drivers; UsageError if another has it, or it cannot be written to."""
-    lock = filelock.FileLock(root / OWN / "lock")
     try:
-        (root / OWN).mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock = take_lock(root / OWN / "lock")
     except filelock.Timeout:
         raise UsageError(
             f"another sweep is writing to {root}; wait until it is done, or name another --output_path"
@@ -215,8 +213,6 @@ def one_driver(root: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{root} cannot be written to: {error.strerror or error}") from None
     try:
-        if not lock_holds(lock):
-            raise UsageError(f"{root / OWN} was removed while a sweep began; give the command again")
         yield
     finally:
         lock.release()
