@@ -30,13 +30,11 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import conditions, deterministic
-from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
-from ttmbench.evaluator.settings import Chosen, choose, model_settings, read_samples
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
 from ttmbench.evaluator.task import run_task
 from ttmbench.protocols import Reporting
-from ttmbench.scoring.batch_size import BatchSizer
 
 _OWN = {
     *("seeds", "device", "track", "audit_labels", "log_samples", "save_scores", "output_path", "save_adapted"),
@@ -260,19 +258,10 @@ def _load(about: dict[str, Any], place: tuple[int, int, str, str, int], folders:
         bits.enter_context(deterministic(config.deterministic, config.seed))
         chosen = choose(config)
         adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
-        exact = conditions(config.batch_size) if config.deterministic else None
-        context = RunContext(
-            chosen.registry,
-            config,
-            adapter,
-            read_samples(config.samples) if config.samples else None,
-            ScoreCache(Path(str(config.use_cache)), exact),
-            BatchSizer.for_run(config.batch_size, adapter, config.deterministic),
-            folders,
-            key,
-            silent=True,
-            supervised=finetuned(adapter) is not None,
-            part=DevicePart(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder)),
+        part = DevicePart(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder))
+        samples = read_samples(config.samples) if config.samples else None
+        context = RunContext.of_model(
+            chosen.registry, config, adapter, samples, cache_of(config), key, folders=folders, silent=True, part=part
         )
     _HERE[:] = [_Process(chosen, context, bits)]
 

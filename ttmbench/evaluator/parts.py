@@ -15,25 +15,20 @@ from typing import Any
 from ttmbench._util.console import each_note_once
 from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.cache.task import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place, run_key
-from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.score_task import load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import run_task, scored_task, with_others
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer, Reporting
+from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, Reporting
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import Share
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_with_pairs
-from ttmbench.scoring.prepared_pairs import score_streaming
 from ttmbench.ttm.checkpoint import is_finished
 from ttmbench.types import Group
 
@@ -106,7 +101,7 @@ def run_scores(
             elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
                 return
             elif of > 1 and not isinstance(adapter, DualEncoder):
-                _score_pairs(plan, context, part, of)
+                score_share(plan, context, part, of)
             elif part == 0 and plan.way in ("prepared", "pairs"):
                 scored_task(plan, context)
 
@@ -122,22 +117,6 @@ def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
             score_with_pairs(adapter, groups, sizer, False)
 
 
-def _score_pairs(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
-    """A part of the blocks of pairs."""
-    adapter, sizer, groups = context.adapter, context.batch_sizer, _groups(plan, context)
-    cache = TaskCache(context.cache, adapter, plan.spec, groups, plan.all_pairs, plan.prior)
-    cache.look_up()
-    if cache.kept is not None or cache.blocks is None:
-        return
-    blocks = Share(cache.blocks, part, of)
-    with phase("score"):
-        if isinstance(adapter, PreparedPairScorer):
-            every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-            score_streaming(adapter, groups, sizer, every, cache.data, cache.prepared, blocks)
-        else:
-            score_with_pairs(adapter, groups, sizer, plan.all_pairs, cache.data, blocks)
-
-
 def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
     with phase("load"):
         return load_data(context.registry, context.config, plan.task, context.samples)[0]
@@ -145,9 +124,7 @@ def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
 
 def _context(config: RunConfig, chosen: Chosen, adapter: Any, key: str) -> RunContext:
     samples = read_samples(config.samples) if config.samples else None
-    sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-    context = RunContext(chosen.registry, config, adapter, samples, cache_of(config), sizer, {}, key)
-    return replace(context, supervised=finetuned(adapter) is not None)
+    return RunContext.of_model(chosen.registry, config, adapter, samples, cache_of(config), key)
 
 
 def _make_way(config: RunConfig, key: str) -> None:

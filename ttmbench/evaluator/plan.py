@@ -12,6 +12,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
+from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.shaped_metric import metric_for
@@ -78,6 +79,22 @@ class RunContext:
     supervised: bool = False
     memory: TaskMemory | None = None
     part: DevicePart | None = None
+
+    @classmethod
+    def of_model(
+        cls,
+        registry: Registry,
+        config: RunConfig,
+        adapter: Any,
+        samples: set[str] | None,
+        cache: ScoreCache | None,
+        key: str,
+        **more: Any,
+    ) -> RunContext:
+        """That of a run, with what its model says of itself; ``more`` are further attributes."""
+        sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
+        supervised = finetuned(adapter) is not None
+        return cls(registry, config, adapter, samples, cache, sizer, key=key, supervised=supervised, **more)
 
     @property
     def batch_sizer(self) -> BatchSizer:

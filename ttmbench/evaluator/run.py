@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.results.labels import AT
-from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
@@ -150,9 +149,9 @@ class _Work:
             remark = remark_on_files(adapter)
             if remark is not None:
                 warn(remark)
-            sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-            context = RunContext(self.registry, config, adapter, self.samples, self.cache, sizer, folders, self.key)
-            context = replace(context, supervised=finetuned(adapter) is not None, memory=self.memory)
+            context = RunContext.of_model(
+                self.registry, config, adapter, self.samples, self.cache, self.key, folders=folders, memory=self.memory
+            )
             context = with_others(context, self.also)
             context = self.devices.joined(context)
             kept = self._take_over(place, adapter)

@@ -22,7 +22,7 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters, clusters_of
-from ttmbench.scoring.blocks import BlockStore
+from ttmbench.scoring.blocks import BlockStore, Share
 from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
@@ -39,7 +39,7 @@ from ttmbench.scoring.image_rows import DECODED, ImageRows
 from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.scoring.prepare import prepare, stored
-from ttmbench.scoring.prepared_pairs import score_streaming
+from ttmbench.scoring.prepared_pairs import PairTable, score_streaming
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
@@ -216,32 +216,54 @@ def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
-    cache, adapter, batch_sizer = data.cache, context.adapter, context.batch_sizer
+    cache = data.cache
     _look_up(data)
     with phase("score"):
         if cache.kept is not None:
             return _Raw(cache.kept.raw, parts=cache.kept.parts)
-        prior, scorer = plan.prior, adapter
-        every = plan.all_pairs or (prior is not None and prior.prior == "test_images")
-
-        def score(blocks: BlockStore | None) -> Any:
-            if not isinstance(scorer, PreparedPairScorer):
-                return score_with_pairs(scorer, data.groups, batch_sizer, plan.all_pairs, cache.data, blocks)[0]
-            return score_streaming(scorer, data.groups, batch_sizer, every, cache.data, cache.prepared, blocks)[0]
-
         part = context.part
         shared = None if part is None else cache.shared(part.index, part.count)
         if part is not None and shared is not None:
             part.begin(plan.spec.task)
-            score(shared)
+            _pairs(plan, data, context, shared)
             part.end()
-        table = score(cache.blocks)
+        table = _pairs(plan, data, context, cache.blocks)
         if isinstance(table, Scores):
             return _Raw(table)
-        if prior is None:
+        if plan.prior is None:
             return _Raw(table.scores(plan.all_pairs))
-        parts = likelihoods(prior, data.groups, table, plan.all_pairs)
-        return _Raw(parts.debiased(prior.alpha), parts=parts)
+        parts = likelihoods(plan.prior, data.groups, table, plan.all_pairs)
+        return _Raw(parts.debiased(plan.prior.alpha), parts=parts)
+
+
+def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> Scores | PairTable:
+    """What a model gives pairs, as far as they are of these blocks."""
+    adapter, sizer, cache = context.adapter, context.batch_sizer, data.cache
+    if not isinstance(adapter, PreparedPairScorer):
+        return score_with_pairs(adapter, data.groups, sizer, plan.all_pairs, cache.data, blocks)[0]
+    every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
+    return score_streaming(adapter, data.groups, sizer, every, cache.data, cache.prepared, blocks)[0]
+
+
+def score_share(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+    """Scores a part of the pairs of a task, and leaves it in the cache for who scores the task.
+
+    Args:
+        plan: the task, which is scored pair by pair.
+        context: model, configuration and cache.
+        part: which part, from 0.
+        of: how many there are.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        TtmbenchError: the model did not return one score a pair.
+    """
+    with phase("load"):
+        data = _load(plan, context)
+    data.cache.look_up()
+    if data.cache.kept is None and data.cache.blocks is not None:
+        with phase("score"):
+            _pairs(plan, data, context, Share(data.cache.blocks, part, of))
 
 
 _SCORE: dict[str, Callable[[TaskPlan, _Data, RunContext], _Raw]] = {
