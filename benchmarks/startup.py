@@ -4,6 +4,7 @@
 
 Every command is a process of its own. They take turns, round after round, so that a busy minute slows all of them; what
 is printed are medians, and of differences the medians of those within a round. Models are random and small, made here.
+The first round writes bytecode, into a temporary folder or into the PYTHONPYCACHEPREFIX of the environment.
 """
 
 from __future__ import annotations
@@ -68,6 +69,17 @@ def _hf(folder: Path) -> tuple[str, ...]:
     return ("--model", "hf", "--model_args", f"pretrained={folder}")
 
 
+def children(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of what is timed: bytecode is kept, as where users install, whatever this process was told."""
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        **kept,
+        "TTMBENCH_CACHE": "off",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
 def measure(command: Command, environment: Mapping[str, str], folder: Path) -> dict[str, float]:
     """Seconds on the clock and of the processor, of one process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -104,9 +116,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="commands with this in their name, and what they stand beside")
     parser.add_argument("--output", type=Path, help="also write the report as JSON")
     options = parser.parse_args()
-    environment = {**os.environ, "TTMBENCH_CACHE": "off", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        environment = children(os.environ, folder)
         chosen = commands(folder)
         if options.only:
             wanted = [one for one in chosen if options.only in one.name]
