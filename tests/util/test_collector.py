@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,39 @@ def test_the_collector_is_put_back():
         assert gc.get_threshold()[0] == SELDOM > before[0]
         raise KeyError
     assert gc.get_threshold() == before
+
+
+@pytest.fixture
+def thawed():
+    """The objects that tests froze are as any again."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_was_made_inside_is_old_and_garbage_of_it_is_still_found(thawed):
+    class Kept:
+        pass
+
+    with seldom_collecting():
+        kept, circle = Kept(), Kept()
+        circle.self, gone = circle, weakref.ref(circle)
+        del circle
+    assert any(one is kept for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0 and gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_a_program_froze_stays_frozen(thawed):
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with seldom_collecting():
+            pass
+        assert gc.get_freeze_count() >= before - 100 > 0  # what was freed since is none
+    finally:
+        gc.unfreeze()
 
 
 def test_a_model_is_made_while_it_collects_seldom(monkeypatch):
