@@ -39,6 +39,15 @@ COMMANDS = {
 """What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
 
 
+def command() -> int:
+    """What the installed program and ``python -m ttmbench`` do: `main`, in a process that has nothing else to do."""
+    from ttmbench.cli.ending import QuickEnd
+
+    end = QuickEnd()
+    end.code = main()
+    return end.code
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line.
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from ttmbench.cli import main
+from ttmbench.cli import command
 
-sys.exit(main())
+sys.exit(command())
