@@ -17,8 +17,8 @@ from functools import lru_cache
 from itertools import combinations, permutations
 
 import numpy as np
-from jaxtyping import Float, Int, Real
 
+from ttmbench._arrays.axes import Float, Int, Real
 from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
 from ttmbench._arrays.matchings import count_matchings
 from ttmbench.types import GlobalMatching, Matching

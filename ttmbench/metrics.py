@@ -16,9 +16,9 @@ and captions choose among images: the image score, the group score and the group
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real
 
 from ttmbench import chance
+from ttmbench._arrays.axes import Bool, Float, Int, Real
 from ttmbench._arrays.checked import fewer_first, more_images
 from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
 from ttmbench._arrays.several_true import (

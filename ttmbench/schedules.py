@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float
 
+from ttmbench._arrays.axes import Float
 from ttmbench.types import ScheduleSpec
 
 

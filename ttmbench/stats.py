@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 from scipy.special import ndtri, stdtrit
+
+from ttmbench._arrays.axes import Bool, Float, Int
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
     from PIL.Image import Image
 
 Track = Literal["zero_shot", "matching", "test_time", "supervised", "oracle"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from ttmbench._arrays.axes import Bool, Float, Int, Real
 from ttmbench.types import GlobalMatching
 
 _PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+
+from ttmbench._arrays.axes import Int
 
 
 def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:

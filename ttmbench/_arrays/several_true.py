@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float, Real
 
+from ttmbench._arrays.axes import Bool, Float, Real
 from ttmbench._arrays.own_scores import own_and_others, range_and_others, true_and_mixed
 
 

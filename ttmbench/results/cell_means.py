@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ttmbench import stats
+from ttmbench._arrays.axes import Float, Int
 
 Cell = tuple[str, ...]
 _BATCH = 64  # resamples at a time: so many rows of as many columns as there are clusters

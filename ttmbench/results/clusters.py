@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
 
+from ttmbench._arrays.axes import Int
 from ttmbench.types import Group, ImageRef
 
 

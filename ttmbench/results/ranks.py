@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int
 
+from ttmbench._arrays.axes import Bool, Int
 from ttmbench._util.foreign import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import RAW, key_of, stderr_key

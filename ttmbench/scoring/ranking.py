@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Int
 
+from ttmbench._arrays.axes import Int
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.ranks import Ranks

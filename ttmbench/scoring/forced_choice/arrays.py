@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
+
+from ttmbench._arrays.axes import Bool
 
 CHOICE = "choice"  # the filter of these numbers
 
