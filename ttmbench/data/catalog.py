@@ -10,12 +10,12 @@ from typing import Any
 from ttmbench._util.console import warn
 from ttmbench.data.kinds import SCOPES
 from ttmbench.data.memory import Task
-from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.data.task_file import AlreadyRead, TaskFile, load_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
 
 
-def find_task(registry: Registry, name: str, read: dict[str, dict[str, Any]] | None = None) -> TaskFile:
+def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
     """A task by name, or by the path of its file; ``read`` as for `load_task`.
 
     Raises:
@@ -34,7 +34,7 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
 
     A wrong one of an installed plugin is left out, with a warning; UsageError naming file and key for any other.
     """
-    found, read = {}, dict[str, dict[str, Any]]()
+    found, read = {}, AlreadyRead()
     for name in sorted(registry.task_files):
         try:
             found[name] = find_task(registry, name, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -228,13 +228,36 @@ class TaskFile:
         return TaskFile(self.spec.model_copy(update={"source": {**source, **own}}), self.folder)
 
 
-def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dict[str, Any]] | None = None) -> TaskFile:
+@dataclass(frozen=True)
+class AlreadyRead:
+    """What was read a moment ago, for tasks of one folder that include the same.
+
+    Attributes:
+        files: path -> what the file held.
+        folders: path -> the YAMLs in the folder, by name: all that a file of it may include.
+    """
+
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    folders: dict[str, dict[str, Traversable]] = field(default_factory=dict)
+
+    def beside(self, path: Traversable) -> dict[str, Traversable]:
+        """The YAMLs in the folder of a file."""
+        parent = getattr(path, "parent", None)
+        if parent is None:
+            return {}
+        if str(parent) not in self.folders:
+            entries = [entry for entry in parent.iterdir() if entry.name.endswith((".yaml", ".yml"))]
+            self.folders[str(parent)] = {entry.name: entry for entry in entries}
+        return self.folders[str(parent)]
+
+
+def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
     """Reads and checks a task file.
 
     Args:
         path: the YAML file.
         check_name: also demand that ``task:`` equals the file's name.
-        read: what files held that were read a moment ago, by path; for those that many tasks include.
+        read: what was read a moment ago, and takes what is read now.
 
     Returns:
         The task.
@@ -242,7 +265,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dic
     Raises:
         UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
     """
-    merged = _read(path, _siblings(path), 0, {} if read is None else read)
+    merged = _read(path, 0, AlreadyRead() if read is None else read)
     try:
         spec = TaskSpec(**merged)
     except ValidationError as error:
@@ -255,26 +278,25 @@ def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dic
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
-def _read(
-    path: Traversable, folder: Mapping[str, Traversable], depth: int, read: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, Any]:
     """One file with what it includes underneath it; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
-    if str(path) not in read:
+    if str(path) not in read.files:
         try:
             content = read_yaml(path)
         except Unreadable as error:
             raise UsageError(f"{path}: {error}") from None
         if not isinstance(content, dict):
             raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
-        read[str(path)] = content
-    content = deepcopy(read[str(path)])
+        read.files[str(path)] = content
+    content = deepcopy(read.files[str(path)])
     merged: dict[str, Any] = {}
     for name, without in _includes(path, content.pop("include", [])):
+        folder = read.beside(path)
         if name not in folder:
             raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
-        below = _read(folder[name], folder, depth + 1, read)
+        below = _read(folder[name], depth + 1, read)
         absent = [key for key in without if key not in below]
         if absent:
             raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
@@ -300,14 +322,6 @@ def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
                 f"got {entry!r:.80}"
             )
         yield entry["file"], without
-
-
-def _siblings(path: Traversable) -> dict[str, Traversable]:
-    """The YAMLs beside a file: all that it may include."""
-    parent = getattr(path, "parent", None)
-    if parent is None:
-        return {}
-    return {entry.name: entry for entry in parent.iterdir() if entry.name.endswith((".yaml", ".yml"))}
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
