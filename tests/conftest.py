@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import gc
@@ -36,15 +37,23 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
-def pytest_collection_finish():
-    """A million objects of libraries live to the end: the collector need not look at them again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """A million objects of libraries are made and live to the end: the collector need not look at them, ever."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """What is left is looked at once here: pytest would do so five times. The interpreter's end frees it."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure():
-    """The interpreter's end frees what it would free."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True, scope="session")
