@@ -269,7 +269,7 @@ def reported_runs(tmp_path_factory, evil_task) -> Path:
     ttmbench.simple_evaluate(
         "tiny-clip",
         "shapes_color,shapes_replace",
-        ttm={"iterations": 3, "epochs": 3},
+        ttm={"iterations": 2, "epochs": 2},
         ttm_controls=["placebo"],
         seeds=[0, 1],
         limit=40,
