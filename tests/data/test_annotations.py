@@ -372,7 +372,13 @@ def test_the_real_annotations_of_sugarcrepe(real_sugarcrepe):
 
 def test_all_of_the_real_sugarcrepe_runs_and_has_a_mean(real_sugarcrepe, capsys):
     run = ttmbench.simple_evaluate(
-        "tiny-clip", "sugarcrepe", data_dir=str(real_sugarcrepe), offline=True, device="cpu", bootstrap_iters=0, limit=40
+        "tiny-clip",
+        "sugarcrepe",
+        data_dir=str(real_sugarcrepe),
+        offline=True,
+        device="cpu",
+        bootstrap_iters=0,
+        limit=40,
     )
     counts = {name: sizes["original"] for name, sizes in run["n-samples"].items()}
     assert counts == {f"sugarcrepe_{name}": rows for name, (rows, _) in SUGARCREPE.items()}
