@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import functools
 import gc
 import os
@@ -81,12 +80,17 @@ def _read_once():
     find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
     seen: dict[Path, Any] = {}
 
+    def fresh(value):  # what YAML is made of; deepcopy takes longer than the rest of reading a task
+        if isinstance(value, dict):
+            return {key: fresh(one) for key, one in value.items()}
+        return [fresh(one) for one in value] if isinstance(value, list) else value
+
     def read_once(path):
         if getattr(path, "parent", None) != shipped:
             return read(path)
         if path not in seen:
             seen[path] = read(path)
-        return copy.deepcopy(seen[path])
+        return fresh(seen[path])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(manager, "entry_points", functools.cache(find))
