@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import atexit
 import functools
 import gc
 import os
@@ -36,15 +36,23 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
-def pytest_collection_finish():
-    """A million objects of libraries live to the end: the collector need not look at them again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """A million objects of libraries are made and live to the end: the collector need not look at them, ever."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """What is left is looked at once here: pytest would do so five times. The interpreter's end frees it."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure():
-    """The interpreter's end frees what it would free."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -72,12 +80,17 @@ def _read_once():
     find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
     seen: dict[Path, Any] = {}
 
+    def fresh(value):  # what YAML is made of; deepcopy takes longer than the rest of reading a task
+        if isinstance(value, dict):
+            return {key: fresh(one) for key, one in value.items()}
+        return [fresh(one) for one in value] if isinstance(value, list) else value
+
     def read_once(path):
         if getattr(path, "parent", None) != shipped:
             return read(path)
         if path not in seen:
             seen[path] = read(path)
-        return copy.deepcopy(seen[path])
+        return fresh(seen[path])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(manager, "entry_points", functools.cache(find))
@@ -260,7 +273,7 @@ def reported_runs(tmp_path_factory, evil_task) -> Path:
     ttmbench.simple_evaluate(
         "tiny-clip",
         "shapes_color,shapes_replace",
-        ttm={"iterations": 3, "epochs": 3},
+        ttm={"iterations": 2, "epochs": 2},
         ttm_controls=["placebo"],
         seeds=[0, 1],
         limit=40,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -33,7 +39,7 @@ def test_the_house_stays_small():
     for folder in ("ttmbench", "model_adapters"):
         for path in (ROOT / folder).rglob("*.py"):
             assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path
-            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+            assert ast.get_docstring(parsed(path)), path
 
 
 def test_a_class_has_a_name_of_its_own():
@@ -41,7 +47,7 @@ def test_a_class_has_a_name_of_its_own():
     found: dict[str, Path] = {}
     for folder in ("ttmbench", "model_adapters"):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in parsed(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     assert found.setdefault(node.name, path) == path, (node.name, path, found[node.name])
 
@@ -51,9 +57,10 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert "pickle" not in {name.split(".")[0] for name in imports(path)}, path.name
-            for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
-                if ast.unparse(call.func) == "torch.load":  # weights alone, and of those the tensors alone
+            for call in (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)):
+                called = ast.unparse(call.func)
+                if called == "torch.load":  # weights alone, and of those the tensors alone
                     options = {option.arg: ast.unparse(option.value) for option in call.keywords}
                     assert (folder, options.get("weights_only")) == ("model_adapters", "True"), path.name
-                assert ast.unparse(call.func) not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), path.name
+                assert called not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), path.name
             assert "allow_pickle=True" not in text, path.name

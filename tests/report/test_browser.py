@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.browser import listening
 
 from ttmbench.cli import main
 from ttmbench.report.gather import gather
@@ -26,31 +27,31 @@ def report_page(reported_runs, evil_task, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def opened(chromium):
     """Opens a page; at the end it must have logged, loaded and asked nothing."""
+    tab = chromium.new_page()
+    tab.set_default_timeout(5000)
 
     @contextmanager
-    def open_page(path: Path, width: int = 1300, **how):
-        page = chromium.new_page(viewport={"width": width, "height": 900}, **how)
-        page.set_default_timeout(5000)
+    def open_page(path: Path, width: int = 1300, color_scheme: str = "light"):
         complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda request: (
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=color_scheme)
+        with listening(
+            tab,
+            console=lambda message: complaints.append(f"console: {message.text}"),
+            pageerror=lambda error: complaints.append(f"error: {error}"),
+            dialog=lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+            request=lambda request: (
                 None
                 if request.url == path.as_uri() or request.url.startswith("data:")
                 else complaints.append(f"request: {request.url}")
             ),
-        )
-        page.goto(path.as_uri())
-        try:
-            yield page
+        ):
+            tab.goto(path.as_uri())
+            yield tab
             assert not complaints
-        finally:
-            page.close()
 
-    return open_page
+    yield open_page
+    tab.close()
 
 
 def column(page, table: str, number: int) -> list[str]:

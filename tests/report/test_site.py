@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import jsonschema
 import pytest
+from support.browser import listening
 from support.documents import trained, whole_document
 
 from ttmbench.cli import main
@@ -219,18 +220,28 @@ def test_a_site_is_renewed_and_nothing_else_is_overwritten(tmp_path, capsys):
 # ---- in a browser
 
 
-@pytest.fixture
-def opened(chromium, site):
-    """Opens pages of the site; nothing may be asked for elsewhere, and nothing may go wrong."""
-    page = chromium.new_page(viewport={"width": 1300, "height": 900})
+@pytest.fixture(scope="module")
+def tab(chromium):
+    page = chromium.new_page()
     page.set_default_timeout(5000)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda one: None if one.url.startswith(site.as_uri()) else complaints.append(one.url))
-    page.goto((site / "index.html").as_uri())
     yield page
     page.close()
+
+
+@pytest.fixture
+def opened(tab, site):
+    """Opens pages of the site; nothing may be asked for elsewhere, and nothing may go wrong."""
+    tab.set_viewport_size({"width": 1300, "height": 900})
+    tab.emulate_media(color_scheme="light")
+    complaints: list[str] = []
+    with listening(
+        tab,
+        console=lambda message: complaints.append(message.text),
+        pageerror=lambda error: complaints.append(str(error)),
+        request=lambda one: None if one.url.startswith(site.as_uri()) else complaints.append(one.url),
+    ):
+        tab.goto((site / "index.html").as_uri())
+        yield tab
     assert not complaints
 
 
@@ -268,12 +279,12 @@ def test_from_the_start_page_to_a_run(opened, site):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_a_phone(chromium, site, scheme):
-    page = chromium.new_page(viewport={"width": 360, "height": 800}, color_scheme=scheme)
+def test_no_page_is_wider_than_a_phone(tab, site, scheme):
+    tab.set_viewport_size({"width": 360, "height": 800})
+    tab.emulate_media(color_scheme=scheme)
     colors = set()
     for name in ("index.html", "tasks/t.html", "models/alpha.html"):
-        page.goto((site / name).as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") == 360, name
-        colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    page.close()
+        tab.goto((site / name).as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") == 360, name
+        colors.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(colors) == 1 and colors != ({"rgb(255, 255, 255)"} if scheme == "dark" else {"rgb(17, 22, 27)"})

@@ -95,7 +95,8 @@ def test_the_numbers_are_those_that_were_typed_from_the_papers():
 
 def test_tables_name_models_and_tasks_that_are_here(registry):
     for name in shipped_tables():
-        spec = load_table(name).spec
+        table = load_table(name)
+        spec = table.spec
         for entry in spec.models.values():
             assert entry.model is None or registry.adapter(entry.model).name == entry.model
         for task, entry in spec.tasks.items():
@@ -109,7 +110,7 @@ def test_tables_name_models_and_tasks_that_are_here(registry):
             assert entry.version == here.version, (name, task)
             assert here.group.n_groups in (entry.groups, None), (name, task)
             metrics = set()
-            for one in load_table(name).numbers:
+            for one in table.numbers:
                 if task in (one.task, *spec.tasks.get(one.task, TaskEntry()).parts):
                     known = {**spec.metrics, **spec.tasks[one.task].metrics}
                     metric, _, mean = known.get(one.metric, one.metric).partition("/")

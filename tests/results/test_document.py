@@ -53,19 +53,19 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutations(document: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Every place with another value, without it, or with a key beside it."""
+    """Every place with another value, without it, or with a key beside it; they share what is not on the way there."""
     for path in places(document):
         for value in (..., "another key", *VALUES):
-            changed = copy.deepcopy(document)
-            parent = changed
+            parent = changed = copy.copy(document)
             for part in path[:-1]:
+                parent[part] = copy.copy(parent[part])
                 parent = parent[part]
             if value is ...:
                 del parent[path[-1]]
             elif value == "another key":
                 if not isinstance(parent, dict):
                     continue
-                parent["Another Key"] = copy.deepcopy(parent[path[-1]])
+                parent["Another Key"] = parent[path[-1]]
             else:
                 parent[path[-1]] = value
             yield path, changed

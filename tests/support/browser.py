@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 VARIABLE = "TTMBENCH_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -46,3 +46,15 @@ def open_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def listening(page: Page, **heard: Callable[[Any], object]) -> Iterator[Page]:
+    """A page that tests share, a process of its own to start: each hears its events, and no other's."""
+    for event, hear in heard.items():
+        page.on(event, hear)  # type: ignore[call-overload]
+    try:
+        yield page
+    finally:
+        for event, hear in heard.items():
+            page.remove_listener(event, hear)

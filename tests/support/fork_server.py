@@ -169,12 +169,13 @@ def end(words: list[str]) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
+    gc.disable()  # what is imported lives to the end
     for name in sys.argv[2:]:
         importlib.import_module(name)
     if threads() > 1:
         sys.exit(f"{threads()} threads after the imports: a child would have one of them")
-    gc.collect()
     gc.freeze()  # a child's collector does not look at what all share
+    gc.enable()
     mine = serve(socket.socket(fileno=int(sys.argv[1])))
     if mine is not None:
         become(*mine)

@@ -231,11 +231,21 @@ def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> 
     """
     path = base / relative
     # Before links are followed: with wider roots, ".." must not reach what lies beside the base.
-    lexical = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(base))
+    lexical = _is_below(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a null character
         raise DataError(f"{what}: {relative!r} is no usable path ({error})") from None
-    if not lexical or not any(resolved.is_relative_to(root.resolve()) for root in roots or (base,)):
+    ends, end = roots or (base,), str(resolved)
+    # Most folders have no link on the way to them, and there is nothing to follow once for each image.
+    if not lexical or not (
+        any(_is_below(end, str(root)) for root in ends) or any(_is_below(end, str(root.resolve())) for root in ends)
+    ):
         raise DataError(f"{what}: '{relative}' leaves the folder {base}")
     return resolved
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether an absolute path without ``..`` is a folder or something in it; text, since images are many."""
+    path, folder = os.path.normcase(path), os.path.normcase(folder)
+    return path == folder or path.startswith(os.path.join(folder, ""))  # noqa: PTH118

@@ -217,7 +217,10 @@ def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     wanted = spec.group.constant_tags
     if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
         return stored  # it does not say
-    places = [place for place, tags in enumerate(stored.tags) if _fits(tags, wanted)]
+    # Thousands of groups have a few values of these tags.
+    stated = [tuple((tag, tags[tag]) for tag in wanted if tag in tags) for tags in stored.tags]
+    fitting = {one for one in set(stated) if _fits(dict(one), wanted)}
+    places = [place for place, one in enumerate(stated) if one in fitting]
     if not places:
         of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
         raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
@@ -233,8 +236,13 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     if spec.parts is None or stored.tags is None:
         return []
     parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
+    asked = list(dict.fromkeys(tag for part in parts for tag in part.group.constant_tags))
+    fitting: dict[tuple[str | None, ...], list[TaskSpec]] = {}
     for place, tags in enumerate(stored.tags):
-        of = [part for part in parts if _fits(tags, part.group.constant_tags)]
+        values = tuple(map(tags.get, asked))
+        if values not in fitting:
+            fitting[values] = [part for part in parts if _fits(tags, part.group.constant_tags)]
+        of = fitting[values]
         if len(of) != 1:
             stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
             raise DataError(f"{path}: {stored.group_ids[place]} is of no part of task '{spec.task}' (tags: {stated})")

@@ -23,9 +23,10 @@ VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
 
 @dataclass(frozen=True)
 class _Run:
-    """A results document, which model it is of, and its numbers."""
+    """A results document, which model and which checkpoint it is of, and its numbers."""
 
     document: Mapping[str, Any]
+    checkpoint: str | None
     identity: tuple[str, dict[str, Any]] | None
     numbers: Sequence[Number]
 
@@ -112,6 +113,7 @@ def compare(
     runs = [
         _Run(
             document,
+            stated_model(document).fingerprint,
             _identity(document["config"], registry),
             numbers_of(document, where),
         )
@@ -252,7 +254,7 @@ def _best_mean(
     """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
     by_model: dict[str | None, list[_Run]] = {}
     for run in runs:
-        by_model.setdefault(stated_model(run.document).fingerprint, []).append(run)
+        by_model.setdefault(run.checkpoint, []).append(run)
     means = [_mean([_best(table, task, wanted, same) for task in tasks], pooled) for same in by_model.values()]
     return max((one for one in means if one is not None), key=_worth, default=None)
 

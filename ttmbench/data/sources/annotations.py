@@ -241,8 +241,11 @@ def _folders(base: Path, options: FileOptions) -> list[Path]:
 def _path(one: ImageCell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
     """Where an image lies: in the first of several folders that has it."""
     what = f"{one.where}: '{one.column}' of group {one.group_id}"
-    paths = [inside(folder, name, what, roots) for folder in folders]
-    return next((path for path in paths if path.is_file()), paths[0])
+    first = inside(folders[0], name, what, roots)
+    if first.is_file():
+        return first
+    others = (inside(folder, name, what, roots) for folder in folders[1:])
+    return next((path for path in others if path.is_file()), first)
 
 
 def _missing(missing: Sequence[str], base: Path, get: Mapping[str, Origin]) -> str:
