@@ -242,7 +242,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dic
     Raises:
         UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
     """
-    merged = _read(path, _siblings(path), 0, {} if read is None else read)
+    merged = _read(path, 0, {} if read is None else read)
     try:
         spec = TaskSpec(**merged)
     except ValidationError as error:
@@ -255,9 +255,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: dict[str, dic
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
-def _read(
-    path: Traversable, folder: Mapping[str, Traversable], depth: int, read: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _read(path: Traversable, depth: int, read: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One file with what it includes underneath it; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
@@ -271,10 +269,12 @@ def _read(
         read[str(path)] = content
     content = deepcopy(read[str(path)])
     merged: dict[str, Any] = {}
-    for name, without in _includes(path, content.pop("include", [])):
+    includes = list(_includes(path, content.pop("include", [])))
+    folder = _siblings(path) if includes else {}
+    for name, without in includes:
         if name not in folder:
             raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
-        below = _read(folder[name], folder, depth + 1, read)
+        below = _read(folder[name], depth + 1, read)
         absent = [key for key in without if key not in below]
         if absent:
             raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
