@@ -65,8 +65,9 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Installed plugins, and task files that ship, do not change while tests run: each is read once a process."""
+    """Installed plugins, task files that ship and drawn scenes do not change: each is made once a process."""
     from ttmbench.data import task_file
+    from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
 
     find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
@@ -79,7 +80,10 @@ def _read_once():
             seen[path] = read(path)
         return copy.deepcopy(seen[path])
 
+    draw = functools.lru_cache(maxsize=4096)(scenes.render)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(task_file, "read_yaml", read_once)
         yield
