@@ -67,6 +67,7 @@ def _timed(command: list[str], threads: int) -> dict[str, float]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)  # it ended, although nobody waited by its own method
         if status:
             said.seek(0)
             raise SystemExit(f"{command[1:4]} failed: {said.read().decode()[-500:]}")

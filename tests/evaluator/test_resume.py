@@ -7,9 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,59 +75,92 @@ def undisturbed(tmp_path_factory):
     return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
 
 
-def test_a_run_killed_after_every_iteration_ends_with_the_very_numbers_of_a_quiet_one(
-    tmp_path, monkeypatch, undisturbed
+@pytest.mark.parametrize("more", [pytest.param(0, id="after every iteration", marks=pytest.mark.slow), 3])
+def test_a_run_killed_again_and_again_ends_with_the_very_numbers_of_a_quiet_one(
+    tmp_path, monkeypatch, undisturbed, more
 ):
+    """Each life is so many iterations longer than the one before."""
     expected, variants = undisturbed
     path = tmp_path / "x.json"
-    for _ in range(100):
+    for life in range(100):
         with monkeypatch.context() as patched:
-            trained = killed_after(patched, 1)
+            trained = killed_after(patched, 1 + more * life)
             try:
                 done = evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants)
                 break
             except Killed:
-                assert len(trained) == 1, "one iteration a life: none is trained twice"
+                assert len(trained) == 1 + more * life, "none is trained twice"
                 assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted"
+    assert life > 3, "killed in some variants of both tasks"
     assert numbers(done.document) == numbers(expected)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["x.json", *expected["artifacts"]])
     jsonschema.Draft202012Validator(schema("results")).validate(done.document)
 
 
-def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch):
-    first = evaluate(tmp_path)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Makes a copy of a finished run in a folder or a file; the run itself is done once for each way to do it."""
+    made: dict[str, tuple[Path, ttmbench.EvalResults]] = {}
+
+    def copy(output: Path, tasks: str, **more: Any) -> tuple[dict[str, Any], Path]:
+        key = repr((output.suffix, tasks, sorted(more)))
+        if key not in made:
+            place = tmp_path_factory.mktemp("finished")
+            made[key] = place, evaluate(place / output.name if output.suffix else place, tasks=tasks, **more)
+        place, run = made[key]
+        folder = output.parent if output.suffix else output
+        shutil.copytree(place, folder, dirs_exist_ok=True)
+        assert run.path is not None
+        return run.document, folder / run.path.relative_to(place)
+
+    return copy
+
+
+BOTH = "shapes_color,shapes_spatial"
+
+
+def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch, finished):
+    document, path = finished(tmp_path, BOTH)
 
     def no_task(*_):
         raise AssertionError("a task was run")
 
     monkeypatch.setattr("ttmbench.evaluator.run.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
-    assert numbers(again.document) == numbers(first.document) and again.path == first.path
+    assert numbers(again.document) == numbers(document) and again.path == path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--overwrite never"):
         evaluate(tmp_path, overwrite="never")
 
 
-def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_path):
-    first = evaluate(tmp_path, tasks="shapes_color")
+def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_path, finished):
+    document, path = finished(tmp_path, "shapes_color")
     second = evaluate(tmp_path, tasks="shapes_color", overwrite="always")
-    assert first.path != second.path and first.path.exists()
-    assert numbers(first.document)["results"] == numbers(second.document)["results"]
+    assert path != second.path and path.exists()
+    assert numbers(document)["results"] == numbers(second.document)["results"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"seeds": [0]}, {"limit": 11}, {"ttm": {**SHORT, "lr": 1e-5}}, {"log_samples": False}, {"task_args": {"seed": 4}}],
-)
-def test_another_command_starts_anew(tmp_path, change):
-    first = evaluate(tmp_path, tasks="shapes_color")
-    second = evaluate(tmp_path, tasks="shapes_color", **change)
-    assert second.path != first.path
+def test_another_command_starts_anew(tmp_path, finished, monkeypatch):
+    once = {"ttm": {"iterations": 1, "epochs": 1}, "tasks": "shapes_color"}
+    _, path = finished(tmp_path, **once)
+    names, paths = run_tasks(monkeypatch), {path}
+    assert evaluate(tmp_path, **once).path == path and names == [], "the same command does not"
+    less = {"limit": 11, "seeds": [0]}
+    for change in (
+        {"seeds": [0]},
+        {"limit": 11},
+        {"ttm": {**once["ttm"], "lr": 1e-5}, **less},
+        {"log_samples": False, **less},
+        {"task_args": {"seed": 4}, **less},
+    ):
+        again = evaluate(tmp_path, **{**once, **change})
+        assert again.path not in paths and names.pop() == "shapes_color", change
+        paths.add(again.path)
 
 
-def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys):
+def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys, finished):
     path = tmp_path / "x.json"
-    first = evaluate(path, tasks="shapes_color").document
+    first, _ = finished(path, "shapes_color")
     second = evaluate(path, tasks="shapes_color", limit=10).document
     assert "held another run; it is x.2" in capsys.readouterr().err
     (aside,) = tmp_path.glob("x.2*.json")
@@ -168,10 +200,10 @@ def test_score_moves_a_run_aside_too(tmp_path, capsys):
     assert main(command) == 2 and "no results document" in capsys.readouterr().err
 
 
-def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch):
+def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch, finished):
     from ttmbench.model_adapters import hf
 
-    evaluate(tmp_path / "x.json", tasks="shapes_color")
+    finished(tmp_path / "x.json", "shapes_color")
     declared = hf.TransformersModel.fingerprint
     monkeypatch.setattr(hf.TransformersModel, "fingerprint", lambda self: {**declared(self), "weights": "others"})
     evaluate(tmp_path / "x.json", tasks="shapes_color")
@@ -179,21 +211,21 @@ def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeyp
     assert len(list(tmp_path.glob("x.2*.json"))) == 1
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("weights out of reach")])
-def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monkeypatch, error):
+def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     with monkeypatch.context() as patched:
         failing(patched, "shapes_spatial")
         evaluate(path, on_error="continue")
     before = path.read_text(encoding="utf-8")
-    with monkeypatch.context() as patched, pytest.raises(type(error)):
+    for error in (KeyboardInterrupt(), DataError("weights out of reach")):
+        with monkeypatch.context() as patched, pytest.raises(type(error)):
 
-        def no_adapter(*_):
-            raise error
+            def no_adapter(*_, error=error):
+                raise error
 
-        patched.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
-        evaluate(path)
-    assert path.read_text(encoding="utf-8") == before
+            patched.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
+            evaluate(path)
+        assert path.read_text(encoding="utf-8") == before
     assert evaluate(path)["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"}
 
 
@@ -208,13 +240,13 @@ def test_a_failure_names_its_stage(tmp_path, monkeypatch):
     assert run["errors"][0]["stage"] == "load"
 
 
-def test_a_changed_samples_file_is_noticed(tmp_path, capsys):
-    first = evaluate(tmp_path)
-    (samples,) = first.path.parent.glob("samples_shapes_color_*.jsonl")
+def test_a_changed_samples_file_is_noticed(tmp_path, capsys, finished):
+    document, path = finished(tmp_path, BOTH)
+    (samples,) = path.parent.glob("samples_shapes_color_*.jsonl")
     samples.write_text("{}", encoding="utf-8")
     again = evaluate(tmp_path)
     assert "is gone or changed; task shapes_color is run again" in capsys.readouterr().err
-    assert numbers(again.document) == numbers(first.document)
+    assert numbers(again.document) == numbers(document)
 
 
 # --- other data under the same name ----------------------------------------------------------------------------
@@ -416,7 +448,8 @@ def test_a_clock_that_goes_back_overwrites_nothing(tmp_path, monkeypatch):
             return cls(2026, 1, 31, 12, 0, 0, 0)
 
     monkeypatch.setattr("ttmbench.evaluator.run.datetime", Stopped)
-    first, second = (evaluate(tmp_path, tasks="shapes_color", limit=limit) for limit in (10, 11))
+    plain = {"tasks": "shapes_color", "ttm": False, "seeds": None}
+    first, second = (evaluate(tmp_path, limit=limit, **plain) for limit in (10, 11))
     assert first.path != second.path and first.path.exists()
 
 
@@ -440,13 +473,21 @@ def kept_files(path: Path) -> list[Path]:
     return sorted(file for file in (path.parent / f".{path.stem}.state").rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "swap"])
-def test_a_damaged_checkpoint_is_named_and_never_used(tmp_path, monkeypatch, capsys, damage):
-    path = tmp_path / "x.json"
-    expected = evaluate(tmp_path / "expected.json", tasks="shapes_color").document
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Path:
+    """A folder with a run that was killed in its first seed."""
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         killed_after(patched, 2)
-        evaluate(path, tasks="shapes_color")
+        evaluate(folder / "x.json", tasks="shapes_color")
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "swap"])
+def test_a_damaged_checkpoint_is_named_and_never_used(tmp_path, capsys, killed, finished, damage):
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "x.json"
+    expected, _ = finished(tmp_path / "expected" / "x.json", "shapes_color")
     (training,) = (file for file in kept_files(path) if file.name == "training.safetensors")
     content = bytearray(training.read_bytes())
     if damage == "flip":
@@ -532,10 +573,10 @@ def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, m
 
 
 def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkeypatch):
-    settings = {"tasks": "shapes_color", "seeds": [0, 1]}
+    settings = {"tasks": "shapes_color", "ttm": {**SHORT, "iterations": 2}}
     evaluate(tmp_path / "a.json", save_adapted=str(tmp_path / "a"), **settings)
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        killed_after(patched, 5)
+        killed_after(patched, 3)
         evaluate(tmp_path / "b.json", save_adapted=str(tmp_path / "b"), **settings)
     evaluate(tmp_path / "b.json", save_adapted=str(tmp_path / "b"), **settings)
     for seed in (0, 1):
@@ -545,16 +586,13 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
 
 # --- from outside ---------------------------------------------------------------------------------------------
 
-ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "40", "--ttm", "--device", "cpu"]
+ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20", "--ttm", "--device", "cpu"]
 
 
-def start(*arguments: str, **how: Any) -> subprocess.Popen[str] | processes.Forked:
+def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str] | processes.Forked:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = ["-m", "ttmbench", *ARGUMENTS, *arguments]
     streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    if how:  # what is done before the start is done to a process of its own
-        return subprocess.Popen([sys.executable, *words], text=True, env=environment, **streams, **how)
-    return processes.start(words, text=True, env=environment, **streams)
+    return processes.start([*program, *ARGUMENTS, *arguments], text=True, env=environment, **streams)
 
 
 def wait_for(condition, process: subprocess.Popen[str] | processes.Forked) -> None:
@@ -582,8 +620,9 @@ def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
 def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
     """A shell without job control ignores SIGINT for what it starts by `&`; SIGTERM is what schedulers send."""
     path = tmp_path / "x.json"
-    ignored = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5", preexec_fn=ignored)
+    code = "import runpy, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    code += "runpy.run_module('ttmbench', None, '__main__')"
+    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5", program=["-c", code])
     wait_for(lambda: kept_files(path), process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)

@@ -6,6 +6,7 @@ All names and all tasks, one process a command and in a fresh environment, are i
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from support.commands import run_commands
@@ -28,6 +29,7 @@ from support.hub_runs import (
 )
 from support.hub_server import STRANGER, TOKEN, HubServer
 
+from ttmbench import tasks as task_files
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import build_registry
 
@@ -37,19 +39,34 @@ SOME_TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
     *("bivlc", "vismin", "vismin_counting", "aro_flickr30k_order"),
 )
+SMALL = "--device cpu --bootstrap_iters 0 --use_cache off"
 # transformers would ask for these to have weights converted behind one's back.
 CONVERSION = ("/discussions", "/commits/", "/refs?")
 
 
-@pytest.fixture(scope="session")
-def repositories(tmp_path_factory):
-    return tmp_path_factory.mktemp("hub")
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with HubServer(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
 
 
 @pytest.fixture
-def hub(repositories):
-    with HubServer(repositories) as running:
-        yield running
+def hub(running):
+    running.forget()
+    return running
+
+
+@pytest.fixture(scope="module")
+def one_place(tmp_path_factory):
+    return tmp_path_factory.mktemp("home") / "now"
+
+
+@pytest.fixture
+def home(one_place, tmp_path):
+    """A fresh folder, in the same place for every test: with the hub's address, what processes read as they start."""
+    one_place.symlink_to(tmp_path, target_is_directory=True)
+    yield one_place
+    one_place.unlink()
 
 
 def test_every_name_and_every_dataset_has_a_copy():
@@ -67,11 +84,11 @@ def test_every_name_and_every_dataset_has_a_copy():
     assert all(copy_of(task) in COPIES for task in TASKS)
 
 
-def test_models_run_and_run_again_without_the_hub(hub, tmp_path):
+def test_models_run_and_run_again_without_the_hub(hub, home):
     write_copies(hub.root, [copy_of(model, given) for model, given in MODELS] + ["stanfordnlp/colorswap"])
-    online, offline = (runs(MODELS, tmp_path, offline=offline) for offline in (False, True))
+    online, offline = (runs(MODELS, home, offline=offline) for offline in (False, True))
     refused = f"--model blip-itm --model_args weights=safetensors {RAW}"
-    done = run_commands([run.command for run in online] + [refused], hub.environment(tmp_path, TOKEN), tmp_path)
+    done = run_commands([run.command for run in online] + [refused], hub.environment(home, TOKEN), home)
     check_done(done[:-1])
     assert done[-1].code == 4 and "pytorch_model.bin and not as safetensors" in done[-1].err
     assert weights_of(hub) == [
@@ -90,25 +107,25 @@ def test_models_run_and_run_again_without_the_hub(hub, tmp_path):
     assert unpinned["files"] == ["pytorch_model.bin"]
 
     asked = len(hub.log)
-    nowhere = {**hub.environment(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    check_done(run_commands([run.command for run in offline], nowhere, tmp_path))
+    hub.misbehave("", 503, times=1000)
+    check_done(run_commands([run.command for run in offline], hub.environment(home), home))
     assert len(hub.log) == asked
     check_same(online, offline)
 
 
-def test_download_brings_what_an_offline_run_of_tasks_needs(hub, tmp_path):
+def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     write_copies(hub.root, {copy_of(name) for name in ("siglip-b16", *SOME_TASKS)})
-    write_tags(tmp_path)
-    names, output = ",".join(SOME_TASKS), tmp_path / "r.json"
-    environment = hub.environment(tmp_path, TOKEN)
+    write_tags(home)
+    names, output = ",".join(SOME_TASKS), home / "r.json"
+    environment = hub.environment(home, TOKEN)
     fetch = f"download --model siglip-b16 --tasks {names} --alternative 2"
-    (done,) = run_commands([fetch], environment, tmp_path)
+    (done,) = run_commands([fetch], environment, home)
     check_done([done])
     assert done.out.count(" ready ") == len(SOME_TASKS) + 1
 
     asked = len(hub.log)
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
-    validated, ran = run_commands([f"validate {' '.join(SOME_TASKS)} --offline", run], environment, tmp_path)
+    validated, ran = run_commands([f"validate {' '.join(SOME_TASKS)} --offline", run], environment, home)
     check_validated(validated, SOME_TASKS)
     check_done([ran])
     assert len(hub.log) == asked
@@ -116,14 +133,14 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, tmp_path):
     assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
 
 
-def test_retrieval_comes_from_a_mirror_by_name(hub, tmp_path):
+def test_retrieval_comes_from_a_mirror_by_name(hub, home):
     """Without a copy of one's own the shards of the split are fetched when the task is first read."""
     write_copies(hub.root, {copy_of(name) for name in ("coco_retrieval", "flickr30k_retrieval")})
-    environment, output = hub.environment(tmp_path, TOKEN), tmp_path / "r.json"
+    environment, output = hub.environment(home, TOKEN), home / "r.json"
     run = f"--model tiny-clip --tasks flickr30k_retrieval --limit 20 --bootstrap_iters 0 --device cpu -o {output}"
     fetch = "download coco_retrieval --alternative 2"
     validate = "validate coco_retrieval flickr30k_retrieval --offline"
-    done = run_commands([run, fetch, validate], environment, tmp_path)
+    done = run_commands([run, fetch, validate], environment, home)
     check_done(done)
     check_validated(done[-1], ["coco_retrieval", "flickr30k_retrieval"])
     assert "5000 images with 25010 captions" in done[-1].out and "1000 images with 5000 captions" in done[-1].out
@@ -134,33 +151,33 @@ def test_retrieval_comes_from_a_mirror_by_name(hub, tmp_path):
     assert sent == {"test/0.tar", "test/nshards.txt"}
 
 
-def test_only_the_split_that_is_read_is_fetched(hub, tmp_path):
+def test_only_the_split_that_is_read_is_fetched(hub, home):
     write_copies(hub.root, {copy_of(task) for task in ("colorswap", "whatsup_b", "winoground")})
-    write_tags(tmp_path)
-    environment = hub.environment(tmp_path, TOKEN)
-    check_done(run_commands(["download colorswap whatsup_b winoground --alternative 2"], environment, tmp_path))
+    write_tags(home)
+    environment = hub.environment(home, TOKEN)
+    check_done(run_commands(["download colorswap whatsup_b winoground --alternative 2"], environment, home))
     sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/")}
     tables = {name.partition("/")[2].removesuffix("-00000-of-00001.parquet") for name in sent if name != "README.md"}
     assert tables == {"test", "Controlled_Images_B"}
 
 
 @pytest.mark.parametrize("token", [None, STRANGER])
-def test_a_gated_dataset_says_what_to_do(hub, tmp_path, token):
+def test_a_gated_dataset_says_what_to_do(hub, home, token):
     write_copies(hub.root, ["stanfordnlp/colorswap"])
-    (done,) = run_commands(["download colorswap"], hub.environment(tmp_path, token), tmp_path)
+    (done,) = run_commands(["download colorswap"], hub.environment(home, token), home)
     said = done.out + done.err
     assert done.code == 4 and "Traceback" not in said and not hub.fetched()
     assert "accept its terms at https://huggingface.co/datasets/stanfordnlp/colorswap and set HF_TOKEN" in said
 
 
-def test_a_token_that_the_hub_does_not_know_is_told(hub, tmp_path):
+def test_a_token_that_the_hub_does_not_know_is_told(hub, home):
     write_copies(hub.root, ["stanfordnlp/colorswap", CLIP])
     commands = ["download colorswap", "download --model clip-b32"]
-    for done in run_commands(commands, hub.environment(tmp_path, "hf_expired"), tmp_path):
+    for done in run_commands(commands, hub.environment(home, "hf_expired"), home):
         assert done.code == 4 and "does not know the token that it was shown: HF_TOKEN" in done.out, done
 
 
-def test_a_hub_that_falters_is_asked_again(hub, tmp_path):
+def test_a_hub_that_falters_is_asked_again(hub, home):
     write_copies(hub.root, [CLIP, "MMVP/MMVP_VLM"])
     hub.misbehave("/api/models/openai/clip-vit-base-patch32", 429)
     hub.misbehave("/api/datasets/MMVP/MMVP_VLM/tree", 500)
@@ -169,28 +186,32 @@ def test_a_hub_that_falters_is_asked_again(hub, tmp_path):
     hub.misbehave("model.safetensors", 429)
     hub.misbehave("/storage/", after=4_000_000)
     commands = ["download --model clip-b32 --tasks mmvp_vlm"]
-    check_done(run_commands(commands, hub.environment(tmp_path), tmp_path, timeout=300))
+    check_done(run_commands(commands, hub.environment(home), home, timeout=300))
     assert not [fault for fault in hub.faults if fault.times], "a fault that did not come about proves nothing"
-    (weights,) = (tmp_path / "hf").rglob("snapshots/*/model.safetensors")
+    (weights,) = (home / "hf").rglob("snapshots/*/model.safetensors")
     original = hub.root / "models" / CLIP / weights.parent.name / "model.safetensors"
     assert weights.read_bytes() == original.read_bytes()
 
 
-def test_imagenet_of_the_hub_is_read_by_its_columns(hub, tmp_path):
-    """The whole has 50,000 images; the copy has the columns, a validation split in the middle, and 1,000 images."""
+def test_imagenet_of_the_hub_is_read_by_its_columns(hub, home):
+    """The whole has 50,000 images; the copy has the columns, a validation split in the middle, and 1,000 images.
+
+    What is run has seven of the eighty prompts for each class.
+    """
     write_copies(hub.root, ["ILSVRC/imagenet-1k"])
-    command = "--model tiny-clip --tasks imagenet --limit 30 --device cpu --bootstrap_iters 0 --use_cache off"
+    content = (Path(task_files.__file__).parent / "imagenet.yaml").read_text(encoding="utf-8")
+    content = content.replace("task: imagenet\n", "task: few_prompts\n").replace("OPENAI_IMAGENET_", "SIMPLE_IMAGENET_")
+    (home / "few_prompts.yaml").write_text(content, encoding="utf-8")
+    command = f"--model tiny-clip --tasks {home / 'few_prompts.yaml'} {SMALL} --limit 30"
     whole, part = run_commands(
-        ["validate imagenet", f"{command} -o {tmp_path / 'r.json'} --log_samples"],
-        hub.environment(tmp_path, TOKEN),
-        tmp_path,
+        ["validate imagenet", f"{command} -o {home / 'r.json'} --log_samples"], hub.environment(home, TOKEN), home
     )
     assert whole.code == 4 and "has 1000 groups, but task 'imagenet' (version 1) has 50000" in whole.out
     check_done([part])
-    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
-    assert document["datasets"]["imagenet"]["shape"] == [30, 1000]
-    assert document["datasets"]["imagenet"]["revision"] == commit_of(hub.root, "ILSVRC/imagenet-1k")
-    assert set(document["ranking"]["imagenet"]["classes"]["doubled"]) == {"missile", "sunglasses"}
-    lines = (tmp_path / "r_samples_imagenet.jsonl").read_text(encoding="utf-8").splitlines()
+    document = json.loads((home / "r.json").read_text(encoding="utf-8"))
+    assert document["datasets"]["few_prompts"]["shape"] == [30, 1000]
+    assert document["datasets"]["few_prompts"]["revision"] == commit_of(hub.root, "ILSVRC/imagenet-1k")
+    assert set(document["ranking"]["few_prompts"]["classes"]["doubled"]) == {"missile", "sunglasses"}
+    lines = (home / "r_samples_few_prompts.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["captions"] for line in lines] == [[str(7 * index)] for index in range(30)]
     assert not any("train" in name or "test-" in name for name in hub.fetched("datasets/"))

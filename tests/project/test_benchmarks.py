@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,12 +33,45 @@ def test_both_versions_give_the_same_numbers(tmp_path, images):
     assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
 
 
+@pytest.mark.slow
 def test_whole_processes_are_timed_against_each_other(tmp_path):
     both = ("--processes", "--dtype", "fp32", "bf16", "--repeats", "1", "--threads", "1", "--batch", "5")
     timed = run("ttm.py", tmp_path / "x.json", *both)["processes"]
     assert set(timed) == {"straightforward", "fp32", "bf16"}
     assert timed["straightforward"]["ratio"] == 1
     assert all(one["seconds"] > 0 and one["megabytes"] > 50 for one in timed.values())
+
+
+def test_the_commands_of_both_versions_run(tmp_path, monkeypatch):
+    """Forked, where the benchmark starts them cold."""
+    import material
+    import processes as whole
+    from straightforward import Settings
+
+    def forked(command, threads):
+        done = processes.run(command[1:], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return {"seconds": float(len(command)), "processor_seconds": 2.0, "megabytes": 1.0}
+
+    monkeypatch.setattr(whole, "_timed", forked)
+    material.make_clip(tmp_path / "model", 64, 1, 200)
+    (tmp_path / "images").mkdir()
+    task = material.make_task(tmp_path / "images", 12, "png")
+    options = argparse.Namespace(dtype=["fp32", "bf16"], repeats=1, threads=1)
+    found = whole.compare_processes(tmp_path / "model", task, Settings(2, 2, 5, 1e-4, 0), options)["processes"]
+    assert set(found) == {"straightforward", "fp32", "bf16"} and found["straightforward"]["ratio"] == 1
+    assert found["fp32"]["ratio"] == found["straightforward"]["seconds"] / found["fp32"]["seconds"] < 1
+
+
+def test_a_process_is_timed_whole():
+    from processes import _timed
+
+    found = _timed(
+        [sys.executable, "-c", "import os; assert os.environ['OMP_NUM_THREADS'] == '3'; sum(range(10**6))"], 3
+    )
+    assert found["seconds"] >= found["processor_seconds"] * 0.5 > 0 and found["megabytes"] > 5
+    with pytest.raises(SystemExit, match=r"failed: .*why"):
+        _timed([sys.executable, "-c", "import sys; sys.exit('why')"], 1)
 
 
 def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
@@ -66,9 +101,29 @@ def test_the_store_changes_no_score(tmp_path):
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}
 
 
-def test_cost_against_size_is_fitted(tmp_path):
-    report = run("scale.py", tmp_path / "x.json", "--sizes", "4,16", small=())
-    assert set(report) == {"groups", "assignment", "documents"}
+def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
+    """Forked, where the benchmark starts a cold process for each size; and two such processes."""
+    import scale
+
+    def measure(*options):
+        words = ["scale.py", "--output", str(tmp_path / "x.json"), *options]
+        monkeypatch.setattr(sys, "argv", words)
+        scale.main()
+        return json.loads((tmp_path / "x.json").read_text())
+
+    def fork(name, folder, size):
+        words = [scale.__file__, "--child", name, "--folder", folder, "--sizes", size]
+        done = processes.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    cold = measure("--only", "assignment", "--sizes", "2,4")["assignment"]["rows"]
+    monkeypatch.setattr(scale, "_child", fork)
+    report = measure("--sizes", "2,4")
+    assert (
+        set(report) == {"groups", "assignment", "documents"}
+        and [set(row) for row in cold] == [set(report["assignment"]["exponents"])] * 2
+    )
     for kind in report.values():
         assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
         assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))

@@ -51,14 +51,15 @@ def test_a_run_of_the_study_is_a_run_of_ttm(scripts, tmp_path, monkeypatch):
     study, _ = scripts
     file = tmp_path / "cells.jsonl"
     options = argparse.Namespace(tasks="shapes_replace", models="tiny-clip", rates="1e-3", seeds="0,1")
-    study.measure(file, options, {"iterations": 2})
+    settings = {"iterations": 2, "epochs": 2}
+    study.measure(file, options, settings)
     written = file.read_text(encoding="utf-8")
-    study.measure(file, options, {"iterations": 2})
+    study.measure(file, options, settings)
     assert file.read_text(encoding="utf-8") == written, "what is there is not run again"
     monkeypatch.setattr(study, "SUMMARY", tmp_path / "summary.json")
     (entry,) = study.summary(file)
-    settings = {"iterations": 2, "lr": 1e-3}
-    run = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm=settings, seeds=[0, 1], device="cpu")
+    how = {"seeds": [0, 1], "device": "cpu", "bootstrap_iters": 0}
+    run = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm={**settings, "lr": 1e-3}, **how)
     lines = run["ttm"]["shapes_replace"]["iterations"]
     assert entry["reads_labels"]["ttm"] == [line["metrics"]["group_match"] for line in lines if line["iteration"] == 2]
     losses = [line["loss"][-1] for line in lines if line["iteration"] == 2]

@@ -132,10 +132,17 @@ def test_it_draws_its_own_random_numbers(cold):
 
 @BOTH
 def test_the_command_runs_in_it(cold):
-    done = processes.run(RUN, cold=cold, **TEXT)
-    assert done.returncode == 0 and "shapes_color" in done.stdout and "Traceback" not in done.stderr
+    done = processes.run(["-m", "ttmbench", "validate", "shapes_color"], cold=cold, **TEXT)
+    assert done.returncode == 0 and "all images decode" in done.stdout and not done.stderr
     wrong = processes.run(["-m", "ttmbench", "show", "no-such"], cold=cold, **TEXT)
     assert wrong.returncode == 2 and "no-such" in wrong.stderr
+
+
+@LINUX
+def test_a_run_in_it():
+    """A cold one is in ``cli/test_startup.py``."""
+    done = processes.run(RUN, **TEXT)
+    assert done.returncode == 0 and "shapes_color" in done.stdout and "Traceback" not in done.stderr
 
 
 @LINUX
@@ -156,29 +163,35 @@ def test_what_a_child_does_stays_in_it():
 
 @LINUX
 @pytest.mark.parametrize(
-    ("changed", "forked", "modules"),
+    ("changed", "everything"),
     [
-        ({"COLUMNS": "50", "TTMBENCH_CACHE": "/x"}, True, processes.EVERYTHING),
-        ({"HF_HOME": "/x"}, True, processes.LIBRARIES),
-        ({"PYTHONPATH": "/x"}, True, processes.LIBRARIES),
-        ({"PYTHONHASHSEED": "1"}, False, ()),
-        ({"OMP_NUM_THREADS": "3"}, False, ()),
-        ({"HOME": "/x", "HF_HOME": "/x"}, False, ()),
+        ({"COLUMNS": "50", "TTMBENCH_CACHE": "/x", "HF_TOKEN": "x", "no_proxy": "x"}, [True, True]),
+        ({"HF_HOME": "/x", "HF_ENDPOINT": "http://127.0.0.1:9"}, [False, True]),
+        ({"PYTHONPATH": "/x"}, [False, False]),
+        ({"PYTHONHASHSEED": "1"}, None),
+        ({"OMP_NUM_THREADS": "3"}, None),
+        ({"HOME": "/x", "HF_HOME": "/x"}, None),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_variables_that_are_read_at_the_start_have_a_start(changed, forked, modules):
+def test_variables_that_are_read_at_the_start_have_a_start(changed, everything):
+    """Or a server of their own, from the second time on."""
     environment = {**processes.BEFORE, **changed}
-    server = processes.server_for(environment)
-    assert (server is not None) == forked
-    assert server is None or server is processes.server_for({**environment, "LINES": "9"})
-    code = f"import os, sys; print([os.environ[name] for name in {list(changed)}], 'torch' in sys.modules)"
-    done = processes.run(["-c", code], env=environment, **TEXT)
-    assert done.stdout == f"{list(changed.values())} {forked}\n"
-    if forked:
-        code = "import sys; print('ttmbench.evaluator.run' in sys.modules, '/x' in sys.path)"
+    code = (
+        f"import os, sys; print([os.environ[name] for name in {list(changed)}], 'torch' in sys.modules,"
+        "'ttmbench.evaluator.run' in sys.modules, '/x' in sys.path)\n"
+        "from huggingface_hub import constants; print(constants.HF_HOME, constants.ENDPOINT, file=sys.stderr)"
+    )
+    cold = processes.run(["-c", code], env=environment, cold=True, **TEXT)
+    for known in [False, False] if everything is None else everything:
         done = processes.run(["-c", code], env=environment, **TEXT)
-        assert done.stdout == f"{modules is processes.EVERYTHING} {'PYTHONPATH' in changed}\n"
+        forked = everything is not None
+        assert done.stdout == f"{list(changed.values())} {forked} {known} {'PYTHONPATH' in changed}\n"
+        assert done.stderr == cold.stderr and ("/x 127" in cold.stderr.replace("http://", "")) == (
+            "HF_ENDPOINT" in changed
+        )
+    if everything is None:
+        assert processes.server_for(environment) is None
 
 
 @LINUX

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -88,6 +89,9 @@ def main(options: argparse.Namespace) -> int:
     """Fuzzes every format, prints the table and says 1 if there was a fault."""
     from fuzz_formats import FORMATS
 
+    from ttmbench.plugins import manager
+
+    manager.entry_points = functools.cache(manager.entry_points)  # type: ignore[assignment]  # no file installs a plugin
     chosen = [one for one in FORMATS if not options.only or one.name in options.only]
     if not chosen:
         print(f"no such format; known: {', '.join(one.name for one in FORMATS)}", file=sys.stderr)

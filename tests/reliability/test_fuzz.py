@@ -31,15 +31,15 @@ def fuzzer():
     return {"formats": fuzz_formats, "fuzzing": fuzzing, "mutations": mutations}
 
 
-def test_a_few_hundred_broken_files_of_every_format(tmp_path):
+def test_two_hundred_broken_files_of_every_format(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     report = tmp_path / "report.json"
-    words = ["fuzz", "--in_this_process", "--files", "300", "--seed", "7", "--json", str(report)]
+    words = ["fuzz", "--in_this_process", "--files", "200", "--seed", "7", "--json", str(report)]
     done = processes.run([FOLDER / "faults.py", *words], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     *rows, total = json.loads(report.read_text())["rows"]
     assert len(rows) == 25 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
-    assert total["files"] == 300 and total["accepted"] > 30 and total["refused"] > 100
+    assert total["files"] == 200 and total["accepted"] > 20 and total["refused"] > 70
     for name in ("tracebacks", "wrong numbers", "touched outside", "too long or large"):
         assert total[name] == 0, rows
 

@@ -616,7 +616,7 @@ def warned(capsys, *arguments: str) -> str:
     """The one line in which a command that works says what is wrong with a plugin."""
     assert main(list(arguments)) == 0
     out, err = capsys.readouterr()
-    assert "shapes_color " in out, "built-in tasks are listed"
+    assert "shapes_color" in out, "built-in tasks are there"
     assert err.startswith("ttmbench: plugin 'evil' ") and err.endswith("; everything else works\n"), err
     assert err.count("\n") == 1 and err.rstrip("\n").isprintable()
     return err
@@ -626,7 +626,7 @@ def warned(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
 def test_a_registering_hook_that_raises(monkeypatch, capsys, hook, error):
     installed(monkeypatch, plugin(f"ttmbench_register_{hook}", raising(error)))
-    message = warned(capsys, "ls", "tasks")
+    message = warned(capsys, *(("ls", "tasks") if error is BAD[0] else ("show", "shapes_color")))
     assert f"failed in ttmbench_register_{hook}: {type(error).__name__}" in message and len(message) < 2300
     assert re.search(r"\(test_hostile\.py, line \d+\)", message)
 
@@ -639,7 +639,8 @@ def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, ite
     if hook == "task_dirs" and items == ["x"]:
         pytest.skip("a name of a folder that is not there is the next test's")
     installed(monkeypatch, plugin(f"ttmbench_register_{hook}", lambda: items))
-    assert f"ttmbench_register_{hook}" in warned(capsys, "ls", "tasks") or hook == "task_dirs"
+    message = warned(capsys, *(("ls", "tasks") if items is None else ("show", "shapes_color")))
+    assert f"ttmbench_register_{hook}" in message or hook == "task_dirs"
 
 
 def test_a_folder_of_tasks_that_is_not_there(monkeypatch, capsys, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def made_up_commit(repo: str) -> str:
     return hashlib.sha1(f"commit of {repo}".encode()).hexdigest()
 
 
+@cache
 def draw_image(seed: int, mode: str = "RGB", side: int = 16) -> bytes:
     """An image of two colours: PNG, or JPEG where PNG has no such mode."""
     from PIL import Image

@@ -121,6 +121,12 @@ class HubServer(LocalServer):
             fault.headers = {"Retry-After": "1", "RateLimit": '"resolvers";r=0;t=1', **fault.headers}
         self.faults.append(fault)
 
+    def forget(self) -> None:
+        """Empties the log, and misbehaves no more."""
+        with self._lock:
+            self.log.clear()
+            self.faults.clear()
+
     def fetched(self, part: str = "") -> list[str]:
         """``kind/repository/commit/path`` of files whose bytes were sent, in order, each once."""
         names = [one.file for one in self.log if one.file and one.sent and part in one.file]

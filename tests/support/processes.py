@@ -1,9 +1,12 @@
 """Python programs in processes of their own, without paying for the same imports again and again.
 
 ``run`` and ``start`` do what ``subprocess.run`` and ``subprocess.Popen`` do with ``[sys.executable, *words]``. The
-process is forked from a server (``fork_server.py``, one for each process of the suite, begun when first asked) that has
-imported torch, transformers and the package, but has its own arguments, environment, folder, streams, exit code and
-signals, and knows nothing of the test's process. ``test_processes.py`` holds the two to the same behaviour.
+process is forked from a server (``fork_server.py``, begun when first asked) that has imported torch, transformers and
+the package, but has its own arguments, environment, folder, streams, exit code and signals, and knows nothing of the
+test's process. ``test_processes.py`` holds the two to the same behaviour.
+
+A first server has imported what reads no variable. Those that have imported everything are forked from it: one for the
+variables of the suite, and one for others as soon as they are asked for again.
 
 A process is started cold, from nothing, with ``cold=True`` (what a test of start-up, of imports or of memory wants), if
 a variable differs that is read while Python starts or a library is imported (``PYTHONHASHSEED``, ``OMP_NUM_THREADS``,
@@ -36,7 +39,7 @@ LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE", "TORCHIND
 SET_BY_THE_COMMAND = "GOMP_SPINCOUNT"  # for itself, also where a test calls it in this process
 LATER_NAMES = {
     *(SET_BY_THE_COMMAND, "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
-    "OPENAI_API_KEY",
+    *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND"),
 }
 # Read when the package or huggingface_hub is imported: fine for a server that has imported neither.
 NOT_YET = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "XDG_", "PYTHONPATH")
@@ -59,18 +62,24 @@ EVERYTHING = (
 
 
 class Server:
-    """A process that has imported modules and forks on demand."""
+    """A process that has imported modules and forks on demand; with ``of``, itself forked, under other variables."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    process: subprocess.Popen[Any] | Forked
+
+    def __init__(
+        self, modules: Sequence[str], environment: Mapping[str, str] | None = None, of: Server | None = None
+    ) -> None:
         self._mine, its = socket.socketpair()
-        with its:
-            number = str(its.fileno())
-            self.process = subprocess.Popen(
-                [sys.executable, str(SERVER), number, *modules],
-                **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL},
-                pass_fds=[its.fileno()],
-                env=BEFORE,
-            )
+        environment = BEFORE if environment is None else environment
+        with its, Path(os.devnull).open("r+b") as null:
+            if of is None:
+                words = [sys.executable, str(SERVER), str(its.fileno()), *modules]
+                streams: dict[str, Any] = {"stdin": null, "stdout": null, "pass_fds": [its.fileno()]}
+                self.process = subprocess.Popen(words, env=environment, **streams)
+            else:
+                words = [str(SERVER), "0", *modules]
+                told = of.fork(request_for(words, environment, "."), [its.fileno(), null.fileno(), 2])
+                self.process = Forked(told, words, [None, None, None])
 
     def close(self) -> None:
         """Ends the server; what it forked goes on."""
@@ -88,29 +97,54 @@ class Server:
         return told
 
 
-_servers: dict[tuple[str, ...], Server] = {}
+def request_for(words: Sequence[str], environment: Mapping[str, str], cwd: str | Path | None) -> dict[str, Any]:
+    """What a server is told of a process."""
+    path = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    return {"words": words, "environment": dict(environment), "path": path, "folder": str(Path(cwd or ".").resolve())}
+
+
+Early = frozenset[tuple[str, str | None]]
+FIRST = "first"
+_servers: dict[str | Early, Server] = {}
+_asked: set[Early] = set()
 
 
 @atexit.register
-def _close_servers() -> None:
-    for server in _servers.values():
-        server.close()
-        server.process.wait()
-    _servers.clear()
+def close_servers() -> None:
+    """Ends all; the next request begins them again."""
+    for key in [*reversed(_servers)]:  # the first, which forked them, tells when they end
+        _close(key)
+
+
+def _close(key: str | Early) -> None:
+    server = _servers.pop(key)
+    server.close()
+    server.process.wait()
 
 
 def server_for(environment: Mapping[str, str]) -> Server | None:
-    """The server that has imported the most under the same variables; None if none is as good as a cold start."""
+    """The server that has imported the most under the same variables; None if none is as good as a cold start.
+
+    Variables that differ from the suite's have a server of their own when they are asked for again.
+    """
     if sys.platform != "linux":
         return None
     names = {name for name in {*environment, *BEFORE} if environment.get(name) != BEFORE.get(name)}
     names = {name for name in names if not name.startswith(LATER) and name not in LATER_NAMES}
     if any(not name.startswith(NOT_YET) for name in names):
         return None
-    modules = LIBRARIES if names else EVERYTHING
-    if modules not in _servers:
-        _servers[modules] = Server(modules)
-    return _servers[modules]
+    if FIRST not in _servers:
+        _servers[FIRST] = Server(LIBRARIES)
+    early: Early = frozenset((name, environment.get(name)) for name in names)
+    once = "PYTHONPATH" in names or (names and early not in _asked)  # what lies on a path may change
+    _asked.add(early)
+    if once:
+        return _servers[FIRST]
+    if early not in _servers:
+        for other in [key for key in _servers if key != FIRST and key and early]:
+            _close(other)  # nobody has asked for these variables of late
+        _servers[early] = Server(EVERYTHING, environment, _servers[FIRST])
+    return _servers[early]
 
 
 class Forked:
@@ -234,9 +268,7 @@ def start(
                 its = stream if isinstance(stream, int) else stream.fileno()
             given.append(its)
             mine.append(kept)
-        path = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
-        request = {"words": words, "environment": environment, "path": path, "folder": str(Path(cwd or ".").resolve())}
-        told = server.fork(request, given)
+        told = server.fork(request_for(words, environment, cwd), given)
     modes = ("w", "r", "r") if text or encoding else ("wb", "rb", "rb")
     files = [one if one is None else open(one, mode, encoding=encoding) for one, mode in zip(mine, modes, strict=True)]  # noqa: PTH123
     return Forked(told, words, files)

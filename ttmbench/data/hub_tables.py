@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -214,12 +214,18 @@ def _matching(folder: Path, patterns: list[str]) -> list[str]:
 def _card(folder: Path) -> dict[str, Any]:
     if not (folder / CARD).is_file():
         return {}
-    from huggingface_hub import RepoCard
-
     try:
-        return RepoCard.load(folder / CARD, ignore_metadata_errors=True).data.to_dict()
+        return _metadata((folder / CARD).read_text(encoding="utf-8"))
     except Exception:  # the library that reads the tables says it properly
         return {}
+
+
+@lru_cache(maxsize=16)
+def _metadata(card: str) -> dict[str, Any]:
+    """Of a card's text: read again and again while a dataset is looked for, and long where it lists classes."""
+    from huggingface_hub import RepoCard
+
+    return RepoCard(card, ignore_metadata_errors=True).data.to_dict()
 
 
 def _commit(revision: str | None) -> str | None:

@@ -63,9 +63,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     where = options.where
     opened = open_table(options, request.data_dir or data_folder(), request.offline)
     table = opened.rows
-    images = [name for name, feature in table.features.items() if _holds_images(feature)]
-    for column in images:
-        feature = table.features[column]
+    images = {name: feature for name, feature in table.features.items() if _holds_images(feature)}
+    for column, feature in images.items():
         raw = datasets.Image(decode=False)
         table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))
     own = opened.folder is not None and opened.revision is None
@@ -75,13 +74,13 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         if one.column not in images:
             known = ", ".join(sorted(images)) or "none"
             raise DataError(f"{where}: '{one.column}' is no image column; it has {known}")
-        item = None if isinstance(table.features[one.column], datasets.Image) else one.item or 0
+        item = None if isinstance(images[one.column], datasets.Image) else one.item or 0
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
         place = f"{where}: '{one.column}' of group {one.group_id}"
         raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
-    texts = table.remove_columns(images)
+    texts = table.remove_columns(list(images))
     rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
     groups = groups_from_rows(rows, replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
