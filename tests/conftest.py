@@ -65,9 +65,11 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Installed plugins, and task files that ship, do not change while tests run: each is read once a process."""
+    """What does not change while tests run - plugins, shipped task files, the commit, drawn images - is read once."""
     from ttmbench.data import task_file
+    from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
+    from ttmbench.results import environment
 
     find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
     seen: dict[Path, Any] = {}
@@ -79,9 +81,13 @@ def _read_once():
             seen[path] = read(path)
         return copy.deepcopy(seen[path])
 
+    ask_git, draw = environment.git_hash, functools.lru_cache(maxsize=2000)(scenes.render)
+    commit_of = functools.cache(lambda folder: ask_git())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(task_file, "read_yaml", read_once)
+        patched.setattr(environment, "git_hash", lambda: commit_of(Path.cwd()))
+        patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         yield
 
 
