@@ -65,29 +65,45 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """What does not change while tests run - plugins, shipped task files, the commit, drawn images - is read once."""
+    """What stays as it is while tests run is read once: plugins, the commit, drawn scenes, tasks and models that ship."""
     from ttmbench.data import task_file
     from ttmbench.data.rendered import scenes
+    from ttmbench.model_adapters import hf
     from ttmbench.plugins import manager
     from ttmbench.results import environment
 
-    find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
+    find, read, root = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
     def read_once(path):
-        if getattr(path, "parent", None) != shipped:
+        if getattr(path, "parent", None) != root / "tasks":
             return read(path)
         if path not in seen:
             seen[path] = read(path)
         return copy.deepcopy(seen[path])
 
-    ask_git, draw = environment.git_hash, functools.lru_cache(maxsize=2000)(scenes.render)
+    def load_once(load):
+        loaded = {}
+
+        def of_folder(kind, model, **options):
+            if Path(model.name).resolve().parent != root / "model_adapters" / "assets":
+                return load(kind, model, **options)
+            key = (kind, model.name, *sorted(options.items()))
+            if key not in loaded:
+                loaded[key] = load(kind, model, **options)
+            return copy.deepcopy(loaded[key])
+
+        return of_folder
+
+    ask_git, draw = environment.git_hash, functools.lru_cache(maxsize=4096)(scenes.render)
     commit_of = functools.cache(lambda folder: ask_git())
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(task_file, "read_yaml", read_once)
         patched.setattr(environment, "git_hash", lambda: commit_of(Path.cwd()))
-        patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
+        patched.setattr(hf, "load_weights", load_once(hf.load_weights))
+        patched.setattr(hf, "load_part", load_once(hf.load_part))
         yield
 
 

@@ -206,7 +206,7 @@ def test_a_pair_scorer_scores_what_it_should():
 
 def test_ttm_beats_simple_match_beats_raw_on_colour():
     """One seed, few groups: a loose bound that says the loop learns. The measured table is in the docs."""
-    few = {"ttm": {"iterations": 4, "epochs": 5}, "limit": 60, "device": "cpu", "bootstrap_iters": 0}
+    few = {"ttm": {"iterations": 2, "epochs": 5}, "limit": 60, "device": "cpu", "bootstrap_iters": 0}
     numbers = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **few).results["shapes_color"]
     assert numbers["group_score,none"] < numbers["group_match,none"] < numbers["group_match,ttm"]
 
