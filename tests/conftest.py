@@ -73,12 +73,13 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Installed plugins, task files that ship and drawn scenes do not change: each is made once a process."""
+    """Installed plugins, the commit, task files that ship and drawn scenes do not change: each is read once a process."""
     from ttmbench.data import task_file
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
+    from ttmbench.results import environment
 
-    find, read, shipped = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1] / "tasks"
+    find, read, root = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
     def fresh(value):  # what YAML is made of; deepcopy takes longer than the rest of reading a task
@@ -87,18 +88,19 @@ def _read_once():
         return [fresh(one) for one in value] if isinstance(value, list) else value
 
     def read_once(path):
-        if getattr(path, "parent", None) != shipped:
+        if getattr(path, "parent", None) != root / "tasks":
             return read(path)
         if path not in seen:
             seen[path] = read(path)
         return fresh(seen[path])
 
-    draw = functools.lru_cache(maxsize=4096)(scenes.render)
-
+    ask_git, draw = environment.git_hash, functools.lru_cache(maxsize=4096)(scenes.render)
+    commit_of = functools.cache(lambda folder: ask_git())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(task_file, "read_yaml", read_once)
+        patched.setattr(environment, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 
 
@@ -130,6 +132,13 @@ def _built_in_model_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adapters, "load_target", load_target)
         yield
+
+
+@pytest.fixture(scope="module")
+def few_objects():
+    """The collector passes over what is there already: for tests that call it, or run out of memory, which does."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -49,22 +50,32 @@ def describe_model(
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """sha256 of what a tokenizer makes tokens from, whatever it was last asked to pad or cut."""
-    description: dict[str, Any] = {"class": type(tokenizer).__name__}
-    for name in ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map"):
-        description[name] = getattr(tokenizer, name, None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None and not hasattr(tokenizer, "get_vocab"):
+        return _tables_digest(tokenizer)
+    description = _settings(tokenizer)
     if backend is not None:
         description["backend"] = {
             name: value for name, value in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
         }
-    elif hasattr(tokenizer, "get_vocab"):
+    else:
         description["vocabulary"] = dict(tokenizer.get_vocab())
-    else:  # open_clip's own: a dictionary and the ranks of its merges
-        description["vocabulary"] = getattr(tokenizer, "encoder", None)
-        description = plain(description)  # before there are 50,000 merges in it, which are plain
-        description["merges"] = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
-        return _sha256(description)
     return digest_of(description)
+
+
+@functools.lru_cache(maxsize=4)  # 50,000 words and merges, of a tokenizer that several models may share
+def _tables_digest(tokenizer: Any) -> str:
+    """`tokenizer_digest` of open_clip's own: a dictionary and the ranks of its merges."""
+    description = _settings(tokenizer)
+    description["vocabulary"] = getattr(tokenizer, "encoder", None)
+    description = plain(description)  # before there are 50,000 merges in it, which are plain
+    description["merges"] = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+    return _sha256(description)
+
+
+def _settings(tokenizer: Any) -> dict[str, Any]:
+    names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
+    return {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ A library name with a tag or a file, a hub repository and a folder all become th
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -130,7 +131,7 @@ def tokenizer_of(source: Source) -> Any:
     text = source.config["model_cfg"]["text_cfg"]
     options = {"context_length": text.get("context_length", 77), **text.get("tokenizer_kwargs", {})}
     if source.tokenizer is None:
-        return open_clip.SimpleTokenizer(**options)
+        return _own_tokenizer(json.dumps(options))
     try:
         mode = text.get("tokenizer_mode")
         return HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
@@ -138,6 +139,12 @@ def tokenizer_of(source: Source) -> Any:
         command = what_to_install(error)
         why = described(error) if command is None else f"it needs `{command}`"
         raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
+
+
+@functools.lru_cache(maxsize=4)
+def _own_tokenizer(options: str) -> Any:
+    """open_clip's own tokenizer: the package holds its merges, and reading them takes longer than a small model."""
+    return open_clip.SimpleTokenizer(**json.loads(options))
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> None:

@@ -15,7 +15,7 @@ from ttmbench.model_adapters import blind, visualgpt
 from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
-QUICK = {"limit": 8, "bootstrap_iters": 0, "device": "cpu"}
+QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
 
 
 @pytest.fixture(params=["gpt2", "opt", "t5", "bart"])
@@ -62,7 +62,7 @@ def own_likelihood(kind, folder, *, prompt="", end=False):
 
 @pytest.mark.parametrize(("prompt", "end"), [("", False), ("a photo of", False), ("", True)])
 def test_scores_of_a_run_equal_the_models_own(kind, folder, prompt, end):
-    groups = groups_of("shapes_spatial", 8)
+    groups = groups_of("shapes_spatial", 4)
     score = own_likelihood(kind, folder, prompt=prompt, end=end)
     expected = np.array([[[score(caption) for caption in group.captions]] for group in groups])
     arguments = {"pretrained": str(folder), "prompt": prompt, "end_token": end}
@@ -99,7 +99,7 @@ def test_a_generative_model_is_blind_with_noise_for_images(tiny_vlm):
         "blind", "shapes_spatial", model_args={"pretrained": folder, "noise_images": 2, "noise_seed": 3}, **QUICK
     )
     seeing = visualgpt.load(pretrained=folder, device="cpu", noise_images=2, noise_seed=3)
-    expected = np.stack([seeing.log_priors(group.captions) for group in groups_of("shapes_spatial", 8)])
+    expected = np.stack([seeing.log_priors(group.captions) for group in groups_of("shapes_spatial", 4)])
     found = run.scores["shapes_spatial"]["none"][0].groups
     np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
     assert run["model_info"]["fingerprint"]["score"] == "log P(t) from noise images"
@@ -112,14 +112,14 @@ def test_groups_of_several_images_cannot_be_solved_without_them(folder):
     for metric in ("text_score", "image_score", "group_score", "group_match"):
         assert numbers[f"{metric},none"] == 0
     assert numbers["individual_match,none"] == 0.5
-    assert run["ties"]["shapes_color"]["group_match,none"] == run["ties"]["shapes_color"]["image_score,none"] == 8
+    assert run["ties"]["shapes_color"]["group_match,none"] == run["ties"]["shapes_color"]["image_score,none"] == 4
     (note,) = run["notes"]["shapes_color"]
     assert "0 by construction" in note
 
 
 def test_one_image_per_group_says_what_the_captions_give_away(folder, capsys):
     words = ["--model", "blind", "--model_args", f"pretrained={folder}", "--tasks", "shapes_replace"]
-    assert main([*words, "--limit", "8", "--device", "cpu"]) == 0
+    assert main([*words, "--limit", "4", "--device", "cpu"]) == 0
     assert "points from chance" in " ".join(capsys.readouterr().out.split())
     run = ttmbench.simple_evaluate("blind", "shapes_replace", model_args={"pretrained": str(folder)}, **QUICK)
     value = run.results["shapes_replace"]["text_score,none"]

@@ -18,7 +18,7 @@ from ttmbench.model_adapters import vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
-QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
+QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
 MAKERS = {
     "blip2-opt": ("blip2", {"captioner": True, "language": "opt"}),
     "blip2-t5": ("blip2", {"captioner": True, "language": "t5"}),
@@ -78,7 +78,7 @@ def own_logits(name, folder, image, caption, written=()):
 
 @pytest.mark.parametrize("score", ["log_odds", "yes_token", "yes_and_end"])
 def test_scores_of_a_run_equal_the_models_own(name, folder, score):
-    groups = groups_of("shapes_color", 4)
+    groups = groups_of("shapes_color", 2)
     expected = []
     for image, caption in ((i.open(), c) for g in groups for i in g.images for c in g.captions):
         logits, words = own_logits(name, folder, image, caption)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
+QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
 MAKERS = {
     "blip": ("blip", {"captioner": True}),
     "blip2-opt": ("blip2", {"captioner": True, "language": "opt"}),
@@ -53,14 +56,22 @@ def groups_of(task, limit):
     return load_groups(registry, find_task(registry, task), limit=limit)
 
 
-def own_likelihood(name, folder, *, end=False):
-    """Mean log-likelihood of a caption for one image (or its pixels), straight from the model's logits."""
+@cache
+def own_parts(folder, has_processor):
+    """Model, processor, tokenizer and image processor as transformers loads them."""
     import transformers as tf
 
-    model = tf.AutoModelForImageTextToText.from_pretrained(folder).eval()
-    processor = None if name.startswith("blip") else tf.AutoProcessor.from_pretrained(folder)
-    words = tf.AutoTokenizer.from_pretrained(folder)
-    shaper = tf.AutoImageProcessor.from_pretrained(folder)
+    return (
+        tf.AutoModelForImageTextToText.from_pretrained(folder).eval(),
+        tf.AutoProcessor.from_pretrained(folder) if has_processor else None,
+        tf.AutoTokenizer.from_pretrained(folder),
+        tf.AutoImageProcessor.from_pretrained(folder),
+    )
+
+
+def own_likelihood(name, folder, *, end=False):
+    """Mean log-likelihood of a caption for one image (or its pixels), straight from the model's logits."""
+    model, processor, words, shaper = own_parts(folder, not name.startswith("blip"))
 
     def mean(logits, ids):
         logs = logits.double().log_softmax(dim=-1)
@@ -115,7 +126,7 @@ def own_likelihood(name, folder, *, end=False):
 
 @pytest.mark.parametrize("end", [False, True])
 def test_scores_of_a_run_equal_the_models_own(name, folder, end):
-    groups = groups_of("shapes_color", 4)
+    groups = groups_of("shapes_color", 2)
     score = own_likelihood(name, folder, end=end)
     expected = np.array([[[score(image.open(), text) for text in g.captions] for image in g.images] for g in groups])
     arguments = {"pretrained": str(folder), "end_token": end}
@@ -211,7 +222,7 @@ def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_
 
 
 def test_alpha_takes_that_much_of_log_p_t_off(blip):
-    groups = groups_of("shapes_color", 4)
+    groups = groups_of("shapes_color", 2)
     score = own_likelihood("blip", blip)
     drawn = noise((1, 3, 32, 32), 3)
     prior = np.array(
@@ -234,7 +245,7 @@ def test_test_images_as_the_sample_of_p_t(blip):
     prior = np.log(np.exp(likelihood).mean(axis=1))
     expected = likelihood[np.arange(4), np.arange(4)] - prior
     arguments = {"pretrained": blip, "alpha": 1.0, "prior": "test_images"}
-    run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_spatial", model_args=arguments, **QUICK)
+    run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_spatial", model_args=arguments, **{**QUICK, "limit": 4})
     np.testing.assert_allclose(run.scores["shapes_spatial"]["none"][0].groups[:, 0], expected, atol=1e-4, rtol=0)
     with pytest.raises(TtmbenchError, match="at most 20000"):
         ttmbench.simple_evaluate("visualgpt-blip", "shapes_spatial", model_args=arguments, **{**QUICK, "limit": 200})
@@ -255,7 +266,7 @@ def test_debiased_global_scores_are_those_of_the_groups(blip):
     arguments = {"pretrained": blip, "alpha": 0.7}
     run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_color_global", model_args=arguments, **QUICK)
     scores = run.scores["shapes_color_global"]["none"][0]
-    for index in range(4):
+    for index in range(2):
         inside = scores.all_pairs[2 * index : 2 * index + 2, 2 * index : 2 * index + 2]
         np.testing.assert_allclose(inside, scores.groups[index], atol=1e-6)
 
@@ -293,17 +304,36 @@ def test_it_cannot_be_adapted_and_says_so(blip):
 # --- the sweep over alpha -----------------------------------------------------------------------------------------
 
 
-def analyze(blip, folder, *more):
-    words = ["analyze", "alpha", "--model", "visualgpt-blip", "--model_args", f"pretrained={blip}"]
-    assert main([*words, "--limit", "20", "--device", "cpu", "--output_path", str(folder), *more]) == 0
-    (document,) = [json.loads(path.read_text()) for path in folder.rglob("alpha_*.json")]
-    return document
+@pytest.fixture(scope="module")
+def analyze(tiny_vlm, tmp_path_factory):
+    """The sweep over a task, made once: its document, its folder, what was printed, and the sizes of scored batches."""
+    from ttmbench.model_adapters._shared.captioners import BlipCaptioner
+
+    own = BlipCaptioner.score_prepared
+
+    @cache
+    def run(task):
+        folder, printed, scored = tmp_path_factory.mktemp("sweep"), io.StringIO(), []
+
+        def counted(self, images, captions):
+            scored.append(len(captions))
+            return own(self, images, captions)
+
+        words = ["analyze", "alpha", "--model", "visualgpt-blip", "--tasks", task, "--limit", "20", "--device", "cpu"]
+        words += ["--model_args", f"pretrained={tiny_vlm('blip', captioner=True)}", "--output_path", str(folder)]
+        with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
+            patched.setattr(BlipCaptioner, "score_prepared", counted)
+            assert main(words) == 0
+        (document,) = [json.loads(path.read_text()) for path in folder.rglob("alpha_*.json")]
+        return document, folder, printed.getvalue(), scored
+
+    return run
 
 
-def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, tmp_path, capsys):
-    document = analyze(blip, tmp_path, "--tasks", "shapes_replace")
-    assert "alpha tuned on the other half" in capsys.readouterr().out
-    assert {path.suffix for path in tmp_path.rglob("alpha_*")} == {".json", ".png", ".svg"}
+def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
+    document, folder, printed, _ = analyze("shapes_replace")
+    assert "alpha tuned on the other half" in printed
+    assert {path.suffix for path in folder.rglob("alpha_*")} == {".json", ".png", ".svg"}
     alphas, curves = document["data"]["alpha"], document["data"]["metrics"]
     assert (alphas[0], alphas[-1], len(alphas)) == (0.0, 1.0, 201)
     for alpha in (0.0, 0.5, 1.0):
@@ -316,9 +346,9 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, tmp_path, capsys):
     assert curves["text_score"]["chance"] == 0.5
 
 
-def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, tmp_path):
+def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, analyze):
     """Restated with loops: each half by the alpha that is best on the other."""
-    held = analyze(blip, tmp_path, "--tasks", "shapes_replace")["data"]["held_out"]
+    held = analyze("shapes_replace")[0]["data"]["held_out"]
     run = ttmbench.simple_evaluate(
         "visualgpt-blip", "shapes_replace", model_args={"pretrained": blip}, **{**QUICK, "limit": 20}
     )
@@ -342,23 +372,14 @@ def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, tmp_path):
     assert held["value"] == total / 20
 
 
-def test_the_sweep_runs_the_model_once(blip, tmp_path, monkeypatch):
-    from ttmbench.model_adapters._shared.captioners import BlipCaptioner
-
-    scored = []
-    own = BlipCaptioner.score_prepared
-    monkeypatch.setattr(
-        BlipCaptioner,
-        "score_prepared",
-        lambda self, images, captions: scored.append(len(captions)) or own(self, images, captions),
-    )
-    analyze(blip, tmp_path, "--tasks", "shapes_color")
+def test_the_sweep_runs_the_model_once(analyze):
+    *_, scored = analyze("shapes_color")
     distinct = {caption for group in groups_of("shapes_color", 20) for caption in group.captions}
     assert sum(scored) == 20 * 4 + 3 * len(distinct), "each pair once, and each caption with three noise images"
 
 
-def test_the_sweep_says_what_does_not_depend_on_alpha(blip, tmp_path):
-    curves = analyze(blip, tmp_path, "--tasks", "shapes_color")["data"]["metrics"]
+def test_the_sweep_says_what_does_not_depend_on_alpha(analyze):
+    curves = analyze("shapes_color")[0]["data"]["metrics"]
     assert not curves["group_match"]["depends_on_alpha"] and not curves["image_score"]["depends_on_alpha"]
     assert curves["text_score"]["depends_on_alpha"]
 

@@ -14,7 +14,7 @@ from ttmbench.errors import AssertionNotMet, DataError, UsageError
 from ttmbench.results.comparison import compare_runs, read_run
 from ttmbench.results.files import schema
 
-QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 50}
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}
 
 
@@ -59,7 +59,7 @@ def test_groups_are_paired_from_memory_as_compare_pairs_them_from_files(earlier,
 
 
 def test_without_samples_of_the_baseline_the_difference_is_unpaired(earlier, capsys):
-    words = ["--model", "tiny-clip-seed1", "--tasks", "shapes_color,shapes_place", "--limit", "24", "--device", "cpu"]
+    words = ["--model", "tiny-clip-seed1", "--tasks", "shapes_color,shapes_place", "--limit", "12", "--device", "cpu"]
     assert main([*words, "--baseline", str(earlier / "plain.json")]) == 0
     out = capsys.readouterr().out
     before = json.loads((earlier / "plain.json").read_text())["results"]["shapes_color"]["text_score,none"]
@@ -73,7 +73,7 @@ def test_without_samples_of_the_baseline_the_difference_is_unpaired(earlier, cap
 
 
 def test_the_table_shows_interval_and_p(earlier, capsys):
-    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "24", "--device", "cpu"]
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "12", "--device", "cpu"]
     assert main([*words, "--baseline", str(earlier / "samples.json")]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "text_score" in line)
     assert line.split()[-5:] == ["+0.00", "+0.0", "..", "+0.0", "1.000"]
@@ -81,7 +81,7 @@ def test_the_table_shows_interval_and_p(earlier, capsys):
 
 def test_other_data_are_refused_when_the_run_is_done_and_its_numbers_are_kept(earlier, tmp_path, capsys):
     path = tmp_path / "x.json"
-    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "12", "--device", "cpu", "-o", str(path)]
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "6", "--device", "cpu", "-o", str(path)]
     assert main([*words, "--baseline", str(earlier / "samples.json")]) == 2
     said = capsys.readouterr()
     assert "text_score" in said.out and len(said.err.splitlines()) == 1

@@ -19,9 +19,9 @@ from ttmbench.results.numbers import numbers_of
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import supervised
 
-WORDS = "finetune --model tiny-clip --limit 24 --device cpu --tasks shapes_color".split()
-SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=16"]
-QUICK = {"limit": 24, "device": "cpu", "bootstrap_iters": 50}
+WORDS = "finetune --model tiny-clip --limit 8 --device cpu --tasks shapes_color".split()
+SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=6"]
+QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 50}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(
     record = json.loads((made / RECORD).read_text())
     assert (record["kind"], record["status"], record["track"]) == ("finetuning", "done", "supervised")
     (task,) = record["tasks"]
-    assert (task["task"], task["groups"], record["pairs"], record["loss"]) == ("shapes_color", 24, 48, "contrastive")
+    assert (task["task"], task["groups"], record["pairs"], record["loss"]) == ("shapes_color", 8, 16, "contrastive")
     rates = [one["learning_rate"] for one in record["epochs"]]
     assert rates == pytest.approx([2e-3, 1.5e-3, 1e-3, 5e-4]), "down to 0 along a line, over all epochs"
     assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
@@ -53,7 +53,7 @@ def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(
 
 
 def test_enough_epochs_fit_the_groups(tmp_path):
-    more = ["--finetune_args", "epochs=40,lr=1e-3,batch=48,schedule=cosine", "-o", str(tmp_path / "fitted")]
+    more = ["--finetune_args", "epochs=40,lr=1e-3,batch=16,schedule=cosine", "-o", str(tmp_path / "fitted")]
     assert main([*WORDS, *more]) == 0
     before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK).results["shapes_color"]
     pretrained = {"pretrained": str(tmp_path / "fitted")}
@@ -64,7 +64,7 @@ def test_enough_epochs_fit_the_groups(tmp_path):
 
 def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
     words = ["--model", "hf", "--model_args", f"pretrained={made}", "--tasks", "shapes_color,shapes_place"]
-    words += ["--limit", "24", "--device", "cpu", "--ttm", "--oracle", "--ttm_args", "iterations=1,epochs=1"]
+    words += ["--limit", "8", "--device", "cpu", "--ttm", "--oracle", "--ttm_args", "iterations=1,epochs=1"]
     words += ["--save_adapted", str(tmp_path / "adapted"), "-o", str(tmp_path / "x.json")]
     assert main(words) == 0
     document = json.loads((tmp_path / "x.json").read_text())

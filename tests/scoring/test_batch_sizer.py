@@ -18,7 +18,10 @@ from ttmbench.scoring.inputs import take as rows_of
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.finetune import contrastive_in_parts
 
-QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
+QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
+
+
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 
 def out_of_memory() -> RuntimeError:

@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from support.chat_server import ChatServer
 
 import ttmbench
 from ttmbench._util.images import side_by_side
@@ -324,17 +325,37 @@ def words_by_digest(prompt: str, images: list[bytes]) -> str:
     return f"The {('first', 'second')[place]} image better aligns with the description."
 
 
+SECRET = "sk-choicesecret0123456789"
+
+
+def words_of(folder, **more) -> list[str]:
+    """The public command on five groups of two tasks; the document is `out.json`."""
+    more = {"model": "m", "scorer": "choice", "backoff": 0.01, "timeout": 5, **more, "cache": folder / "answers.sqlite"}
+    given = ",".join(f"{name}={value}" for name, value in more.items())
+    words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
+    return [*words, "--bootstrap_iters", "20", "-o", str(folder / "out.json")]
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """The results when nothing goes wrong: what the server answers depends on the question alone."""
+    server, folder = ChatServer(), tmp_path_factory.mktemp("quiet")
+    server.words = words_by_digest
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OPENAI_API_KEY", SECRET)
+        assert main(words_of(folder, base_url=server.url)) == 0
+    server.stop()
+    return json.loads((folder / "out.json").read_text(encoding="utf-8"))["results"]
+
+
 @pytest.fixture
 def evaluate(chat_server, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-choicesecret0123456789")
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     chat_server.words = words_by_digest
 
-    def run(cache: str = "answers.sqlite", **more) -> tuple[int, dict, str]:
-        more = {"model": "m", "scorer": "choice", "base_url": chat_server.url, "backoff": 0.01, "timeout": 5, **more}
-        given = ",".join(f"{name}={value}" for name, value in {**more, "cache": tmp_path / cache}.items())
+    def run(**more) -> tuple[int, dict, str]:
         target = tmp_path / "out.json"
-        options = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
-        code = main([*options, "--bootstrap_iters", "20", "-o", str(target)])
+        code = main(words_of(tmp_path, base_url=chat_server.url, **more))
         printed = capsys.readouterr()
         for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
             assert b"choicesecret" not in path.read_bytes(), path
@@ -357,13 +378,11 @@ def test_forced_choices_through_a_server(chat_server, evaluate):
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "drop", "malformed", "slow"])
-def test_faults_change_no_choice(fault, chat_server, evaluate):
-    _, quiet, _ = evaluate(cache="quiet.sqlite")
-    chat_server.forget()
+def test_faults_change_no_choice(fault, chat_server, evaluate, quiet):
     chat_server.fault = lambda number: fault if number in (0, 5, 6, 17) else None
     code, document, printed = evaluate(concurrency=3, timeout=0.4 if fault == "slow" else 5)
     assert code == 0, printed
-    assert document["results"] == quiet["results"] and set(chat_server.answered.values()) == {1}
+    assert document["results"] == quiet and set(chat_server.answered.values()) == {1}
     assert len(chat_server.answered) == 25
 
 

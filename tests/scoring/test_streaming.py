@@ -6,7 +6,7 @@ import io
 import threading
 import time
 import weakref
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -26,8 +26,10 @@ from ttmbench.scoring.prepared_pairs import score_in_memory, score_streaming
 from ttmbench.types import Group, ImageRef
 
 SIDE = 40
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 
+@cache
 def groups(count: int, broken: tuple[int, ...] = ()) -> list[Group]:
     """1x2 groups, each with a PNG of its own in memory."""
     rng = np.random.default_rng(0)
@@ -176,7 +178,7 @@ def test_images_in_memory_do_not_grow_with_the_task(four_threads):
     """The images of a block of features, and as many ahead of it as may be decoded."""
     for kind in (Tower, OneThreaded):
         model = kind()
-        assert len(streamed(model, groups(1500))) == 1500
+        assert len(streamed(model, groups(700))) == 700
         assert 256 <= model.most <= 256 + 64 + 8 and model.alive == 0
 
 

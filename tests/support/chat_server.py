@@ -58,7 +58,7 @@ class ChatServer:
                 outer._handle(self)
 
         class Server(ThreadingHTTPServer):
-            daemon_threads = True
+            daemon_threads, request_queue_size = True, 64  # as many as a busy machine lets wait, instead of 5
 
             def handle_error(self, *_: Any) -> None:
                 pass  # a client that went away

@@ -113,20 +113,20 @@ def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr,
 
 
 @pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
-@pytest.mark.parametrize(("task", "n"), [("shapes_color", 60), ("shapes_spatial", 60)])
-def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, tiny_siglip, tiny_hf_clip):
+@pytest.mark.parametrize(("task", "n", "batch"), [("shapes_color", 24, 10), ("shapes_spatial", 30, 12)])
+def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_siglip, tiny_hf_clip):
     folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
     groups = load(task, n)
     adapter = hf.load(pretrained=str(folder), device="cpu")
     stage, raw = phase_of(adapter, groups)
-    config = TTMConfig(iterations=3, epochs=2, batch_groups=25)
+    config = TTMConfig(iterations=3, epochs=2, batch_groups=batch)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=5))
 
     def taus_of(margins):
         top = sorted(margins, reverse=True)[math.ceil(0.25 * n) - 1]
         return [top, top / 2, 0.0]
 
-    naive = naive_ttm(folder, kind, groups, taus_of, 3, 2, 25, 1e-3, 5)
+    naive = naive_ttm(folder, kind, groups, taus_of, 3, 2, batch, 1e-3, 5)
     for step, (tau, chosen, labels, losses) in zip(steps, naive, strict=True):
         assert step.threshold == pytest.approx(tau, abs=1e-4)
         assert np.flatnonzero(step.selected).tolist() == chosen
@@ -154,7 +154,7 @@ def test_moving_the_truth_moves_every_choice_with_it(model):
     """TTM sees captions, not positions: with captions rotated in every group, its choices rotate too."""
     from dataclasses import replace
 
-    groups = load("shapes_color", 40)
+    groups = load("shapes_color", 12)
     turned = [replace(group, captions=group.captions[::-1]) for group in groups]
     config = TTMConfig(iterations=2, epochs=2)
     before = snapshot(model)
@@ -297,7 +297,7 @@ def test_learning_rate_restarts_lower_every_iteration(model):
 
 
 def test_keeping_the_optimizer_state_changes_the_second_iteration_only(model):
-    groups = load("shapes_color", 20)
+    groups = load("shapes_color", 6)
     before = snapshot(model)
     losses = []
     for keep in (False, True):
@@ -320,7 +320,7 @@ def test_global_variant_selects_pairs_by_share_and_trains(model):
 
 
 def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
-    groups = load("shapes_color", 20)
+    groups = load("shapes_color", 8)
     stage, raw = phase_of(model, groups)
     steps = list(overfit(stage, raw, config=TTMConfig(epochs=15), learning_rate=1e-3, seed=0))
     last = steps[-1]

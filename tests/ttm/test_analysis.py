@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +26,7 @@ from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 
 REGISTRY = build_registry()
-QUICK = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "24", "--device", "cpu"]
+QUICK = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--device", "cpu"]
 SHORT = ["--ttm_args", "iterations=2,epochs=1"]
 
 
@@ -87,24 +90,36 @@ def test_taus_keep_15_to_30_percent():
     )
 
 
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory):
+    """What an analysis with two seeds writes, and prints; each is made once."""
+
+    @cache
+    def make(name):
+        folder, printed = tmp_path_factory.mktemp(name), io.StringIO()
+        options = SHORT if name in analysis.TRAINS else []
+        with redirect_stdout(printed):
+            assert main(["analyze", name, *QUICK, *options, "--seeds", "0,1", "-o", str(folder)]) == 0
+        return folder, printed.getvalue()
+
+    return make
+
+
 @pytest.mark.parametrize("name", ["thresholds", "schedules", "supervision", "oracle", "tau", "lr"])
-def test_every_analysis_writes_numbers_and_figures(name, tmp_path, capsys):
-    options = SHORT if name in analysis.TRAINS else []
-    assert main(["analyze", name, *QUICK, *options, "--seeds", "0,1", "-o", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    files = {path.suffix: path for path in (tmp_path / "tiny-clip").iterdir()}
+def test_every_analysis_writes_numbers_and_figures(name, analysed):
+    folder, printed = analysed(name)
+    files = {path.suffix: path for path in (folder / "tiny-clip").iterdir()}
     assert set(files) == {".json", ".png", ".svg"} and all(str(path) in printed for path in files.values())
     document = json.loads(files[".json"].read_text())
-    assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 24)
+    assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 8)
     with Image.open(files[".png"]) as figure:
         pixels = np.asarray(figure.convert("RGB"))
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
 
 
-def test_curves_hold_every_seed_and_iteration(tmp_path):
-    assert main(["analyze", "oracle", *QUICK, *SHORT, "--seeds", "0,1", "-o", str(tmp_path)]) == 0
-    data = json.loads(next(tmp_path.rglob("*.json")).read_text())["data"]
+def test_curves_hold_every_seed_and_iteration(analysed):
+    data = json.loads(next(analysed("oracle")[0].rglob("*.json")).read_text())["data"]
     assert set(data["curves"]) == {"ttm", "oracle"}
     for curve in data["curves"].values():
         assert np.shape(curve["metric"]) == np.shape(curve["threshold"]) == (2, 2)
@@ -119,7 +134,7 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path):
     curves = json.loads(next(tmp_path.rglob("*.json")).read_text())["data"]["curves"]
     assert list(curves) == ["3", "1.5"]
     run = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", ttm={"iterations": 2, "epochs": 1, "tau_start": 3}, limit=24, device="cpu"
+        "tiny-clip", "shapes_color", ttm={"iterations": 2, "epochs": 1, "tau_start": 3}, limit=8, device="cpu"
     )
     assert curves["3"]["final"] == run.results["shapes_color"]["group_match,ttm"]
 
@@ -234,7 +249,7 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
         "tiny-clip",
         "shapes_color",
         ttm={"iterations": 2, "epochs": 1, "lr": 1e-3},
-        limit=24,
+        limit=8,
         device="cpu",
         seeds=[0, 1],
     )

@@ -112,15 +112,15 @@ def naive(folder, groups, iterations, epochs, lr, tau):
 
 
 def test_it_is_algorithm_1_with_yes_and_no(llava):
-    groups = groups_of("shapes_color", 5)
+    groups = groups_of("shapes_color", 3)
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
     stage, raw = phase_of(adapter, groups, batch_size=7)
     margin = np.abs(raw.groups[:, 0, 0] + raw.groups[:, 1, 1] - raw.groups[:, 0, 1] - raw.groups[:, 1, 0])
-    first = float(np.sort(margin)[2])
-    config = TTMConfig(iterations=2, epochs=3, tau_start=first)
+    first = float(np.sort(margin)[1])
+    config = TTMConfig(iterations=2, epochs=2, tau_start=first)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=5e-4, seed=0))
-    expected = naive(llava, groups, 2, 3, 5e-4, [first - 1e-6, 0.0])
-    assert steps[0].selected.sum() == 3 and steps[1].selected.all()
+    expected = naive(llava, groups, 2, 2, 5e-4, [first - 1e-6, 0.0])
+    assert steps[0].selected.sum() == 2 and steps[1].selected.all()
     for step, (wanted, losses, scores) in zip(steps, expected, strict=True):
         assert step.selected.tolist() == [kept for kept, _ in wanted]
         assert (step.captions[:, 0] == 0).tolist() == [straight for _, straight in wanted]
@@ -131,10 +131,11 @@ def test_it_is_algorithm_1_with_yes_and_no(llava):
 def test_a_model_overfits_to_its_pseudo_labels(llava):
     """SimpleMatch's claim (section 3.1): afterwards the group score is the group match rate of the model before."""
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
-    groups = groups_of("shapes_place", 6)
+    groups = [groups_of("shapes_place", 5)[index] for index in (0, 4)]
     stage, raw = phase_of(adapter, groups)
     config = TTMConfig(iterations=10, epochs=40, weight_decay=0.0)
-    *_, last = overfit(stage, raw, config=config, learning_rate=1e-3, seed=0)
+    *_, last = overfit(stage, raw, config=config, learning_rate=2e-3, seed=0)
+    assert group_match(raw.groups).tolist() == [True, False], "what is wrong is learned like what is right"
     assert last.iteration < 10, "it ends as soon as every group has the group score under its own pseudo-label"
     assert group_score(raw.groups).mean() < group_score(last.scores.groups).mean() == group_match(raw.groups).mean()
     assert last.loss[-1] < 0.5
@@ -206,8 +207,8 @@ def test_pairs_in_memory_at_a_time_change_nothing(llava):
     losses = []
     for batch_size in (64, 3):
         adapter = vqascore.load(pretrained=str(llava), device="cpu")
-        stage, raw = phase_of(adapter, groups_of("shapes_color", 6), batch_size)
-        config = TTMConfig(iterations=1, epochs=4, tau_start=0.0)
+        stage, raw = phase_of(adapter, groups_of("shapes_color", 4), batch_size)
+        config = TTMConfig(iterations=1, epochs=2, tau_start=0.0)
         (step,) = adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0)
         losses.append(step.loss)
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
@@ -283,7 +284,7 @@ def test_fp16_cannot_train(llava):
 def test_analyses_of_what_is_trained_so(llava, tmp_path):
     for analysis in ("thresholds", "supervision", "oracle"):
         words = ["analyze", analysis, "--model", "vqascore", "--model_args", f"pretrained={llava}"]
-        words += ["--tasks", "shapes_color", "--limit", "6", "--device", "cpu", "--output_path", str(tmp_path)]
+        words += ["--tasks", "shapes_color", "--limit", "4", "--device", "cpu", "--output_path", str(tmp_path)]
         assert main([*words, "--ttm_args", "iterations=1,epochs=1"]) == 0
 
 
