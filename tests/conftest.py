@@ -73,7 +73,7 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Installed plugins, the commit, task files that ship and drawn scenes do not change: each is read once a process."""
+    """Plugins, the commit, task files that ship and drawn scenes stay as they are: each is read once a process."""
     from ttmbench.data import task_file
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
