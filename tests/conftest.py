@@ -65,7 +65,7 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """What stays as it is while tests run is read once: plugins, the commit, drawn scenes, tasks and models that ship."""
+    """What stays as it is is read once: plugins, the commit, drawn scenes, and the tasks and models that ship."""
     from ttmbench.data import task_file
     from ttmbench.data.rendered import scenes
     from ttmbench.model_adapters import hf
