@@ -133,6 +133,8 @@ def test_files_that_are_no_json(tmp_path):
 
 def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
     """Every value of the first three levels replaced by something else: skipped with a reason, or of no harm."""
+    for record in document["ttm"].values():
+        record["iterations"] = record["iterations"][:1]  # most of the text, and below what is replaced
     count = 0
 
     def damaged(value, depth):
