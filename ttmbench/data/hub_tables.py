@@ -225,7 +225,8 @@ def _metadata(card: str) -> dict[str, Any]:
     """Of a card's text: read again and again while a dataset is looked for, and long where it lists classes."""
     from huggingface_hub import RepoCard
 
-    return RepoCard(card, ignore_metadata_errors=True).data.to_dict()
+    found: Any = RepoCard(card, ignore_metadata_errors=True).data
+    return found.to_dict()
 
 
 def _commit(revision: str | None) -> str | None:
