@@ -78,7 +78,7 @@ class Server:
                 self.process = subprocess.Popen(words, env=environment, **streams)
             else:
                 words = [str(SERVER), "0", *modules]
-                told = of.fork(request_for(words, environment, "."), [its.fileno(), null.fileno(), 2])
+                told = of.fork(request_for(words, environment, "/"), [its.fileno(), null.fileno(), 2])
                 self.process = Forked(told, words, [None, None, None])
 
     def close(self) -> None:
@@ -143,7 +143,8 @@ def server_for(environment: Mapping[str, str]) -> Server | None:
     if early not in _servers:
         for other in [key for key in _servers if key != FIRST and key and early]:
             _close(other)  # nobody has asked for these variables of late
-        _servers[early] = Server(EVERYTHING, environment, _servers[FIRST])
+        alike = {name: value for name, value in {**BEFORE, **dict(early)}.items() if value is not None}
+        _servers[early] = Server(EVERYTHING, alike, _servers[FIRST])
     return _servers[early]
 
 
