@@ -14,7 +14,7 @@ from PIL import Image
 import ttmbench
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups, load_task_data
-from ttmbench.data.loading import data_folder
+from ttmbench.data.loading import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
@@ -467,3 +467,14 @@ def test_spatial_rows_of_coco_and_visual_genome(tmp_path, task, file, count, ima
     with pytest.raises(DataError, match=f"has {count - 1} groups, but task '{task}'"):
         write(tmp_path / "whatsup" / file, rows[1:])
         load_task_data(registry, find_task(registry, task), data_dir=tmp_path, offline=True)
+
+
+def test_a_folder_of_which_the_name_begins_alike_is_another_one(tmp_path):
+    for name in ("a/x.png", "ab/x.png"):
+        save_image(tmp_path / name)
+    (tmp_path / "a" / "link.png").symlink_to(tmp_path / "ab" / "x.png")
+    (tmp_path / "linked").symlink_to(tmp_path / "a")
+    assert inside(tmp_path / "linked", "x.png", "here") == (tmp_path / "a" / "x.png").resolve()
+    for name in ("link.png", "../ab/x.png"):
+        with pytest.raises(DataError, match="leaves the folder"):
+            inside(tmp_path / "a", name, "here")
