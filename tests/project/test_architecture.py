@@ -61,7 +61,7 @@ def test_a_run_visits_the_steps_in_their_order(tmp_path, capsys):
 
     command = re.search(r"What `ttmbench ([^`]+)` does", PAGE.read_text(encoding="utf-8"))
     assert command
-    small = ["--limit", "8", "--ttm_args", "iterations=1,epochs=1", "--device", "cpu", "--use_cache", "off"]
+    small = ["--limit", "8", "--ttm_args", "iterations=1,epochs=1", "--device", "auto", "--use_cache", "off"]
     sys.setprofile(note)
     try:
         code = main([*command[1].split(), *small, "--output_path", str(tmp_path / "run.json")])

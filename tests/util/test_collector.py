@@ -48,10 +48,10 @@ def test_what_was_made_inside_is_old_and_garbage_of_it_is_still_found(thawed):
         pass
 
     with seldom_collecting():
-        kept, circle = Kept(), Kept()
+        kept, circle, many = Kept(), Kept(), [Kept() for _ in range(SELDOM)]
         circle.self, gone = circle, weakref.ref(circle)
         del circle
-    assert any(one is kept for one in gc.get_objects(generation=2))
+    assert any(one is kept for one in gc.get_objects(generation=2)) and len(many) == SELDOM
     assert gc.get_freeze_count() == 0 and gone() is not None
     gc.collect()
     assert gone() is None
@@ -62,8 +62,8 @@ def test_what_a_program_froze_stays_frozen(thawed):
     try:
         before = gc.get_freeze_count()
         with seldom_collecting():
-            pass
-        assert gc.get_freeze_count() >= before - 100 > 0  # what was freed since is none
+            many = [[] for _ in range(SELDOM)]
+        assert gc.get_freeze_count() >= before - 100 > 0 and many  # what was freed since is none
     finally:
         gc.unfreeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,12 +16,13 @@ def seldom_collecting() -> Iterator[None]:
 
     Imports make millions of objects that stay, and looking through them again and again is a tenth of their time.
     """
-    before = gc.get_threshold()
+    before, blocks = gc.get_threshold(), sys.getallocatedblocks()
     gc.set_threshold(SELDOM, *before[1:])
     try:
         yield
     finally:
-        _all_are_old()
+        if sys.getallocatedblocks() - blocks > SELDOM:
+            _all_are_old()
         gc.set_threshold(*before)
 
 
