@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from ttmbench.results.summary import summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, GroupShape, MetricSpec, Scores
+
+_Answer = TypeVar("_Answer")
 
 
 def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict[str, Any]:
@@ -217,10 +219,8 @@ def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     wanted = spec.group.constant_tags
     if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
         return stored  # it does not say
-    # Thousands of groups have a few values of these tags.
-    stated = [tuple((tag, tags[tag]) for tag in wanted if tag in tags) for tags in stored.tags]
-    fitting = {one for one in set(stated) if _fits(dict(one), wanted)}
-    places = [place for place, one in enumerate(stated) if one in fitting]
+    fitting = _by_values(stored.tags, wanted, lambda tags: _fits(tags, wanted))
+    places = [place for place, fits in enumerate(fitting) if fits]
     if not places:
         of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
         raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
@@ -236,13 +236,11 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     if spec.parts is None or stored.tags is None:
         return []
     parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
-    asked = list(dict.fromkeys(tag for part in parts for tag in part.group.constant_tags))
-    fitting: dict[tuple[str | None, ...], list[TaskSpec]] = {}
-    for place, tags in enumerate(stored.tags):
-        values = tuple(map(tags.get, asked))
-        if values not in fitting:
-            fitting[values] = [part for part in parts if _fits(tags, part.group.constant_tags)]
-        of = fitting[values]
+    asked = {tag for part in parts for tag in part.group.constant_tags}
+    fitting = _by_values(
+        stored.tags, asked, lambda tags: [part for part in parts if _fits(tags, part.group.constant_tags)]
+    )
+    for place, (tags, of) in enumerate(zip(stored.tags, fitting, strict=True)):
         if len(of) != 1:
             stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
             raise DataError(f"{path}: {stored.group_ids[place]} is of no part of task '{spec.task}' (tags: {stated})")
@@ -250,6 +248,20 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     found = [(part, _of_task(stored, part, path)) for part in parts]
     for part, scores in found:
         check_count(part, len(scores.group_ids), f"{path}: {part.task}")
+    return found
+
+
+def _by_values(
+    tags: Sequence[Mapping[str, str]], asked: Collection[str], answer: Callable[[Mapping[str, str]], _Answer]
+) -> list[_Answer]:
+    """An answer for each group, given once for each set of values of the tags that it depends on: these are few."""
+    known: dict[tuple[str | None, ...], _Answer] = {}
+    found = []
+    for one in tags:
+        values = tuple(map(one.get, asked))
+        if values not in known:
+            known[values] = answer(one)
+        found.append(known[values])
     return found
 
 
