@@ -149,6 +149,7 @@ def test_another_command_starts_anew(tmp_path, finished, monkeypatch):
     for change in (
         {"seeds": [0]},
         {"limit": 11},
+        less,  # what the three behind it differ from
         {"ttm": {**once["ttm"], "lr": 1e-5}, **less},
         {"log_samples": False, **less},
         {"task_args": {"seed": 4}, **less},
