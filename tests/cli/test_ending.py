@@ -42,7 +42,9 @@ sys.exit(cli.command())
 def ended(folder: Path, last: str, first: str = "", **options: object) -> subprocess.CompletedProcess[str]:
     """What a process of its own gave, whose command does ``last``."""
     program = PROGRAM.format(first=first, last=last)
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    # A process that coverage traces has a handler that was there before the command's.
+    others = ("PYTHONUNBUFFERED", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+    buffered = {name: value for name, value in os.environ.items() if name not in others}
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": buffered, **options}
     return subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=folder, text=True, check=False, **given)
 
