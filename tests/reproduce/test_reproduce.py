@@ -68,7 +68,7 @@ def verdicts(rows):
 def test_every_published_number_ships_once():
     tables = [load_table(name) for name in shipped_tables()]
     papers = [table for table in tables if not table.spec.own]
-    assert sum(len(table.numbers) for table in papers) == 1329 and len(papers) == 30
+    assert sum(len(table.numbers) for table in papers) == 1575 and len(papers) == 33
     for table in tables:
         keys = [(one.task, one.model, one.method, one.metric) for one in table.numbers]
         assert len(set(keys)) == len(keys), table.name
@@ -356,7 +356,8 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     answers = {**reference, "model_name": "answers", "results": {"shapes_color": {"text_score,choice": 0.09}}}
     assert compare(table, as_run(answers), registry)[1].verdict == "cannot be run", "a run with a model has a model"
     answers["datasets"] = {"shapes_color": {"source": {"kind": "stored_answers"}}}
-    assert compare(table, as_run(answers), registry)[1].verdict == "agrees"
+    for name, verdict in (("answers", "agrees"), ("STO_red", "agrees"), ("answer-s", "cannot be run")):
+        assert compare(table, as_run(answers, model_name=name), registry)[1].verdict == verdict, name
 
 
 def run_of(reference, model, tasks):
@@ -674,6 +675,19 @@ def test_stored_scores_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys
     capsys.readouterr()
     assert main(["reproduce", "winoground_main", "--runs", str(tmp_path)]) == 0, capsys.readouterr()
     assert "9 numbers: agrees 9" in capsys.readouterr().out
+
+
+def test_stored_ranks_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys):
+    for task, data in (("coco_retrieval", "coco"), ("flickr30k_retrieval", "flickr")):
+        files = [
+            str(real_scores.parent / "retrieval_ranks" / f"{data}_clipcap_coco_test_{side}.txt.npy")
+            for side in ("i2t", "t2i")
+        ]
+        assert main(["score", *files, "--task", task, "-o", str(tmp_path), "--bootstrap_iters", "0"]) == 0
+    capsys.readouterr()
+    command = ["reproduce", "fine_grained_retrieval", "--models", "clipcap-coco", "--runs", str(tmp_path)]
+    assert main(command) == 0, capsys.readouterr()
+    assert "12 numbers: agrees 12" in capsys.readouterr().out
 
 
 def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference):

@@ -131,7 +131,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     metric, mean = table.spec.metric(number.task, number.metric)
     key = key_of(metric, entry.filter if wanted == RAW else wanted)
     row = ComparedRow(number, tasks, key, MISSING)
-    mine = [run for run in runs if _is_model(entry, run.document, run.identity, registry)]
+    mine = [run for run in runs if _is_model(entry, number.model, run.document, run.identity, registry)]
     ours = _best_mean(table, tasks, _Wanted(key, mean, entry.finetuned), mine, pooled=bool(task.pool_of))
     if ours is None:
         why = task.why or _why_not(entry, tasks, registry)
@@ -284,8 +284,9 @@ def _mean(parts: Sequence[Ours | None], pooled: bool) -> Ours | None:
     )
 
 
-def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, registry: Registry) -> bool:
-    if document.get("model_name") in entry.names and _is_stored(document):
+def _is_model(entry: ModelEntry, called: str, document: Mapping[str, Any], identity: Any, registry: Registry) -> bool:
+    name = document.get("model_name")
+    if _is_stored(document) and (name in entry.names or _bare(name) == _bare(called)):
         return True
     if entry.model is None:
         return False
@@ -299,6 +300,11 @@ def _is_model(entry: ModelEntry, document: Mapping[str, Any], identity: Any, reg
             return False  # an older record, of other weights than the name stands for
         return _identity(base, registry) == _identity(entry.model_dump(), registry)
     return identity is not None and identity == _identity(entry.model_dump(), registry)
+
+
+def _bare(name: object) -> str:
+    """A name as ``albef-4m`` and ``ALBEF_4M`` have it in common."""
+    return "".join(filter(str.isalnum, str(name))).casefold()
 
 
 def _is_stored(document: Mapping[str, Any]) -> bool:

@@ -52,7 +52,8 @@ class ModelEntry(_Strict):
     Attributes:
         model: a registered model; None if there is none.
         model_args: its arguments.
-        names: what ``ttmbench score`` calls it: names of files of stored scores or answers, without their endings.
+        names: what ``ttmbench score`` calls it beside its name in the paper: names of files of stored scores or
+            answers, without their endings.
         filter: where its raw numbers stand, if not under ``none``: ``choice``.
         paid: it is behind a server that takes money, so it is run only if it is named.
         why: why no model here is this one.
