@@ -22,9 +22,9 @@ COMMAND = (
 )
 
 
-def make_submission(folder: Path) -> Path:
+def make_submission(folder: Path, command: str = COMMAND) -> Path:
     """Runs the command that a submission states; the folder of its files."""
-    words = COMMAND.format(folder / "x.json").split()
+    words = command.format(folder / "x.json").split()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["ttmbench", *words])
         assert main(words) == 0
@@ -74,10 +74,15 @@ class Forgery:
             self.sign(path)
 
     def edit_scores(
-        self, edit: Callable[[dict[str, Any]], object], about: dict[str, str] | None = None, *, sign: bool = True
+        self,
+        edit: Callable[[dict[str, Any]], object],
+        about: dict[str, str] | None = None,
+        *,
+        kind: str = "scores",
+        sign: bool = True,
     ) -> None:
         """Edits arrays of scores, and what the file says of itself."""
-        path = self.file("scores")
+        path = self.file(kind)
         arrays, told = load_file(path), read_arrays(path).about
         edit(arrays)
         path.write_bytes(save(arrays, metadata={"ttmbench": json.dumps({**told, **(about or {})}, sort_keys=True)}))
