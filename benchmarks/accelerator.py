@@ -36,6 +36,8 @@ from ttmbench.types import Group, ScheduleSpec
 
 def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict[str, Any]:
     """One TTM run: seconds by stage, images a second, share of the peak."""
+    if options.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
     adapter = hf.load(pretrained=str(model), device=options.device, dtype=dtype, compile=options.compile)
     started = time.perf_counter()
     prepared, _ = prepare(adapter, groups, 64)

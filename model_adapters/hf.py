@@ -195,7 +195,18 @@ class TransformersModel(ContrastiveModel):
 
     def _unit_captions(self, prepared: Any) -> torch.Tensor:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
-        return super()._unit_captions(prepared if self.is_sigmoid else trimmed(prepared))
+        return super()._unit_captions(prepared if self.is_sigmoid else self._unmasked(trimmed(prepared)))
+
+    def _unmasked(self, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Without a mask that changes nothing, on an accelerator: transformers waits for it to ask whether it masks.
+
+        CLIP's text tower is causal and its features are those of the end of the caption, so what stands behind that is
+        never looked at. It was trained without a mask.
+        """
+        behind = self.model.config.model_type == "clip" and self.tokenizer.padding_side == "right"
+        if self.device.type == "cpu" or not behind:
+            return tokens
+        return {name: tensor for name, tensor in tokens.items() if name != "attention_mask"}
 
     def _image_features(self, inputs: Any) -> torch.Tensor:
         if self._scale is not None and inputs[PIXELS].dtype == torch.uint8:

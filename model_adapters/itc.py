@@ -123,7 +123,7 @@ class ContrastiveHalf(TransformersModel):
 
     def _temperature(self) -> torch.Tensor:
         assert self.temperature is not None, "only FLAVA has its own"
-        return torch.tensor(1 / self.temperature, device=self.device)
+        return torch.full((), 1 / self.temperature, device=self.device)
 
     def _bias(self) -> None:
         return None

@@ -187,7 +187,7 @@ class MatchingModel(TrainablePairModel):
         """
         self.check_trainable()
         self.model.train()
-        truth = torch.from_numpy(matched.astype(np.int64)).to(self.device)
+        truth = torch.from_numpy(matched.astype(np.int64)).to(self.device, non_blocking=True)
         return functional.cross_entropy(self._answers(self._states(images), captions), truth)
 
     @abstractmethod

@@ -33,8 +33,11 @@ class PixelScale:
 
     def apply(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
-        std = torch.tensor(self.std, device=pixels.device)[:, None, None]
-        shift = torch.tensor(self.mean, device=pixels.device)[:, None, None] / std
+        # Sent without blocking: an accelerator is not waited for in each step.
+        mean, std = (
+            torch.tensor(one)[:, None, None].to(pixels.device, non_blocking=True) for one in (self.mean, self.std)
+        )
+        shift = mean / std
         # In place: a batch is large, and each pass over it costs as much as a layer of a small model.
         return pixels.float().mul_(self.rescale / std).sub_(shift)
 

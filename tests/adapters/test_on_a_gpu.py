@@ -1,0 +1,140 @@
+"""Runs on a stand-in for a GPU: tensors meet where they should, and nobody waits for the device without need."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.stand_in_gpu import GPU, stand_in_gpu
+
+import ttmbench
+from ttmbench.config import TTMConfig
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
+from ttmbench.model_adapters import hf
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.prepare import prepare
+from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
+
+TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}
+QUICK = {"limit": 3, "bootstrap_iters": 0, "use_cache": "off", "log_samples": True}
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses():
+    with stand_in_gpu() as gpu:
+        there = torch.arange(3.0).to("cuda", non_blocking=True)
+        assert there.device == GPU and there.is_cuda and torch.zeros(2, device="cuda").device == GPU
+        with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
+            there + torch.ones(3)
+        for as_numpy in (np.asarray, torch.Tensor.numpy):
+            with pytest.raises(TypeError, match=r"Tensor\.cpu\(\)"):
+                as_numpy(there)
+        assert gpu.waits == 0 and gpu.uploads == [12]
+        assert there.sum().item() == 3 and (2 * there).cpu().tolist() == [0, 2, 4] and gpu.waits == 2
+        assert there[torch.tensor([2])].cpu().tolist() == [2] and gpu.waits == 4, "an index is sent, and waited for"
+        assert torch.tensor([1.0, 2.0], device="cuda").device == GPU and gpu.waits == 5
+        weight = torch.nn.Parameter(there)
+        (weight * torch.tensor(2.0)).sum().backward()
+        assert weight.grad.device == GPU and weight.grad.tolist() == [2, 2, 2]
+    assert not torch.cuda.is_available()
+
+
+def run(folder: Path, device: str, model: str, task: str, **settings) -> tuple[dict, list[dict]]:
+    """A document's numbers, and the lines of its samples."""
+    done = ttmbench.simple_evaluate(model, task, output_path=str(folder / device), device=device, **settings)
+    (samples,) = (name for name, about in done.document["artifacts"].items() if about["kind"] == "samples")
+    text = (done.path.parent / samples).read_text(encoding="utf-8")
+    return done.document["results"], [json.loads(line) for line in text.splitlines()]
+
+
+def same(folder: Path, model: str, task: str = "shapes_color", **settings) -> None:
+    """Checks that a run on the stand-in gives what the same run on the processor gives."""
+    settings = {**QUICK, **settings}
+    results, lines = run(folder, "cpu", model, task, **settings)
+    with stand_in_gpu() as gpu:
+        there, lines_there = run(folder, "cuda", model, task, **settings)
+    assert gpu.operations > 50 and there == results and len(lines) == len(lines_there) > 0
+    for one, other in zip(lines, lines_there, strict=True):
+        assert np.allclose(one.get("scores", 0), other.get("scores", 0), rtol=1e-4, atol=1e-5), one["group_id"]
+
+
+ALWAYS = [
+    ("hf", "clip", {}, TTM),
+    ("blip-itm", "blip", {"captioner": False}, TTM),
+    ("visualgpt", "blip", {"captioner": True}, {}),
+    ("vqascore", "chat", {"kind": "llava"}, {}),
+]
+MORE = [
+    ("hf", "siglip", {}, TTM),
+    ("blip-itc", "blip", {"captioner": False}, TTM),
+    ("blip2-itm", "blip2", {"captioner": False}, TTM),
+    ("blip2-itc", "blip2", {"captioner": False}, TTM),
+    ("flava-itm", "flava", {}, TTM),
+    ("flava-itc", "flava", {}, TTM),
+    ("visualgpt", "blip2", {"captioner": True}, {}),
+    ("vqascore", "chat", {"kind": "llava"}, TTM),
+    ("vqascore", "chat", {"kind": "qwen2_vl"}, {}),
+    ("vqascore", "instructblip", {"language": "t5"}, {}),
+    ("choice", "chat", {"kind": "llava"}, {}),
+    ("blind", "language_model", {"kind": "gpt2"}, {}),
+    ("blind", "language_model", {"kind": "t5"}, {}),
+]
+
+
+def _named(case: tuple) -> str:
+    model, _, options, settings = case
+    return " ".join([model, case[1], *map(str, options.values()), *(["TTM"] if settings else [])])
+
+
+@pytest.mark.parametrize(
+    "case", [*ALWAYS, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=lambda case: _named(case)
+)
+def test_a_run_gives_the_numbers_of_the_processor(case, tiny_vlm, tiny_hf_clip, tiny_siglip, tmp_path):
+    model, maker, options, settings = case
+    at_hand = {"clip": tiny_hf_clip, "siglip": tiny_siglip}
+    folder = at_hand.get(maker) or tiny_vlm(maker, **options)
+    same(tmp_path, model, model_args={"pretrained": str(folder)}, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ttm_holdout": 0.4, "ttm_controls": ["placebo"], "oracle": True, "simple_match": True, "audit_labels": True},
+        {"ttm_also": ["shapes_retrieval", "shapes_spatial"]},
+        {"deterministic": True},
+        {"task": "shapes_color_global"},
+        {"ttm": {**TTM["ttm"], "augment": True}},
+    ],
+    ids=lambda settings: ", ".join(settings),
+)
+def test_every_stage_gives_the_numbers_of_the_processor(settings, tiny_hf_clip, tmp_path):
+    same(tmp_path, "hf", model_args={"pretrained": str(tiny_hf_clip)}, **{**TTM, "limit": 5, **settings})
+
+
+@pytest.mark.slow
+def test_open_clip_gives_the_numbers_of_the_processor(tiny_vlm, tmp_path):
+    same(tmp_path, "open_clip", model_args={"model": f"local-dir:{tiny_vlm('open_clip')}"}, **TTM)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_training_waits_once_an_epoch_and_sends_images_once(kind, tiny_hf_clip, tiny_siglip):
+    registry = build_registry()
+    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=6)
+    epochs, batch = 2, 2
+    with stand_in_gpu() as gpu:
+        adapter = hf.load(pretrained=str(tiny_siglip if kind == "siglip" else tiny_hf_clip), device="cuda")
+        if kind == "siglip":
+            adapter.tokenizer.model_input_names = ["input_ids"]  # as those of the hub's repositories have it
+        prepared, _ = prepare(adapter, groups, 32)
+        pairs = TrainingPairs(prepared.rows.images, prepared.rows.captions)
+        optimizer, config = make_optimizer(adapter, TTMConfig(epochs=epochs)), TTMConfig(epochs=epochs)
+        gpu.waits, gpu.uploads[:] = 0, []
+        rng = np.random.default_rng(0)
+        losses = finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=batch, rng=rng)
+    images = prepared.images["pixel_values"].nbytes
+    assert len(losses) == epochs and gpu.waits == epochs + 1, "for the images, and for the loss of each epoch"
+    assert sorted(gpu.uploads)[-1] == images and sorted(gpu.uploads)[-2] < images / 20

@@ -1,0 +1,277 @@
+"""A CUDA device that computes on the processor: its tensors say where they lie, and refuse what CUDA's refuse.
+
+Ordinary commands run on it with real numbers. As on a GPU, tensors of two devices do not meet, a tensor there is no
+NumPy array, and whoever reads a number from there waits, which is counted. Kernels, streams, memory, determinism and
+speed are a GPU's own: nothing is learnt of them here.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+GPU = torch.device("cuda:0")
+_MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::set_")
+"""Between devices, or with indices that lie on the processor."""
+_WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2")
+"""Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the stand-in; ``numbers`` has its values, on the processor."""
+
+    numbers: torch.Tensor
+    device = property(lambda self: GPU)
+    is_cuda, is_cpu, is_meta = (property(lambda self, answer=answer: answer) for answer in (True, False, False))
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, real: torch.Tensor) -> OnGpu:
+        with torch.inference_mode(real.is_inference()):  # a view of what was there before is of its kind
+            shape = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+            self = torch.Tensor._make_subclass(cls, shape, False)
+        self.numbers = real
+        return self
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.numbers.untyped_storage()
+
+    def data_ptr(self) -> int:
+        return self.numbers.data_ptr()
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _computed(function, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:
+        return f"OnGpu({self.numbers!r})"
+
+
+class Gpu:
+    """What became of the stand-in while it was there.
+
+    Attributes:
+        waits: how often the program waited until it had done all that was asked of it.
+        uploads: bytes of each tensor that was sent there.
+        operations: how many operations ran on it.
+    """
+
+    def __init__(self) -> None:
+        self.waits = self.operations = 0
+        self.uploads: list[int] = []
+
+
+_now = Gpu()
+
+
+def _computed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    name = function._schema.name
+    leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    assert all(isinstance(one, OnGpu) or not one.is_meta for one in leaves), f"{name}: torch made what has no numbers"
+    if name not in _MAY_MEET and any(not isinstance(one, OnGpu) and one.dim() for one in leaves):
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})"
+        )
+    _now.operations += 1
+    wanted = kwargs.get("device")
+    there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for: meta
+    # An index from the processor, and one of yes and no.
+    index = name.startswith("aten::index") and any(
+        one.dtype == torch.bool or not isinstance(one, OnGpu) for one in leaves
+    )
+    across = name == "aten::copy_" and len({isinstance(one, OnGpu) for one in leaves}) == 2
+    sent = across and isinstance(args[0], OnGpu)
+    if sent:
+        _now.uploads.append(args[1].nbytes)
+    _now.waits += name in _WAITS or index or (across and not (sent and _non_blocking(args, kwargs))) or not there
+    given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
+    output = function(*tree_map(_real, args), **tree_map(_real, given))
+    if across and not sent:
+        return args[0]
+    known = {id(one.numbers): one for one in leaves if isinstance(one, OnGpu)}
+
+    def back(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor) or not there:
+            return one
+        return known[id(one)] if id(one) in known else OnGpu(one)
+
+    return tree_map(back, output)
+
+
+def _non_blocking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+
+
+def _real(one: Any) -> Any:
+    return one.numbers if isinstance(one, OnGpu) else one
+
+
+class _There(torch.autograd.Function):
+    """To the stand-in, with the gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        _now.uploads.append(tensor.nbytes)
+        return OnGpu(tensor.detach().clone())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _real(gradient)
+
+
+class _Back(torch.autograd.Function):
+    """And from it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return _real(tensor).detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return OnGpu(gradient)
+
+
+def _moved(tensor: Any, device: torch.device, *, wait: bool = True) -> Any:
+    """A tensor on the other side. As with CUDA it is waited for, unless memory is sent there without blocking."""
+    there = isinstance(tensor, OnGpu)
+    if there == (device.type == GPU.type):
+        return tensor
+    _now.waits += wait or there
+    return (_Back if there else _There).apply(tensor)
+
+
+class _Placement(TorchFunctionMode):
+    """Makes and moves tensors where they are asked for."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        here = any(isinstance(one, OnGpu) for one in tree_leaves((args, given)))
+        if function in _MOVES:
+            return _MOVES[function](*args, **given)
+        if here and function in _ON_IT:
+            return _ON_IT[function](*args, **given)
+        device = given.get("device")
+        if device is None or torch.device(device).type != GPU.type:
+            return function(*args, **given)
+        if function in (torch.tensor, torch.as_tensor):  # of numbers that may themselves be there
+            data = tree_map(lambda one: one.item() if isinstance(one, OnGpu) else one, args)
+            return _moved(function(*data, **{**given, "device": "cpu"}), GPU)
+        if here:
+            del given["device"]
+            return function(*args, **given)
+        return OnGpu(function(*args, **{**given, "device": "cpu"}))  # made there
+
+
+def _to(tensor: torch.Tensor, *args: Any, **given: Any) -> torch.Tensor:
+    given.pop("copy", None)
+    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **given)
+    moved = tensor if device is None else _moved(tensor, device, wait=not non_blocking)
+    return moved if dtype is None else moved.to(dtype)
+
+
+def _no_numpy(*_: Any, **__: Any) -> None:
+    raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+
+
+def _listed(tensor: OnGpu) -> Any:
+    return _moved(tensor, torch.device("cpu")).tolist()
+
+
+def _indexed(function: Any) -> Any:
+    """A list in an index becomes a tensor of the stand-in, not one that torch makes of nothing."""
+
+    def with_tensors(tensor: torch.Tensor, at: Any, *value: Any) -> Any:
+        def part(one: Any) -> Any:
+            return _moved(torch.tensor(one), GPU) if isinstance(one, list) else one
+
+        return function(tensor, tuple(map(part, at)) if isinstance(at, tuple) else part(at), *value)
+
+    return with_tensors
+
+
+def _where(condition: torch.Tensor, *either: Any) -> torch.Tensor:
+    """Numbers become tensors of the stand-in too."""
+    kind = next((one.dtype for one in either if isinstance(one, torch.Tensor)), None)
+    either = tuple(one if isinstance(one, torch.Tensor) else OnGpu(torch.tensor(one, dtype=kind)) for one in either)
+    return torch.where(condition, *either)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Scaled dot-product attention by its formula; torch would make its mask without asking the stand-in."""
+    assert not dropout_p, "no test trains with dropout"
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    logits = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = OnGpu(torch.ones(logits.shape[-2:], dtype=torch.bool).tril())
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return logits.softmax(-1) @ value
+
+
+_MOVES = {
+    torch.Tensor.to: _to,
+    torch.Tensor.cpu: lambda tensor: _moved(tensor, torch.device("cpu")),
+    torch.Tensor.pin_memory: lambda tensor, *_: tensor,
+    torch.Tensor.cuda: lambda tensor, *_, **given: _moved(tensor, GPU, wait=not given.get("non_blocking")),
+}
+_ON_IT = {
+    torch.Tensor.numpy: _no_numpy,
+    torch.Tensor.__array__: _no_numpy,
+    torch.Tensor.tolist: _listed,
+    torch.Tensor.__getitem__: _indexed(torch.Tensor.__getitem__),
+    torch.Tensor.__setitem__: _indexed(torch.Tensor.__setitem__),
+    torch.where: _where,
+    torch.nn.functional.scaled_dot_product_attention: _attention,
+}
+
+
+@contextmanager
+def stand_in_gpu() -> Iterator[Gpu]:
+    """While it is entered, torch sees one CUDA device, on which this thread's tensors can lie.
+
+    Yields:
+        What is counted of it.
+    """
+    global _now
+    _now, found = Gpu(), _now
+    about = types.SimpleNamespace(name="stand-in", total_memory=1 << 34, major=9, minor=0, multi_processor_count=1)
+    answers: dict[str, Any] = {
+        **{"is_available": True, "device_count": 1, "current_device": 0, "get_device_name": about.name},
+        **{"get_device_properties": about, "get_device_capability": (9, 0), "mem_get_info": (1 << 34, 1 << 34)},
+        **{"is_current_stream_capturing": False, "is_bf16_supported": True, "max_memory_allocated": 0},
+        **dict.fromkeys(("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")),
+        **dict.fromkeys(("manual_seed", "manual_seed_all")),
+    }
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
+        stream = types.SimpleNamespace(is_capturing=lambda: False)
+        stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream))
+        stack.enter_context(_Placement())
+        # A parameter becomes another object: data of one kind cannot be set to data of the other.
+        overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+        stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrite)
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        try:
+            yield _now
+        finally:
+            _now = found
