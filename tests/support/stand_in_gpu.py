@@ -20,7 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 GPU = torch.device("cuda:0")
 _MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::set_")
 """Between devices, or with indices that lie on the processor."""
-_WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2")
+_WAITS = (
+    *("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"),
+    *("aten::nonzero", "aten::masked_select", "aten::_unique2"),
+)
 """Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
 
 
@@ -74,35 +77,44 @@ _now = Gpu()
 def _computed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     name = function._schema.name
     leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    _refuse(name, leaves)
+    wanted = kwargs.get("device")
+    there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for: meta
+    if name == "aten::copy_" and not isinstance(args[0], OnGpu):
+        there = False
+    _count(name, leaves, args, kwargs, there)
+    given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
+    output = function(*tree_map(_real, args), **tree_map(_real, given))
+    known = {id(_real(one)): one for one in leaves}  # what was changed in place is what it was
+
+    def back(one: Any) -> Any:
+        if id(one) in known:
+            return known[id(one)]
+        return OnGpu(one) if there and isinstance(one, torch.Tensor) else one
+
+    return tree_map(back, output)
+
+
+def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
     assert all(isinstance(one, OnGpu) or not one.is_meta for one in leaves), f"{name}: torch made what has no numbers"
     if name not in _MAY_MEET and any(not isinstance(one, OnGpu) and one.dim() for one in leaves):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})"
         )
+
+
+def _count(
+    name: str, leaves: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any], there: bool
+) -> None:
     _now.operations += 1
-    wanted = kwargs.get("device")
-    there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for: meta
-    # An index from the processor, and one of yes and no.
+    sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
+    if sent:
+        _now.uploads.append(args[1].nbytes)
+    # Indices from the processor are sent and waited for; how many of yes and no are yes is not known before.
     index = name.startswith("aten::index") and any(
         one.dtype == torch.bool or not isinstance(one, OnGpu) for one in leaves
     )
-    across = name == "aten::copy_" and len({isinstance(one, OnGpu) for one in leaves}) == 2
-    sent = across and isinstance(args[0], OnGpu)
-    if sent:
-        _now.uploads.append(args[1].nbytes)
-    _now.waits += name in _WAITS or index or (across and not (sent and _non_blocking(args, kwargs))) or not there
-    given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
-    output = function(*tree_map(_real, args), **tree_map(_real, given))
-    if across and not sent:
-        return args[0]
-    known = {id(one.numbers): one for one in leaves if isinstance(one, OnGpu)}
-
-    def back(one: Any) -> Any:
-        if not isinstance(one, torch.Tensor) or not there:
-            return one
-        return known[id(one)] if id(one) in known else OnGpu(one)
-
-    return tree_map(back, output)
+    _now.waits += name in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs))
 
 
 def _non_blocking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
