@@ -29,7 +29,7 @@ def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[
 
     Args:
         path: the file.
-        tensors: contiguous, on the CPU, none sharing memory with another.
+        tensors: contiguous, on the CPU, none sharing memory with another: as `separated` makes them.
         about: JSON values, in the file's header.
 
     Raises:
@@ -43,6 +43,18 @@ def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[
     with path.open("r+b") as file:
         file.seek(start)
         file.write(digest.encode())
+
+
+def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors contiguous, on the CPU, and none in the memory of another; those that are so already are not copied."""
+    apart: dict[str, torch.Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu().contiguous()
+        memory = here.untyped_storage().data_ptr()
+        apart[name] = here.clone() if memory in taken else here
+        taken.add(memory)
+    return apart
 
 
 def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

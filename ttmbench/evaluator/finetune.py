@@ -22,7 +22,7 @@ from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.places import read_place
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
-from ttmbench._util.sealed import SealError, load_sealed, save_sealed
+from ttmbench._util.sealed import SealError, load_sealed, save_sealed, separated
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
@@ -259,8 +259,7 @@ class _Keeper:
         now = time.perf_counter()
         if not last and now - self._since < self._cost / SHARE_OF_SAVING:
             return
-        found = training_tensors(state.model, state.optimizer, state.random)
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
+        tensors = separated(training_tensors(state.model, state.optimizer, state.random))
         about = {"key": self._key, "epochs": [asdict(one) for one in state.epochs]}
         try:
             write_atomically(self._path, lambda path: save_sealed(path, tensors, about))

@@ -7,6 +7,7 @@ once the seed is over, its final scores. Every file carries a digest; one that d
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
-from ttmbench._util.sealed import SealError, load_sealed, save_sealed
+from ttmbench._util.sealed import SealError, load_sealed, save_sealed, separated
 from ttmbench.errors import TtmbenchError
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.trainer import TrainingState
@@ -54,6 +55,7 @@ class SeedCheckpoint:
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
         self._folder, self._start, self._warn = folder, start, warn
+        self._writer: threading.Thread | None = None
 
     def read(self) -> SeedProgress:
         """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
@@ -69,7 +71,11 @@ class SeedCheckpoint:
         return SeedProgress()
 
     def keep(self, step: Step, state: TrainingState) -> None:
-        """Takes down a finished iteration and where training stands after it."""
+        """Takes down a finished iteration and where training stands after it.
+
+        Weights of an accelerator are copied from it at once and written while it trains on: a file of some hundred
+        megabytes takes seconds. Until it is whole, the one before it counts.
+        """
         about = {
             "iteration": step.iteration,
             "threshold": step.threshold,
@@ -81,10 +87,12 @@ class SeedCheckpoint:
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
         self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
-        self._write(_TRAINING, tensors, {"iteration": state.iteration})
+        elsewhere = any(tensor.device.type != "cpu" for tensor in tensors.values())
+        self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
 
     def finish(self, final: Scores, steps: int) -> None:
         """The seed is over: keeps its scores and lets go of the training state."""
+        self.finish_writing()
         if self._folder is None:
             return
         self._write(_FINAL, _score_tensors(final), {"steps": steps})
@@ -117,20 +125,34 @@ class SeedCheckpoint:
             )
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any]) -> None:
-        from safetensors import SafetensorError
-
+    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any], *, meanwhile: bool = False) -> None:
+        self.finish_writing()
         if self._folder is None:
             return
+        card = {**about, "file": self._place(name), "start": self._start}
+        arguments = (self._folder / name, separated(tensors), card)
+        if meanwhile:
+            self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
+            self._writer.start()
+        else:
+            self._put(*arguments)
+
+    def _put(self, path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
+        from safetensors import SafetensorError
+
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-            card = {**about, "file": self._place(name), "start": self._start}
-            write_atomically(self._folder / name, lambda path: save_sealed(path, apart, card))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda place: save_sealed(place, tensors, card))
         except (OSError, SafetensorError, TtmbenchError) as error:
             detail = isinstance(error, TtmbenchError)
-            self._warn(str(error) if detail else f"{self._folder / name} cannot be written: {error}")
+            self._warn(str(error) if detail else f"{path} cannot be written: {error}")
             self._folder = None
+
+    def finish_writing(self) -> None:
+        """Waits until what was kept last is on the disk."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
 
     def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
         if not path.exists():

@@ -1,0 +1,92 @@
+"""What a stopped seed goes on from: copied once, and written while an accelerator trains on."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from support.stand_in_gpu import stand_in_gpu
+
+from ttmbench._util.sealed import separated
+from ttmbench.ttm import checkpoint
+from ttmbench.ttm.algorithm import Step
+from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.ttm.trainer import TrainingState
+from ttmbench.types import Scores
+
+RAW = Scores(np.eye(2)[None])
+
+
+def step(iteration: int) -> Step:
+    return Step(
+        iteration=iteration,
+        threshold=0.5,
+        captions=np.array([[0, 1]]),
+        selected=np.array([True]),
+        tie=np.array([False]),
+        loss=(1.0,),
+        learning_rate=1e-5,
+        scores=RAW,
+        seconds=1.0,
+    )
+
+
+def state(iteration: int, weight: torch.Tensor) -> TrainingState:
+    return TrainingState(iteration, RAW, {"weight": weight}, None, {"cpu": torch.get_rng_state()})
+
+
+def test_what_lies_apart_is_not_copied():
+    weight, table = torch.arange(6.0).reshape(2, 3), torch.zeros(3)
+    apart = separated({"weight": weight, "tied": weight, "turned": weight.T, "table": table})
+    assert apart["weight"].data_ptr() == weight.data_ptr() and apart["table"].data_ptr() == table.data_ptr()
+    assert len({one.data_ptr() for one in apart.values()}) == 4
+    assert torch.equal(apart["tied"], weight) and torch.equal(apart["turned"], weight.T)
+    assert all(one.is_contiguous() for one in apart.values())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path, monkeypatch):
+    """As they were: what is trained meanwhile is of the next iteration, whose file waits for this one's."""
+    begun, go_on, writers = threading.Event(), threading.Event(), []
+    save = checkpoint.save_sealed
+
+    def slow(path, tensors, about):
+        if "weight" in str(list(tensors)):
+            writers.append(threading.current_thread())
+            begun.set()
+            assert device == "cpu" or go_on.wait(20)
+        save(path, tensors, about)
+
+    monkeypatch.setattr(checkpoint, "save_sealed", slow)
+    seed = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW)
+    with stand_in_gpu():
+        weight = torch.zeros(3).to(device)
+        seed.keep(step(1), state(1, weight))
+        assert begun.wait(20)
+        weight += 7
+        behind = device == "cuda"
+        assert (tmp_path / "ttm" / "seed_0" / "training.safetensors").exists() != behind, "half a file has no name"
+        go_on.set()
+        seed.keep(step(2), state(2, weight))
+        seed.keep(step(3), state(3, weight + 1))
+    assert (threading.main_thread() in writers) != behind and len(writers) == 3
+    seed.finish_writing()
+    there = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW).read()
+    assert there.state.iteration == 3 and there.state.model["weight"].tolist() == [8, 8, 8]
+
+
+def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    task = TaskCheckpoint(tmp_path, "data", "run")
+    seed = task.seed("ttm", 0, RAW)
+    with stand_in_gpu():
+        monkeypatch.setattr(checkpoint, "save_sealed", full)
+        for iteration in (1, 2):
+            seed.keep(step(iteration), state(iteration, torch.zeros(3, device="cuda")))
+        seed.finish(RAW, 2)
+    assert capsys.readouterr().err.count("No space left on device; the test-time stage goes on") == 1
+    assert not list(tmp_path.rglob("*.safetensors"))
