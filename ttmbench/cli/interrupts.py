@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-INTERRUPTED = 130
-
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
+from ttmbench._util.console import note
 from ttmbench._util.escape import one_line
 from ttmbench._util.places import read_place
 from ttmbench._util.redact import redact
@@ -111,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
                 message = f"there is no {name} here: {NOT_TAKEN[name]}"
             elif not name.startswith("-"):
                 message = f"'{words[0]}' is one word too many; several names are separated by commas"
-        print(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])), file=sys.stderr)
+        note(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])))
         raise SystemExit(2)
 
 
