@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import one_line, plain
 from ttmbench._util.redact import redact, scrub, secrets_in_environment
+from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,8 @@ def put(text: str) -> None:
     """Prints a text on stdout as it is, for programs that read it."""
     try:
         print(text, end="")
-    except BrokenPipeError:
-        _drop_rest(sys.stdout)
+    except OSError as error:
+        _missed(sys.stdout, error)
 
 
 def warn(text: str) -> None:
@@ -78,12 +79,24 @@ def output_error() -> OSError | None:
     return None
 
 
+def unwritten(error: OSError) -> str:
+    """What the user is told of output that cannot be written."""
+    return f"the output cannot be written: {error.strerror or error}"
+
+
 def streams_at_hand() -> None:
     """Puts an end without a reader where a stream was closed before the program began (``>&-``, a daemon's)."""
     for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers: no file of a run takes one of them
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+
+
+def _missed(stream: Any, error: OSError) -> None:
+    """What becomes of an error of writing: `| head` has read enough, and a note stops no run."""
+    _drop_rest(stream)
+    if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+        raise TtmbenchError(unwritten(error)) from None
 
 
 def _drop_rest(stream: Any) -> None:
@@ -98,18 +111,15 @@ def _drop_rest(stream: Any) -> None:
 
 def note(text: str) -> None:
     """Prints on stderr; a note that nobody can read stops no run and changes no exit code."""
-    try:
-        _print(text, sys.stderr, flush=True)
-    except OSError:
-        _drop_rest(sys.stderr)
+    _print(text, sys.stderr, flush=True)
 
 
 def _print(text: str, stream: Any, flush: bool = False) -> None:
     with _bars_aside(stream):
         try:
             print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
-        except BrokenPipeError:  # `| head` has read enough; what the command is for goes on
-            _drop_rest(stream)
+        except OSError as error:
+            _missed(stream, error)
 
 
 @contextmanager

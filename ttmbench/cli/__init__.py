@@ -8,7 +8,15 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import clear_bars, each_note_once, output_error, print_traceback, streams_at_hand, warn
+from ttmbench._util.console import (
+    clear_bars,
+    each_note_once,
+    output_error,
+    print_traceback,
+    streams_at_hand,
+    unwritten,
+    warn,
+)
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
@@ -69,10 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))
         try:
-            unwritten = _unwritten(output_error())
+            missing = _unwritten(output_error())
         except KeyboardInterrupt:
             return INTERRUPTED
-        return code or unwritten
+        return code or missing
 
 
 def _execute(given: list[str]) -> int:
@@ -105,9 +113,9 @@ def _execute(given: list[str]) -> int:
     except BaseException as error:
         if debug:
             print_traceback()
-        unwritten = output_error() if isinstance(error, OSError) and error.filename is None else None
-        if unwritten is not None:
-            return _unwritten(unwritten)
+        of_output = output_error() if isinstance(error, OSError) and error.filename is None else None
+        if of_output is not None:
+            return _unwritten(of_output)
         warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
         return 1
     finally:
@@ -118,7 +126,7 @@ def _unwritten(error: OSError | None) -> int:
     """The exit code of a command whose output, by this error, could not be written: 0 if nobody wanted more of it."""
     if error is None or isinstance(error, BrokenPipeError):
         return 0
-    warn(f"the output cannot be written: {error.strerror or error}")
+    warn(unwritten(error))
     return 1
 
 
