@@ -40,7 +40,7 @@ COMMANDS = {
     "download": "fetch everything that tasks and models need for --offline",
     "cache": "what earlier runs kept: list, verify, prune, path",
     "doctor": "what of tasks and models is on this machine",
-    "new": "start a task of your own from a small example",
+    "new": "start a task, an adapter or a plugin from a small example",
     "schema": "print the JSON Schema of results or task files",
     "help": "what a command does, its options and examples",
 }
