@@ -52,8 +52,8 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 def hub_answers() -> bool:
     """Whether the hub can be reached at all.
 
-    Where it cannot, its library asks for a list of files six times, with 23 seconds between them, and then takes what is
-    in the cache. Asked here twice, a second apart.
+    Where it cannot, its library asks for a list of files six times, with 23 seconds between them, and then takes what
+    is in the cache. Asked here twice, a second apart.
     """
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import OfflineModeIsEnabled
