@@ -118,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _with_near_choice(message: str) -> str:
-    """argparse's complaint of a choice, with the nearest in front of the list.
+    """What argparse says of a wrong choice, with the nearest one in front of the list.
 
     >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
     "argument X: invalid choice: 'tsk'; did you mean 'task'? (choose from 'task', 'plugin')"
