@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from io import BufferedRandom, BufferedWriter, IOBase, TextIOWrapper
+from itertools import compress
 from typing import Any
 
 from ttmbench.errors import INTERRUPTED
@@ -64,14 +65,16 @@ def _open_files() -> Iterator[Any]:
             os._exit(UNWRITTEN)
     gc.unfreeze()  # what is frozen is not listed
     objects = gc.get_objects()
-    written = {
-        kind
-        for kind in set(map(type, objects))
-        if kind in _WRITTEN or (_IO in kind.__mro__ and kind.__module__ != _IO.__module__)
-    }
-    for one in objects:
-        if type(one) in written and not one.closed and one.writable():
+    written = {*_WRITTEN, *(kind for kind in _below(_IO) if kind.__module__ != _IO.__module__)}
+    for one in compress(objects, map(written.__contains__, map(type, objects))):  # hundreds of thousands
+        if not one.closed and one.writable():
             yield one
+
+
+def _below(kind: type) -> Iterator[type]:
+    for one in type.__subclasses__(kind):
+        yield one
+        yield from _below(one)
 
 
 _IO = IOBase.__mro__[1]  # what all files are derived from, those of C too
