@@ -72,7 +72,8 @@ def _open_files() -> Iterator[Any]:
 
 
 def _below(kind: type) -> Iterator[type]:
-    for one in type.__subclasses__(kind):
+    below: list[type] = type.__subclasses__(kind)
+    for one in below:
         yield one
         yield from _below(one)
 
