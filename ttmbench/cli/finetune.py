@@ -38,6 +38,9 @@ def finetune(options: argparse.Namespace) -> int:
     changes = {**(parse_pairs(given) if isinstance(given, str) else given), **parse_pairs(options.finetune_args or "")}
     settings.pop("preset", None)
     config = make_run_config(settings, "options")
+    from ttmbench.evaluator.settings import choose
+
+    choose(config)  # a wrong name is told before torch is imported, which takes seconds
     from ttmbench.cli.interrupts import terminated_like_interrupted
     from ttmbench.evaluator.finetune import finetune_model
 
