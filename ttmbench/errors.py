@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+INTERRUPTED = 130
+
 
 class TtmbenchError(Exception):
     """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1).

@@ -150,3 +150,9 @@ def test_schema_only_reads_no_data(folder_task, capsys):
     shutil.rmtree(folder / "images")
     code, out = run(capsys, folder / "mine.yaml", "--schema_only")
     assert code == 0 and "data not read" in out
+
+
+def test_a_folder_that_is_not_there_is_called_so(capsys):
+    assert run(capsys, "shapes_color", "results/none")[0] == 2
+    code, out = run(capsys, "results/none")
+    assert code == 2 and out.startswith("ttmbench: results/none does not exist;")

@@ -620,7 +620,7 @@ HOSTILE = [
     (lambda forged: another_name(forged, "nothing"), "cannot be read (No such file or directory)"),
     (twice, "is a second file of scores of task shapes_color"),
     (deep_lines, "line 1 is not JSON (it nests too deeply)"),
-    (no_array, "x_scores_shapes_color.safetensors: is not UTF-8 text"),
+    (no_array, "x_scores_shapes_color.safetensors: holds no safetensors arrays"),
     (strange_lines, "has 5 iterations, the document 4"),
     (strange_texts, "is of kind "),
     (many_findings, "findings"),

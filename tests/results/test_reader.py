@@ -199,3 +199,9 @@ def test_a_document_has_a_type_whatever_a_newer_version_adds(tmp_path):
     typed = typed_document(read)
     assert typed.ttm["t"].iterations[0].coverage == 0.5 and typed.model_name == "clip"
     assert read["moon_phase"] == "full" and read["ttm"]["t"]["iterations"][0]["mood"] == 1, "what was read stays"
+
+
+@pytest.mark.parametrize("kind", ["sweep", "leaderboard"])
+def test_summaries_of_documents_are_none_and_nothing_is_said_of_them(tmp_path, kind):
+    (tmp_path / "x.json").write_text(json.dumps({"schema_version": "1.0", "kind": kind}), encoding="utf-8")
+    assert list(walk_documents(tmp_path)) == []

@@ -200,3 +200,5 @@ def test_scores_are_read_from_one_file(file, capsys):
     one = file("a.jsonl", '{"label": "0_c0_i0", "score": 1}\n')
     assert main(["score", str(one), str(one), "--task", "colorswap"]) == 2
     assert "scores are read from one file" in capsys.readouterr().err
+    assert main(["score", str(one), "none.json", "--task", "colorswap"]) == 4
+    assert "none.json: cannot be read (No such file or directory)" in capsys.readouterr().err

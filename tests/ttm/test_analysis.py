@@ -14,9 +14,11 @@ import pytest
 from PIL import Image
 
 from ttmbench.cli import main
+from ttmbench.cli.analyze import KNOWN
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
+from ttmbench.evaluator.analyze_transfer import TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.ttm import analysis
@@ -268,3 +270,7 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
 def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path):
     assert main(["analyze", "lr", *QUICK, *SHORT, "--lrs", "1e6", "-o", str(tmp_path)]) == 0
     assert len(list(tmp_path.rglob("*.png"))) == 1
+
+
+def test_the_command_knows_every_analysis_before_it_imports_them():
+    assert {*analysis.ANALYSES, analysis.ALPHA, TRANSFER} == set(KNOWN)

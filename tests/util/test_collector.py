@@ -35,6 +35,28 @@ def test_the_collector_is_put_back():
     assert gc.get_threshold() == before
 
 
+def test_the_collector_is_put_back_by_the_last_of_several_threads():
+    before = gc.get_threshold()
+    one, other = seldom_collecting(), seldom_collecting()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == SELDOM
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("own", [0, SELDOM * 2])
+def test_a_program_that_collects_when_it_wants_to_goes_on_so(own):
+    before = gc.get_threshold()
+    gc.set_threshold(own, *before[1:])
+    try:
+        with seldom_collecting():
+            assert gc.get_threshold()[0] == own
+    finally:
+        gc.set_threshold(*before)
+
+
 @pytest.fixture
 def thawed():
     """The objects that tests froze are as any again."""

@@ -58,3 +58,30 @@ def test_a_library_is_quiet_inside_and_as_it_was_outside(monkeypatch):
     assert (logger.level, are_progress_bars_disabled(), constants.HF_HUB_OFFLINE) == (*before, False)
     with hub.quiet_hub():
         assert not constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize(
+    ("error", "answers", "asked"),
+    [
+        (None, True, 1),
+        (httpx2.ConnectError("no address"), False, 2),
+        (httpx2.ConnectTimeout("slow"), False, 2),
+        (ConnectionError("refused"), False, 2),
+        (httpx2.ReadError("cut off"), True, 1),
+        (errors.OfflineModeIsEnabled("x"), False, 1),
+    ],
+)
+def test_whether_the_hub_answers_is_asked_before_what_its_library_asks_again_and_again(
+    monkeypatch, error, answers, asked
+):
+    class Session:
+        calls = 0
+
+        def head(self, address, timeout):
+            Session.calls += 1
+            if error is not None:
+                raise error
+
+    monkeypatch.setattr("huggingface_hub.get_session", Session)
+    monkeypatch.setattr(hub.time, "sleep", lambda seconds: None)
+    assert hub.hub_answers() is answers and Session.calls == asked

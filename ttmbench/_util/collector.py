@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 SELDOM = 100_000  # objects more than were freed; by default a few hundred
+
+_lock = threading.Lock()
+_inside: list[tuple[int, int, int]] = []  # the thresholds that each thread found; the first's are everybody's
 
 
 @contextmanager
@@ -16,14 +20,22 @@ def seldom_collecting() -> Iterator[None]:
 
     Imports make millions of objects that stay, and looking through them again and again is a tenth of their time.
     """
-    before, blocks = gc.get_threshold(), sys.getallocatedblocks()
-    gc.set_threshold(SELDOM, *before[1:])
+    blocks = sys.getallocatedblocks()
+    with _lock:
+        _inside.append(gc.get_threshold())
+        first, *others = _inside[0]
+        if 0 < first < SELDOM:  # 0: a program collects when it wants to
+            gc.set_threshold(SELDOM, *others)
     try:
         yield
     finally:
         if sys.getallocatedblocks() - blocks > SELDOM:
             _all_are_old()
-        gc.set_threshold(*before)
+        with _lock:
+            before = _inside[0]
+            _inside.pop()
+            if not _inside:
+                gc.set_threshold(*before)
 
 
 def _all_are_old() -> None:

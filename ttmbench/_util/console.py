@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import one_line, plain
 from ttmbench._util.redact import redact, scrub, secrets_in_environment
+from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +28,14 @@ def echo(text: str = "", flush: bool = False) -> None:
     _print(plain(scrub(text)), sys.stdout, flush)
 
 
+def put(text: str) -> None:
+    """Prints a text on stdout as it is, for programs that read it."""
+    try:
+        print(text, end="")
+    except OSError as error:
+        _missed(sys.stdout, error)
+
+
 def warn(text: str) -> None:
     """Prints one line on stderr; inside `each_note_once` the same one no second time."""
     line, said = f"ttmbench: {one_line(redact([as_shown(text)]))}", _SAID.get()
@@ -32,7 +43,7 @@ def warn(text: str) -> None:
         if line in said:
             return
         said.add(line)
-    _print(line, sys.stderr)
+    note(line)
 
 
 def show_as(path: str, address: str) -> None:
@@ -51,12 +62,64 @@ def print_traceback() -> None:
     """Prints on stderr where the error under way comes from, without secrets."""
     import traceback
 
-    _print(plain(scrub(traceback.format_exc().rstrip("\n"))), sys.stderr)
+    note(plain(scrub(traceback.format_exc().rstrip("\n"))))
+
+
+def output_error() -> OSError | None:
+    """Why what was printed cannot be written, None if it is; what is left of it is dropped, so that it is told once."""
+    try:
+        if not sys.stdout.closed:
+            sys.stdout.flush()
+    except OSError as error:
+        _drop_rest(sys.stdout)
+        return error
+    except KeyboardInterrupt:  # whoever reads has stopped, as a pager does
+        _drop_rest(sys.stdout)
+        raise
+    return None
+
+
+def unwritten(error: OSError) -> str:
+    """What the user is told of output that cannot be written."""
+    return f"the output cannot be written: {error.strerror or error}"
+
+
+def streams_at_hand() -> None:
+    """Puts an end without a reader where a stream was closed before the program began (``>&-``, a daemon's)."""
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers: no file of a run takes one of them
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+
+
+def _missed(stream: Any, error: OSError) -> None:
+    """What becomes of an error of writing: `| head` has read enough, and a note stops no run."""
+    _drop_rest(stream)
+    if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+        raise TtmbenchError(unwritten(error)) from None
+
+
+def _drop_rest(stream: Any) -> None:
+    """Nobody reads a stream any more, or its disk is full: what it holds, and what follows, goes nowhere."""
+    with suppress(OSError, ValueError, AttributeError):  # a stream of a program's own may have no number
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
+
+
+def note(text: str) -> None:
+    """Prints on stderr; a note that nobody can read stops no run and changes no exit code."""
+    _print(text, sys.stderr, flush=True)
 
 
 def _print(text: str, stream: Any, flush: bool = False) -> None:
     with _bars_aside(stream):
-        print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
+        try:
+            print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
+        except OSError as error:
+            _missed(stream, error)
 
 
 @contextmanager
@@ -133,7 +196,7 @@ def console(width: int | None = None) -> Console:
 
     class Pipe(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # `| head` has read enough: `main` ends in silence
+            _drop_rest(self.file)
 
     if not width and not sys.stdout.isatty():
         width = UNLIMITED

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +70,34 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Makes a folder whole or not at all.
+
+    Args:
+        folder: it must not exist, or be empty.
+        write: fills the folder that it is given, which is not there yet.
+
+    Raises:
+        UsageError: the folder is not empty, or it cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; --output_path names another folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is there and not empty, and nothing is overwritten; --output_path names another folder"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            made = Path(temporary) / "made"
+            write(made)
+            if folder.is_dir():
+                folder.rmdir()
+            shutil.move(made, folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
 
 
 def take_lock(path: Path) -> BaseFileLock:

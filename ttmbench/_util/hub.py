@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
@@ -46,6 +47,28 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
                 before.callback(setattr, switch, "HF_HUB_OFFLINE", switch.HF_HUB_OFFLINE)
                 switch.HF_HUB_OFFLINE = True
         yield
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached at all.
+
+    Where it cannot, its library asks for a list of files six times, with 23 seconds between them, and then takes what
+    is in the cache. Asked here twice, a second apart.
+    """
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    for pause in (1.0, 0.0):
+        try:
+            get_session().head(constants.ENDPOINT, timeout=10)
+            return True
+        except OfflineModeIsEnabled:
+            return False
+        except Exception as error:
+            if "Connect" not in type(error).__name__:  # ConnectError, ConnectTimeout, ConnectionError
+                return True  # it answers, if badly, or the real question will tell
+            time.sleep(pause)
+    return False
 
 
 def trouble(error: BaseException) -> Trouble:

@@ -8,11 +8,19 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from ttmbench._util.console import clear_bars, each_note_once, print_traceback, warn
+from ttmbench._util.console import (
+    clear_bars,
+    each_note_once,
+    output_error,
+    print_traceback,
+    streams_at_hand,
+    unwritten,
+    warn,
+)
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import INTERRUPTED, TtmbenchError
 
 COMMANDS = {
     "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
@@ -32,7 +40,7 @@ COMMANDS = {
     "download": "fetch everything that tasks and models need for --offline",
     "cache": "what earlier runs kept: list, verify, prune, path",
     "doctor": "what of tasks and models is on this machine",
-    "new": "start a task of your own from a small example",
+    "new": "start a task, an adapter or a plugin from a small example",
     "schema": "print the JSON Schema of results or task files",
     "help": "what a command does, its options and examples",
 }
@@ -65,8 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ttmbench.cli.complete import complete
 
         complete()
+    streams_at_hand()
     with each_note_once():
-        return _execute(list(sys.argv[1:] if arguments is None else arguments))
+        code = _execute(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            missing = _unwritten(output_error())
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        return code or missing
 
 
 def _execute(given: list[str]) -> int:
@@ -95,17 +109,25 @@ def _execute(given: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         warn("interrupted")
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        return INTERRUPTED
     except BaseException as error:
         if debug:
             print_traceback()
+        of_output = output_error() if isinstance(error, OSError) and error.filename is None else None
+        if of_output is not None:
+            return _unwritten(of_output)
         warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
         return 1
     finally:
         warnings.formatwarning = shown
+
+
+def _unwritten(error: OSError | None) -> int:
+    """The exit code of a command whose output, by this error, could not be written: 0 if nobody wanted more of it."""
+    if error is None or isinstance(error, BrokenPipeError):
+        return 0
+    warn(unwritten(error))
+    return 1
 
 
 def _without(arguments: Sequence[str], message: str) -> str:

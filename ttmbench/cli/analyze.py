@@ -18,13 +18,12 @@ from ttmbench.errors import UsageError
 
 DEFAULT_OUTPUT = "analysis"
 NOTHING = "-"
+KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench analyze``."""
-    parser.add_argument(
-        "analysis", metavar="ANALYSIS", help="thresholds, schedules, supervision, oracle, tau, lr, alpha, transfer"
-    )
+    parser.add_argument("analysis", metavar="ANALYSIS", help=", ".join(KNOWN))
     add_what(parser.add_argument_group("what to analyse"))
     ttm = parser.add_argument_group("test-time stage")
     add_ttm_settings(ttm)
@@ -40,6 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def analyze(options: argparse.Namespace) -> int:
     """Analyses every task that the options name, writes a JSON document and a figure of each, and prints them."""
+    if options.analysis not in KNOWN:
+        raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join(KNOWN)}")
+    if options.taus is not None and options.analysis != "tau":
+        raise UsageError(f"--taus belongs to the analysis 'tau', not to '{options.analysis}'")
+    if options.lrs is not None and options.analysis != "lr":
+        raise UsageError(f"--lrs belongs to the analysis 'lr', not to '{options.analysis}'")
+    if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
+        raise UsageError(f"--lrs are learning rates above 0, got {', '.join(map(str, options.lrs))}")
     settings = settings_of(options) | {"ttm": True}
     settings.setdefault("output_path", DEFAULT_OUTPUT)
     config = make_run_config(settings, "options")
@@ -52,17 +59,7 @@ def analyze(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.analyze_transfer import TRANSFER, transfer_document
     from ttmbench.report.analysis_files import write_analysis
     from ttmbench.report.table import TableColumn, print_table
-    from ttmbench.ttm.analysis import ALPHA, ANALYSES
 
-    known = (*ANALYSES, ALPHA, TRANSFER)
-    if options.analysis not in known:
-        raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join(known)}")
-    if options.taus is not None and options.analysis != "tau":
-        raise UsageError(f"--taus belongs to the analysis 'tau', not to '{options.analysis}'")
-    if options.lrs is not None and options.analysis != "lr":
-        raise UsageError(f"--lrs belongs to the analysis 'lr', not to '{options.analysis}'")
-    if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
-        raise UsageError(f"--lrs are learning rates above 0, got {', '.join(map(str, options.lrs))}")
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
     documents: Iterable[dict[str, Any]]

@@ -13,7 +13,7 @@ from ttmbench.data.download.http import Web
 from ttmbench.data.fetch_model import fetch_model, preview_model
 from ttmbench.data.fetch_tasks import Downloads, FetchLine, ask_again, plans, preview
 from ttmbench.data.loading import data_folder
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import INTERRUPTED, DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 
 WIDTH = 40
@@ -70,7 +70,7 @@ def download(options: argparse.Namespace) -> int:
         missing += [plan.name for plan in planned if not downloads.fetch(plan)]
     except KeyboardInterrupt:
         warn("interrupted; the same command goes on where it stopped")
-        return 130
+        return INTERRUPTED
     if missing:
         raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")
     return 0

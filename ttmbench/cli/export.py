@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.console import echo, warn
+from ttmbench._util.console import echo, put, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
@@ -46,7 +46,7 @@ def export(options: argparse.Namespace) -> int:
         warn(f"left out: {task}: {why}")
     for path, text in texts.items():
         if path is None:
-            print(text, end="")
+            put(text)
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_machine, add_verbosity, add_what
 from ttmbench.cli.run import settings_of
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
+from ttmbench.errors import INTERRUPTED
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,10 @@ def finetune(options: argparse.Namespace) -> int:
     changes = {**(parse_pairs(given) if isinstance(given, str) else given), **parse_pairs(options.finetune_args or "")}
     settings.pop("preset", None)
     config = make_run_config(settings, "options")
-    from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+    from ttmbench.evaluator.settings import choose
+
+    choose(config)  # a wrong name is told before torch is imported, which takes seconds
+    from ttmbench.cli.interrupts import terminated_like_interrupted
     from ttmbench.evaluator.finetune import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]

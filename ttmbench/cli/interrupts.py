@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 
 @contextmanager
@@ -30,8 +34,31 @@ def terminated_like_interrupted() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with _not_lost_in_finalizers():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
         if ctrl_c == signal.SIG_IGN:
             signal.signal(signal.SIGINT, ctrl_c)
+
+
+@contextmanager
+def _not_lost_in_finalizers() -> Iterator[None]:
+    """Inside, an interrupt that comes while a ``__del__`` runs, where Python reports and drops it, comes once more."""
+    before, again = sys.unraisablehook, list[threading.Timer]()
+
+    def report(what: UnraisableHookArgs) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            before(what)
+            return
+        again.append(threading.Timer(0.05, _thread.interrupt_main))
+        again[-1].daemon = True
+        again[-1].start()
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in again:
+            timer.cancel()

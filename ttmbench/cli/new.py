@@ -1,4 +1,4 @@
-"""``ttmbench new task NAME``: a folder with a small task that runs, to make one's own of."""
+"""``ttmbench new task|adapter|plugin NAME``: a folder with a small one that works, to make one's own of."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from pathlib import Path
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_verbosity
 from ttmbench.data.template import new_task
+from ttmbench.plugins.template import new_package
+
+_ABOUT = {
+    "adapter": "a package with a model adapter. Put your model into {0}/{1}/adapter.py. Then:",
+    "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{1}. Then:",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench new``."""
-    parser.add_argument("what", choices=("task",), metavar="task", help="what to start")
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'")
+    kinds = ("task", "adapter", "plugin")
+    parser.add_argument("what", choices=kinds, metavar="task|adapter|plugin", help="what to start")
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'; of a package without '.'")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="new folder for it (default: NAME)")
     add_verbosity(parser)
 
@@ -21,9 +28,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def new(options: argparse.Namespace) -> int:
     """Writes the folder and says what to do next."""
     folder = Path(options.output_path or options.name)
-    commands = new_task(options.name, folder)
-    echo(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
-    echo(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
+    if options.what == "task":
+        commands = new_task(options.name, folder)
+        echo(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
+        echo(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
+    else:
+        commands = new_package(options.what, options.name, folder)
+        echo(f"{folder}: {_ABOUT[options.what].format(folder, options.name.replace('-', '_'))}")
     for command in commands:
         echo(f"  {command}")
     return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
+from ttmbench._util.console import note
 from ttmbench._util.escape import one_line
 from ttmbench._util.places import read_place
 from ttmbench._util.redact import redact
@@ -111,8 +112,20 @@ class _Parser(argparse.ArgumentParser):
                 message = f"there is no {name} here: {NOT_TAKEN[name]}"
             elif not name.startswith("-"):
                 message = f"'{words[0]}' is one word too many; several names are separated by commas"
-        print(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])), file=sys.stderr)
+        message = _with_near_choice(message)
+        note(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])))
         raise SystemExit(2)
+
+
+def _with_near_choice(message: str) -> str:
+    """What argparse says of a wrong choice, with the nearest one in front of the list.
+
+    >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
+    "argument X: invalid choice: 'tsk'; did you mean 'task'? (choose from 'task', 'plugin')"
+    """
+    given, found, choices = message.partition(" (choose from ")
+    near = get_close_matches(given.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
+    return f"{given}; did you mean '{near[0]}'?{found}{choices}" if found and near else message
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
-from ttmbench.errors import UsageError, results_of
+from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = choose(config)  # a wrong name is told before torch is imported, which takes seconds
     with seldom_collecting():
-        from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+        from ttmbench.cli.interrupts import terminated_like_interrupted
         from ttmbench.evaluator.baseline import check_baseline
         from ttmbench.evaluator.run import run as evaluate
         from ttmbench.results.assertions import check_assertions

@@ -86,11 +86,12 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
         if options.task is None:
             raise UsageError(f"{sources[0]}: answers do not say the task that they are of; name it with --task")
         return score_answers(sources, options.task, **common)
-    if len(sources) > 1:
+    absent = [source for source in sources if not source.is_file()]
+    if len(sources) > 1 and not absent:
         raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
     if options.task is None and options.limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-    return score_file(sources[0], options.task, logit_scale=options.logit_scale, **common)
+    return score_file((absent or sources)[0], options.task, logit_scale=options.logit_scale, **common)
 
 
 def _kind(options: argparse.Namespace) -> str:

@@ -13,7 +13,7 @@ from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_machine, add_verbosity, count, count_or_share
 from ttmbench.config import RunConfig, parse_pairs
-from ttmbench.errors import UsageError, results_of
+from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
     from ttmbench.sweep.executor import Executor
@@ -76,7 +76,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
-    from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+    from ttmbench.cli.interrupts import terminated_like_interrupted
     from ttmbench.sweep.driver import Driver, one_driver
     from ttmbench.sweep.progress import display
     from ttmbench.sweep.summary import SUMMARY
@@ -110,7 +110,7 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
         echo(f"cell {options.cell} is done: {cells.document}")
         return 0
     with seldom_collecting():
-        from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
+        from ttmbench.cli.interrupts import terminated_like_interrupted
 
     try:
         with terminated_like_interrupted():

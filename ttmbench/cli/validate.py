@@ -19,7 +19,7 @@ from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import data_locations, left_out, load_task_data
 from ttmbench.data.loading import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.types import Group, ImageRef, Loaded
@@ -69,6 +69,8 @@ def _names(registry: Registry, asked: Sequence[str]) -> list[str]:
         return sorted(registry.task_files)
     found: dict[str, None] = {}
     for word in (name for words in asked for name in split_names(words)):
+        if "/" in word and not (is_named(registry, word) or Path(word).exists()):
+            raise UsageError(f"{word} does not exist; name tasks, task files, results documents or folders of them")
         found |= dict.fromkeys([word] if is_named(registry, word) else select_tasks(registry, [word]))
     return list(found)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, one_line, quiet_hub, trouble
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, quiet_hub, trouble
 from ttmbench.data.layouts import Also
 from ttmbench.data.loading import FileOptions, below
 from ttmbench.errors import DataError, OutOfReachError
@@ -109,14 +108,12 @@ def snapshot(path: str, revision: str | None, patterns: list[str] | None, offlin
     """
     from huggingface_hub import snapshot_download
 
-    fetch = partial(
-        snapshot_download,
-        path,
-        repo_type="dataset",
-        revision=revision,
-        allow_patterns=patterns,
-        local_files_only=offline,
-    )
+    def fetch() -> str:
+        here = offline or not hub_answers()
+        return snapshot_download(
+            path, repo_type="dataset", revision=revision, allow_patterns=patterns, local_files_only=here
+        )
+
     return Path(reach(where_it_is(path, revision), path, offline, fetch))
 
 
@@ -138,7 +135,11 @@ def list_files(path: str, revision: str | None) -> list[str]:
     """
     from huggingface_hub import HfApi
 
-    fetch = partial(HfApi().list_repo_files, path, repo_type="dataset", revision=revision)
+    def fetch() -> list[str]:
+        if not hub_answers():
+            raise ConnectionError("the hub cannot be reached")
+        return HfApi().list_repo_files(path, repo_type="dataset", revision=revision)
+
     return list(reach(where_it_is(path, revision), path, False, fetch))
 
 

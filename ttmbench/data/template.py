@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import tempfile
 from pathlib import Path
 
+from ttmbench._util.files import new_folder
 from ttmbench.errors import UsageError
 
 EXAMPLES = 3
@@ -51,22 +50,7 @@ def new_task(name: str, folder: Path) -> list[str]:
     """
     if not _NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
         raise UsageError(f"'{name}' is no name of a task: letters, digits, '_', '.' and '-', a letter or digit first")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --output_path names another folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(
-            f"{folder} is there and not empty, and nothing is overwritten; --output_path names another folder"
-        )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            made = Path(temporary) / "made"
-            _write(name, made)
-            if folder.is_dir():
-                folder.rmdir()
-            shutil.move(made, folder)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
+    new_folder(folder, lambda made: _write(name, made))
     file = folder / f"{name}.yaml"
     return [
         shlex.join(["ttmbench", "validate", str(file)]),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from tqdm import tqdm
 
 from ttmbench._util.console import warn
 from ttmbench._util.foreign import error_line
@@ -238,6 +239,7 @@ def _quiet() -> None:
     """Of a further process: no bars and lines of its own, no answer to Ctrl-C, and an end when its parent has one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which outlives a process that is ended
     parent = multiprocessing.parent_process()
 
     def end() -> None:

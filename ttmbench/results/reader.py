@@ -67,7 +67,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Found]:
-    """Every results document below a folder, and every other JSON file but a sweep's summary with the reason why not.
+    """Every results document below a folder, and every other JSON file but summaries with the reason why not.
 
     Args:
         folder: searched with all folders below it, hidden ones aside.
@@ -83,8 +83,8 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
             continue
         try:
             content = _parse(path)
-            if isinstance(content, dict) and content.get("kind") == "sweep":
-                continue  # it lists documents, and is none
+            if isinstance(content, dict) and content.get("kind") in ("sweep", "leaderboard"):
+                continue  # made of documents, and none itself
             yield Found(path, checked(content, MIGRATIONS))
         except _RefusedError as refused:
             yield Found(path, None, str(refused))

@@ -100,6 +100,8 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
+    if not packed and path.suffix in (".npz", ".npy", ".safetensors"):  # a page of errors, a pointer of git-lfs
+        raise DataError(f"{path}: holds no {path.suffix[1:]} arrays, by how it begins; copy or download it again")
     stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else _from_lines(path, shape)
     if len(stored.scores.get(RAW, ())) != 1:
         filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())

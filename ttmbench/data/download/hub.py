@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttmbench._util.hub import hub_answers, quiet_hub
 from ttmbench.data.download.files import amount, count_of_images
 from ttmbench.data.hub_access import HubFilesOptions, HuggingfaceOptions, snapshot, where_it_is
 from ttmbench.data.hub_tables import has_tables, incomplete, open_table, planned_tables, tables_of
@@ -44,13 +45,16 @@ class _Repository:
         from huggingface_hub import snapshot_download
 
         try:
-            planned = snapshot_download(
-                self.options.path,
-                repo_type="dataset",
-                revision=self.options.revision,
-                allow_patterns=self._planned(),
-                dry_run=True,
-            )
+            with quiet_hub():
+                if not hub_answers():
+                    return None
+                planned = snapshot_download(
+                    self.options.path,
+                    repo_type="dataset",
+                    revision=self.options.revision,
+                    allow_patterns=self._planned(),
+                    dry_run=True,
+                )
             return sum(one.file_size or 0 for one in planned if one.will_download)
         except Exception:  # the size is a courtesy: whatever is wrong is told when the dataset is fetched
             return None
