@@ -134,6 +134,7 @@ class Driver:
 
     def _lost(self, event: WorkerLost, display: Display) -> None:
         self._summary.workers_lost += 1
+        self._summary.workers_hung += event.hung
         self._doing.pop(event.worker, None)
         self._idle.pop(event.worker, None)
         ended = self._scheduler.lose(event.worker, event.why)
