@@ -9,6 +9,7 @@ import pytest
 from support.sweeps import SMALL, TTM, write_plan
 
 from ttmbench.cli import main
+from ttmbench.sweep.folder import beside_other_cells, one_driver
 from ttmbench.sweep.summary import read_summary
 
 PLAN = {"models": ["tiny-clip"], "tasks": ["shapes_color", "shapes_place"], "options": SMALL}
@@ -73,6 +74,22 @@ def test_a_damaged_summary_does_not_stop_a_cell(plan, capsys):
     Path("board/sweep.json").write_text("{")
     assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
     assert [one.state for one in read_summary(Path("board/sweep.json")).cells] == ["done", "waiting"]
+
+
+def test_a_cell_beside_a_sweep_is_refused_and_beside_other_cells_is_not(plan, capsys):
+    with one_driver(Path("board")):
+        assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        "ttmbench: a sweep is writing to board, and does this cell too; wait until it is done, or leave --cell to it\n"
+    )
+    assert not said.out and [one.name for one in Path("board").iterdir()] == [".sweep"]
+    with beside_other_cells(Path("board")):
+        assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
+        capsys.readouterr()
+        assert main(["sweep", plan, "-o", "board"]) == 2
+    said = capsys.readouterr().err
+    assert said == "ttmbench: cells of board are being run by themselves (--cell); wait until they are done\n"
 
 
 @pytest.mark.parametrize(

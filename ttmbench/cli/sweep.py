@@ -81,7 +81,8 @@ def sweep(options: argparse.Namespace) -> int:
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     from ttmbench.cli.interrupts import INTERRUPTED, terminated_like_interrupted
-    from ttmbench.sweep.driver import Driver, one_driver
+    from ttmbench.sweep.driver import Driver
+    from ttmbench.sweep.folder import one_driver
     from ttmbench.sweep.progress import display
     from ttmbench.sweep.summary import SUMMARY
 
