@@ -106,6 +106,22 @@ def test_a_release_is_checked_before_it_is_built_and_attested_before_it_is_publi
     assert release["jobs"]["publish"]["needs"] == "build" and release["jobs"]["publish"]["environment"]
 
 
+# What is installed
+
+
+def test_every_package_is_installed():
+    """The list is written by hand, since two packages lie beside the others."""
+    own = {"ttmbench": "ttmbench", "model_adapters": "ttmbench.model_adapters", "tasks": "ttmbench.tasks"}
+    there = {
+        ".".join([name, *path.parent.relative_to(ROOT / folder).parts])
+        for folder, name in own.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert sorted(settings["packages"]) == settings["packages"]
+    assert set(settings["packages"]) == there | {one for one in settings["package-data"] if ".assets." in one}
+
+
 # Oldest libraries
 
 
