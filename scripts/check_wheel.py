@@ -1,7 +1,7 @@
 """Builds the wheel and the sdist, installs the wheel in a clean environment and checks what is in it.
 
 `ttmbench ls tasks` there must list exactly the YAMLs of tasks/. With --full the environment gets all dependencies and
-runs the built-in model; without, only those that the listing needs.
+runs the built-in model; without, only those that the listing needs. --outdir keeps what was built and checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def clean_environment(folder: Path) -> Path:
 
 
 def build(target: Path) -> Path:
-    """Builds sdist and wheel; returns the wheel, which is built from the sdist."""
+    """Builds sdist and wheel into an empty folder; returns the wheel, which is built from the sdist."""
+    if target.is_dir() and any(target.iterdir()):
+        sys.exit(f"{target} holds files already; what was built before is not what is checked now")
     subprocess.run([sys.executable, "-m", "build", "--outdir", target, ROOT], check=True, stdout=subprocess.DEVNULL)
     return next(target.glob("*.whl"))
 
@@ -36,10 +38,12 @@ def main() -> None:
     """Runs the check; exits non-zero with the reason."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="install all dependencies and run the built-in model")
-    full = parser.parse_args().full
+    parser.add_argument("--outdir", type=Path, help="keep wheel and sdist there (default: they are removed)")
+    options = parser.parse_args()
+    full = options.full
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        wheel = build(folder / "dist")
+        wheel = build((options.outdir or folder / "dist").absolute())
         python = clean_environment(folder / "env")
         install = [python, "-m", "pip", "install", "--quiet"]
         if full:

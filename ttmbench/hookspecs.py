@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pluggy
 
+from ttmbench._annotations import Traversable
 from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec, Track
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-    from pathlib import Path
 
 PROJECT = "ttmbench"
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -18,7 +18,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from ttmbench._arrays.axes import Float, Int, Real
+from ttmbench._annotations import Float, Int, Real
 from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
 from ttmbench._arrays.matchings import count_matchings
 from ttmbench.types import GlobalMatching, Matching

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ttmbench import chance
-from ttmbench._arrays.axes import Bool, Float, Int, Real
+from ttmbench._annotations import Bool, Float, Int, Real
 from ttmbench._arrays.checked import fewer_first, more_images
 from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
 from ttmbench._arrays.several_true import (

@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
-    from PIL.Image import Image
-
-    Batch: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor] | list[Any]
-    """Prepared inputs: a tensor, tensors by name, or a list of anything, with one row per image or caption."""
+from ttmbench._annotations import Batch as Batch
+from ttmbench._annotations import Image, torch
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ttmbench._arrays.axes import Float
+from ttmbench._annotations import Float
 from ttmbench.types import ScheduleSpec
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from ttmbench._arrays.axes import Bool, Float, Int
+from ttmbench._annotations import Bool, Float, Int
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from PIL.Image import Image
+from ttmbench._annotations import Bool, Float, Image, Int
 
 Track = Literal["zero_shot", "matching", "test_time", "supervised", "oracle"]
 

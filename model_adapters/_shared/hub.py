@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from ttmbench._util import hub
 from ttmbench.errors import DataError
 from ttmbench.model_adapters._shared.requirements import what_to_install
-
-T = TypeVar("T")
-TRIES, LONGEST_WAIT = 4, 60.0
 
 
 @contextmanager
@@ -32,21 +27,6 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
         finally:
             logging.set_verbosity(before)
             logging.enable_progress_bar()
-
-
-def patiently(ask: Callable[[], T]) -> T:
-    """Calls a function of the hub's libraries; what a busy server refuses is asked again, `TRIES` times in all.
-
-    The wait is what the server names (``Retry-After``), at most a minute; else one second, two, four.
-    """
-    for attempt in range(TRIES):
-        try:
-            return ask()
-        except Exception as error:
-            if attempt == TRIES - 1 or hub.status_of(error) not in hub.PASSING:
-                raise
-            time.sleep(_wait(error, 2.0**attempt))
-    raise AssertionError("the last try returns or raises")
 
 
 def described(error: Exception) -> str:
@@ -74,7 +54,7 @@ def why_out_of_reach(error: Exception) -> str:
         case "token":
             return hub.UNKNOWN_TOKEN
     if status in hub.PASSING:
-        return f"it answered {status}, and again after {TRIES} tries"
+        return f"it answered {status}, and again after {hub.TRIES} tries"
     if status is not None:
         return hub.one_line(error, 240)
     return "it is not in the cache and the hub cannot be reached"
@@ -109,12 +89,3 @@ def not_loaded(name: str, error: Exception) -> DataError:
     if command is not None:
         return DataError(f"{what} needs packages that are not installed: `{command}`")
     return DataError(f"{what} cannot be loaded ({described(error)})")
-
-
-def _wait(error: Exception, otherwise: float) -> float:
-    for one in hub.chain(error):
-        headers = getattr(getattr(one, "response", None), "headers", None)
-        named = headers.get("Retry-After", "") if headers is not None else ""
-        if named.isdigit():
-            return min(float(named), LONGEST_WAIT)
-    return otherwise

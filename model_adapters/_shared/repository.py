@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ttmbench._util.hub import patiently
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
-from ttmbench.model_adapters._shared.hub import gated, is_unreachable, not_cached, out_of_reach, patiently, quiet_hub
+from ttmbench.model_adapters._shared.hub import gated, is_unreachable, not_cached, out_of_reach, quiet_hub
 
 # Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
 _ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}

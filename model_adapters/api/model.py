@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ttmbench._util.console import warn
 from ttmbench._util.pauses import shared_pauses
+from ttmbench._util.progress import progress_bar, progress_iter
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
@@ -93,7 +92,7 @@ class ChatModel:
         """
         with self._cache.opened() as cache:
             requests, estimate = [], 0.0
-            for prompt in tqdm(prompts, desc="looking up", unit=" questions", leave=False, disable=None):
+            for prompt in progress_iter(prompts, "looking up", "questions", len(prompts)):
                 images = list(prompt.images)
                 requests.append(self._request(prompt.text, [self._digest(image) for image in images]))
                 estimate += self._tokens_in(prompt.text, images)
@@ -145,9 +144,7 @@ class ChatModel:
 
                 await pool.run(len(missing), work, lambda: self.account.has_room)
 
-        with tqdm(
-            total=len(missing), desc=f"asking {self.settings.model}", unit=" questions", leave=False, disable=None
-        ) as shown:
+        with progress_bar(len(missing), f"asking {self.settings.model}", "questions") as shown:
             run_async(main)
         if len(fresh) < len(missing):
             raise TtmbenchError(

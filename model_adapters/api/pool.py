@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from ttmbench._util.steps import step_done
+
 T = TypeVar("T")
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway
+_PART = 5.0  # seconds of a wait, after which it is said that it goes on
 
 
 class Stopped(Exception):
@@ -63,10 +66,12 @@ class Pool:
         """Waits; raises Stopped at once when the pool stops."""
         if self._stopping.is_set():
             raise Stopped
-        if seconds > 0:
+        while seconds > 0:
+            part, seconds = min(seconds, _PART), seconds - _PART
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), seconds)
+                await asyncio.wait_for(self._stopping.wait(), part)
                 raise Stopped
+            step_done()
 
     async def _finish(self, tasks: Iterable[asyncio.Future[None]]) -> None:
         running = list(tasks)

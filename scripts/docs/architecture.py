@@ -41,6 +41,7 @@ ABOUT = {
     "protocols": "what an adapter is",
     "types": "what flows through a run",
     "errors": "what can go wrong",
+    "_annotations": "names of what is slow to import",
 }
 BESIDE = (
     ("model_adapters", "a catalogue of names, a module a kind of model", "knows protocols, types, errors and _util"),

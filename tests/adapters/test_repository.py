@@ -14,9 +14,9 @@ import pytest
 from huggingface_hub import constants
 from support import processes
 
+from ttmbench._util import hub
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import catalog, tiny_clip
-from ttmbench.model_adapters._shared import hub
 from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.model_adapters._shared.repository import find_repository
 from ttmbench.plugins.models import arguments_of, locate_files

@@ -216,6 +216,19 @@ def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp
         load(task, data)
 
 
+def test_of_several_folders_a_link_out_counts_where_it_would_be_followed(tmp_path, data):
+    """What a later folder has of an image that an earlier one has is not read, and so no error."""
+    (data / "more").mkdir()
+    (data / "more" / "2.png").symlink_to(save_image(tmp_path / "private.png", color=(1, 2, 3)))
+    write(data / "rows.json", ROWS)
+    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": ["images", "more"]}, PAIR)
+    own = load(task, data).groups[2].images[0]
+    assert open_upright(own, "2").getpixel((0, 0)) == (200, 10, 10)
+    (data / "images" / "2.png").unlink()
+    with pytest.raises(DataError, match=r"'image' of group 2: '2\.png' leaves the folder .*more"):
+        load(task, data)
+
+
 # --- where the data are --------------------------------------------------------------------------------------
 
 

@@ -132,6 +132,8 @@ def wandb_records(path) -> list[Any]:
 def test_wandb_holds_the_run(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("WANDB_SERVICE", "")  # which the library sets for this process, and leaves set
+    monkeypatch.delenv("WANDB_SERVICE")
     library("wandb")
     document = evaluate("wandb", tmp_path).document
     assert "tracker wandb" not in capfd.readouterr().err

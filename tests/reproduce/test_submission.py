@@ -11,6 +11,8 @@ from support.submissions import Forgery, make_submission
 
 from ttmbench.cli import main
 from ttmbench.cli.submissions import read_command
+from ttmbench.config import make_run_config
+from ttmbench.evaluator.run_key import stated_key
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.submission.check import check_submission, refuse_copies
 from ttmbench.reproduce.submission.findings import Findings
@@ -325,6 +327,18 @@ def seen_images_not_told(forged):
     forged.document["model_info"]["trained_on"] = []
 
 
+def edited_packages(forged):
+    forged.document["packages"]["torch"] = "2.10.0"
+
+
+def edited_device(forged):
+    forged.document["config"]["device"] = "cuda"
+
+
+def no_key(forged):
+    forged.document["run_key"] = None
+
+
 def flipped_metric(forged):
     forged.document["higher_is_better"][T]["group_match"] = False
 
@@ -439,6 +453,9 @@ FORGERIES = [
     (no_fingerprint, "model_info.fingerprint: is missing"),
     (nameless_weights, "model_info.fingerprint: names no digest or commit"),
     (seen_images_not_told, "model_info.trained_on: is [], model tiny-clip states ['rendered-scenes']"),
+    (edited_packages, "its settings, task files and packages give"),
+    (edited_device, "its settings, task files and packages give"),
+    (no_key, "run_key: is null, its settings, task files and packages give"),
     (flipped_metric, "higher_is_better.shapes_color.group_match: is False, the metric says True"),
     (dropped_task, "results.shapes_replace: is missing, config.tasks names it"),
     (dropped_filter, "results.shapes_color: has no number with filter ttm, and config asks for it"),
@@ -527,6 +544,29 @@ def test_commands_that_are_none(forged, registry, command, capsys):
     forged.document["command"] = command
     assert "command: cannot be checked: it cannot be read as one of ttmbench" in lines(check(forged.save(), registry))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"deterministic": True}, "with --deterministic it hangs on the processor, too"),
+        ({"samples": "ids.json"}, "the file of --samples is part of it"),
+        ({"ttm_also": [T]}, "the files of the tasks of --ttm_also are part of it"),
+        ({"model_args": {"token": "<redacted>"}}, "a secret is part of it"),
+    ],
+)
+def test_a_key_that_hangs_on_more_than_the_document_is_noted(honest, changes, why):
+    document = json.loads((honest / "x.json").read_text())
+    document["config"] |= changes
+    with pytest.raises(ValueError, match=why):
+        stated_key(document, make_run_config({"model": "tiny-clip", "tasks": [T]}), {})
+
+
+def test_the_key_of_another_version_is_noted(forged, capsys):
+    forged.document["packages"]["ttmbench"] = "0.0.9"
+    assert main(["validate", str(forged.save()), "--schema_only"]) == 0
+    out = capsys.readouterr().out
+    assert "note: run_key is not computed again: it is of ttmbench 0.0.9, whose settings and tasks are others" in out
 
 
 def test_a_folder_of_a_tasks_name_is_the_task(tmp_path, monkeypatch, capsys):

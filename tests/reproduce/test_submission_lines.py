@@ -58,10 +58,13 @@ def test_answers_that_are_not_what_they_say(tmp_path, line, said):
 
 def test_ranks_of_samples_are_those_of_the_file(tmp_path):
     stored = StoredRanks({"i2t": Ranks(np.array([0, 2]), None, None, np.array([1, 1]), 4)})
-    lines = [{"query": "image", "ranks": {"strict": rank}} for rank in (0, 2)]
+    counts = {"as_topk": None, "above": None}
+    lines = [{"query": "image", "ranks": {"strict": rank, **counts}, "metrics": {}} for rank in (0, 2)]
     findings = Findings()
-    check_rank_lines(write(tmp_path / "s.jsonl", *lines), stored, findings)
+    check_rank_lines(write(tmp_path / "s.jsonl", *lines), stored, [], findings)
     assert not findings.found
     lines[1]["ranks"]["strict"] = 0
-    check_rank_lines(write(tmp_path / "s.jsonl", *lines), stored, findings)
-    assert "its ranks of 'i2t' are not those" in findings.found[0].line
+    check_rank_lines(write(tmp_path / "s.jsonl", *lines), stored, [], findings)
+    assert "line 2: ranks is {'strict': 0," in findings.found[0].line
+    check_rank_lines(write(tmp_path / "s.jsonl", lines[0]), stored, [], findings)
+    assert "has 1 lines of 'i2t', the file of ranks 2 queries" in findings.found[1].line

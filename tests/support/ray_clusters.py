@@ -70,6 +70,6 @@ class Disturbed(RayExecutor):
             one.name for one in self._remotes.values() if one.asked == "unit" and address in (None, one.node.address)
         )
 
-    def kill(self, worker: str) -> None:
-        """Ends the process of a worker, as a machine does that runs out of memory."""
-        os.kill(self._remotes[worker].process, signal.SIGKILL)
+    def kill(self, worker: str, how: signal.Signals = signal.SIGKILL) -> None:
+        """Ends the process of a worker, as a machine does that runs out of memory; or gives it another signal."""
+        os.kill(self._remotes[worker].process, how)

@@ -64,9 +64,16 @@ class Forgery:
         about = self.document["artifacts"][path.name]
         about |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
 
-    def edit_lines(self, kind: str, edit: Callable[[list[dict[str, Any]]], object], *, sign: bool = True) -> None:
+    def edit_lines(
+        self,
+        kind: str,
+        edit: Callable[[list[dict[str, Any]]], object],
+        *,
+        sign: bool = True,
+        task: str = "shapes_color",
+    ) -> None:
         """Edits the lines of samples or iterations; ``sign`` states the new digest."""
-        path = self.file(kind)
+        path = self.file(kind, task)
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         edit(lines)
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 from support.sweeps import SMALL, TTM, write_plan
 
 from ttmbench.cli import main
+from ttmbench.sweep.folder import beside_other_cells, one_driver
 from ttmbench.sweep.summary import read_summary
 
 PLAN = {"models": ["tiny-clip"], "tasks": ["shapes_color", "shapes_place"], "options": SMALL}
@@ -75,6 +76,22 @@ def test_a_damaged_summary_does_not_stop_a_cell(plan, capsys):
     assert [one.state for one in read_summary(Path("board/sweep.json")).cells] == ["done", "waiting"]
 
 
+def test_a_cell_beside_a_sweep_is_refused_and_beside_other_cells_is_not(plan, capsys):
+    with one_driver(Path("board")):
+        assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        "ttmbench: a sweep is writing to board, and does this cell too; wait until it is done, or leave --cell to it\n"
+    )
+    assert not said.out and [one.name for one in Path("board").iterdir()] == [".sweep"]
+    with beside_other_cells(Path("board")):
+        assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
+        capsys.readouterr()
+        assert main(["sweep", plan, "-o", "board"]) == 2
+    said = capsys.readouterr().err
+    assert said == "ttmbench: cells of board are being run by themselves (--cell); wait until they are done\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -83,7 +100,8 @@ def test_a_damaged_summary_does_not_stop_a_cell(plan, capsys):
         (["plan.yaml", "-o", "x", "--cell", "3"], "--cell 3: plan.yaml has 2 cells"),
         (["plan.yaml", "-o", "x", "--cell", "0"], "must be at least 1"),
         (["other.yaml", "-o", "x"], "other.yaml"),
-        (["plan.yaml", "-o", "x", "--executor_args", "address=auto"], "processes of this machine take none"),
+        (["plan.yaml", "-o", "x", "--executor_args", "address=auto"], "have no 'address'; they have: stall"),
+        (["plan.yaml", "-o", "x", "--executor_args", "stall=1"], "stall=1: is a number of seconds from 10"),
         (["plan.yaml", "-o", "x", "--executor", "dask"], "invalid choice"),
         (["plan.yaml", "-o", "x", "--on_error", "never"], "invalid choice"),
         (["plan.yaml", "-o", "x", "--batch_size", "auto", "--deterministic"], "deterministic needs a batch_size"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from ttmbench._util.files import file_digest
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.report.gather import gather
 from ttmbench.results.reader import walk_documents
-from ttmbench.sweep.driver import Driver, one_driver
+from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.estimate import rates, seconds_of, work_of
 from ttmbench.sweep.executor import WorkerJoined
 from ttmbench.sweep.finished import stages_left
+from ttmbench.sweep.folder import beside_other_cells, one_driver
 from ttmbench.sweep.progress import Clock, overview
 from ttmbench.sweep.summary import read_summary
 from ttmbench.sweep.units import UnitResult
@@ -176,6 +178,33 @@ def test_a_folder_has_one_driver(tmp_path):
             pass
     with one_driver(tmp_path):
         pass
+
+
+def test_cells_share_the_folder_that_a_driver_has_alone(tmp_path):
+    with beside_other_cells(tmp_path):
+        with beside_other_cells(tmp_path):
+            pass
+        with pytest.raises(UsageError, match="are being run by themselves"), one_driver(tmp_path):
+            pass
+    with one_driver(tmp_path), pytest.raises(UsageError, match="a sweep is writing"), beside_other_cells(tmp_path):
+        pass
+
+
+def test_a_folder_that_was_removed_while_its_lock_was_opened_is_locked_anew(tmp_path, monkeypatch):
+    """Who has the lock may remove its file: a lock on what has no name any more keeps nobody out."""
+    before, opened = fcntl.flock, []
+
+    def late(file, how):
+        if not opened:
+            opened.append(file)
+            (tmp_path / ".sweep" / "lock").unlink()
+        return before(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with beside_other_cells(tmp_path):
+        assert opened[0].closed and (tmp_path / ".sweep" / "lock").exists()
+        with pytest.raises(UsageError, match="by themselves"), one_driver(tmp_path):
+            pass
 
 
 def test_without_workers_the_state_is_written_and_the_error_goes_on(tmp_path):

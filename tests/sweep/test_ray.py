@@ -114,6 +114,16 @@ def test_a_killed_worker_and_a_killed_node_cost_no_number(two_nodes, planned, al
     assert "raylet" not in printed.out + printed.err, "Ray's own lines stay out of ours"
 
 
+def test_a_worker_that_hangs_is_ended_and_costs_no_number(two_nodes, planned, alone, tmp_path):
+    """Stopped as by a debugger, so that not one of its threads says anything."""
+    moments = {4: lambda executor: executor.kill(executor.busy(), signal.SIGSTOP)}
+    summary, told, executor = sweep(two_nodes, tmp_path / "out", planned, moments, stall=20)
+    assert not moments and (summary.status, summary.workers_lost, summary.workers_hung) == ("done", 1, 1)
+    assert executor.over == 24 and sum("hung: no sign of progress for 20 s on node 127." in line for line in told) == 1
+    for one in planned:
+        assert differing(alone[one.cell.folder], document(tmp_path / "out", one.cell)) == 0, one.cell.folder
+
+
 def test_without_a_common_folder_files_travel_and_an_interrupted_sweep_goes_on(
     two_nodes, tmp_path, monkeypatch, capsys
 ):

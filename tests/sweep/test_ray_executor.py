@@ -13,7 +13,7 @@ from support.sweeps import SMALL, TTM, Told, cells_of
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.results import environment
-from ttmbench.sweep import ray_cluster, ray_executor
+from ttmbench.sweep import ray_cluster, ray_executor, watch
 from ttmbench.sweep.carried import Carried, gather, relocated
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
@@ -216,6 +216,38 @@ def test_a_dead_worker_is_replaced(begun, error, why):
     assert lost == WorkerLost(joined.worker, begun.unit, why) and isinstance(again, WorkerJoined)
 
 
+def test_a_worker_that_hangs_is_ended_and_replaced_and_one_that_gives_signs_is_not(begun, monkeypatch):
+    ray = FakeRay(does=["never", "never", done()])
+    ray.there = {"n1": 1, "n2": 1}
+    ray.wait = lambda answers, num_returns=1, timeout=0.0: ([one for one in answers if one.answer != "never"], [])
+    monkeypatch.setattr(watch, "time", ray_executor.time)  # a second at each look
+    executor, joined = begun.begin(ray, stall=30)
+    for one in joined:
+        executor.submit(one.worker, begun.unit)
+    told = {joined[1].worker: None}  # the line of one that only goes on
+    executor._board.take.answers[:] = [told] * 99
+    seen = events(executor, 60)
+    assert seen[0] == WorkerLost(
+        joined[0].worker, begun.unit, "it hung: no sign of progress for 30 s on node at-n1", True
+    )
+    assert isinstance(seen[1], WorkerJoined) and len(seen) == 2
+    assert ray.killed == ray.actors[:1]
+
+
+def test_a_board_that_cannot_be_asked_makes_nobody_hang(begun, monkeypatch):
+    ray = FakeRay(does=["never"])
+    ray.wait = lambda answers, num_returns=1, timeout=0.0: (
+        [one for one in answers if isinstance(one.answer, dict)],
+        [],
+    )
+    monkeypatch.setattr(watch, "time", ray_executor.time)
+    executor, (joined,) = begun.begin(ray, stall=10)
+    executor._board.take.answers[:] = ["no answer"]
+    events(executor, 1)  # asks it
+    executor.submit(joined.worker, begun.unit)
+    assert events(executor, 60) == []
+
+
 def test_a_dead_node_is_named_and_its_units_go_to_another(begun):
     ray = FakeRay(does=[RayActorError("x"), done()])
     ray.there = {"n1": 1, "n2": 1}
@@ -285,11 +317,12 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, folder"),
+        ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, stall, folder"),
         ({"num_cpus": 0}, "num_cpus=0: is a number of processors above 0"),
         ({"num_gpus": "all"}, "num_gpus=all: is a number of GPUs"),
         ({"workers": 1.5}, "workers=1.5: is a whole number from 1"),
         ({"folder": "mine"}, "folder=mine: is auto or own"),
+        ({"stall": True}, "stall=True: is a number of seconds from 10"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )

@@ -44,10 +44,10 @@ def test_a_notice_stands_on_a_line_of_its_own_above_the_bar(monkeypatch):
     screen = one_screen(monkeypatch)
     with progress_bar(3, "scoring", "groups") as bar:
         bar.update(1)
-        bar.refresh()
+        bar.set_postfix_str("")  # draws it
         warn("raw scores come from the cache")
         echo("a line")
-        bar.refresh()
+        bar.set_postfix_str("")  # draws it
         assert "scoring" in lines_of(screen.getvalue())[-1], "the bar is drawn again below"
     shown = lines_of(screen.getvalue())
     assert "ttmbench: raw scores come from the cache" in shown and "a line" in shown

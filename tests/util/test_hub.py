@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -10,6 +12,8 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
 from ttmbench._util import hub
+from ttmbench.data.hub_access import reach
+from ttmbench.errors import OutOfReachError
 
 
 def answer(status: int) -> httpx2.Response:
@@ -85,3 +89,35 @@ def test_whether_the_hub_answers_is_asked_before_what_its_library_asks_again_and
     monkeypatch.setattr("huggingface_hub.get_session", Session)
     monkeypatch.setattr(hub.time, "sleep", lambda seconds: None)
     assert hub.hub_answers() is answers and Session.calls == asked
+
+
+class Refused(Exception):
+    """An answer with an error's status."""
+
+    def __init__(self, status: int) -> None:
+        self.response = SimpleNamespace(status_code=status, headers={})
+
+
+@pytest.mark.parametrize(("answers", "asked"), [((500, 503), 3), ((500,) * 9, hub.TRIES), ((404,), 1)])
+def test_data_of_a_busy_hub_are_asked_for_again(monkeypatch, answers, asked):
+    """Some versions of its library give up at the first error of a listing."""
+    waits: list[float] = []
+    monkeypatch.setattr("ttmbench._util.hub.time", SimpleNamespace(sleep=waits.append))
+    left, calls = list(answers), []
+
+    def fetch() -> str:
+        calls.append(1)
+        if left:
+            raise Refused(left.pop(0))
+        return "there"
+
+    found = None
+    with suppress(OutOfReachError):
+        found = reach("dataset a/b", "a/b", False, fetch)
+    assert (found, len(calls)) == ("there" if asked == len(answers) + 1 else None, asked)
+    assert waits == [1.0, 2.0, 4.0][: asked - 1]
+    if answers == (500, 503):
+        left[:], calls[:] = [500], []
+        with pytest.raises(OutOfReachError):
+            reach("dataset a/b", "a/b", True, fetch)  # nobody is asked
+        assert len(calls) == 1

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from ttmbench._arrays.axes import Bool, Float, Int, Real
+from ttmbench._annotations import Bool, Float, Int, Real
 from ttmbench.types import GlobalMatching
 
 _PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._arrays.axes import Int
+from ttmbench._annotations import Int
 
 
 def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:

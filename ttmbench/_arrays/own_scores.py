@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ttmbench._arrays.axes import Bool, Float, Real
+from ttmbench._annotations import Bool, Float, Real
 from ttmbench._arrays.checked import check_scores, fewer_first, more_images
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ttmbench._arrays.axes import Bool, Float, Real
+from ttmbench._annotations import Bool, Float, Real
 from ttmbench._arrays.own_scores import own_and_others, range_and_others, true_and_mixed
 
 

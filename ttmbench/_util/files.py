@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -130,10 +130,43 @@ def lock_holds(lock: BaseFileLock) -> bool:
     Who had it before may have removed the file between its opening and its locking: such a lock keeps nobody out.
     """
     descriptor = lock._context.lock_file_fd
+    return descriptor is None or _is_open(descriptor, Path(lock.lock_file))
+
+
+def _is_open(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that has a name now."""
     try:
-        return descriptor is None or os.path.samestat(os.fstat(descriptor), Path(lock.lock_file).stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def share_lock(path: Path) -> AbstractContextManager[object]:
+    """Takes a lock together with others who share it, against who wants it alone (`take_lock`).
+
+    Args:
+        path: the lock's file; its folder is made if need be.
+
+    Returns:
+        Held from now on, until it is left as a context. Where the system has no locks to share (Windows), it keeps
+        nobody out.
+
+    Raises:
+        BlockingIOError: another process has it alone.
+        OSError: the folder cannot be made or written to, or its disk has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return nullcontext()
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            file = stack.enter_context(path.open("ab+"))  # a network disk wants it open for reading, to share it
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as `filelock` does, so that the two see each other
+            if _is_open(file.fileno(), path):
+                stack.pop_all()
+                return file
 
 
 def to_json(document: Mapping[str, Any]) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
+
+from ttmbench._util.steps import step_done
 
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
 PASSING = (429, 500, 502, 503, 504)  # what a server answers when the same question may be answered a moment later
+TRIES, LONGEST_WAIT = 4, 60.0
+T = TypeVar("T")
 Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable", "refused", "other"]
 _TRANSPORTS = (  # of the clients that the hub's libraries and ``datasets`` use, or used in older versions
     ("httpx2", "TransportError"),
@@ -105,6 +109,22 @@ def trouble(error: BaseException) -> Trouble:
     return "other" if status is None else "refused"
 
 
+def patiently(ask: Callable[[], T]) -> T:
+    """Calls a function of the hub's libraries; what a busy server refuses is asked again, `TRIES` times in all.
+
+    The wait is what the server names (``Retry-After``), at most a minute; else one second, two, four.
+    """
+    for attempt in range(TRIES):
+        try:
+            return ask()
+        except Exception as error:
+            if attempt == TRIES - 1 or status_of(error) not in PASSING:
+                raise
+            time.sleep(_wait(error, 2.0**attempt))
+            step_done()
+    raise AssertionError("the last try returns or raises")
+
+
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and those that it was raised from, hidden ones too."""
     seen: list[BaseException] = []
@@ -131,6 +151,15 @@ def accept_terms(name: str, page: str) -> str:
 def one_line(error: BaseException, most: int) -> str:
     """An error's text without line breaks, cut to so many characters."""
     return " ".join(str(error).split())[:most]
+
+
+def _wait(error: Exception, otherwise: float) -> float:
+    for one in chain(error):
+        headers = getattr(getattr(one, "response", None), "headers", None)
+        named = headers.get("Retry-After", "") if headers is not None else ""
+        if named.isdigit():
+            return min(float(named), LONGEST_WAIT)
+    return otherwise
 
 
 def _transport_errors() -> tuple[type[BaseException], ...]:

@@ -1,22 +1,53 @@
-"""Progress bars: on stderr, silent when it is not a terminal."""
+"""Progress bars: on stderr, silent when it is not a terminal. What moves them is a step for who watches the process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from ttmbench._util.steps import step_done
 
 T = TypeVar("T")
+
+
+class Bar:
+    """A bar to move by hand; a context manager.
+
+    Args:
+        bar: what draws it.
+    """
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def update(self, steps: int = 1) -> None:
+        """So many more are done."""
+        step_done()
+        self._bar.update(steps)
+
+    def set_postfix_str(self, text: str) -> None:
+        """Shows a text behind it."""
+        self._bar.set_postfix_str(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
 
 
 def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
     """Yields the items and shows how far they are, counting ``unit``."""
     from tqdm import tqdm
 
-    yield from tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)
+    for item in tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True):
+        yield item
+        step_done()
 
 
-def progress_bar(total: int, what: str, unit: str) -> Any:
-    """A bar to move by hand (``update``, ``set_postfix_str``), counting ``unit``; a context manager."""
+def progress_bar(total: int | None, what: str, unit: str, /, **drawn: Any) -> Bar:
+    """A bar to move by hand, counting ``unit``; ``drawn`` is for ``tqdm``."""
     from tqdm import tqdm
 
-    return tqdm(total=total, desc=what, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)
+    how = {"unit": f" {unit}", "leave": False, "disable": None, "dynamic_ncols": True, **drawn}
+    return Bar(tqdm(total=total, desc=what, **how))

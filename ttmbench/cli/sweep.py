@@ -42,7 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="local",
         help="processes of this machine (default), or Ray's workers on a cluster",
     )
-    workers.add_argument("--executor_args", metavar="K=V,...", help="of Ray: address=auto, num_gpus=1, num_cpus=4, ...")
+    workers.add_argument(
+        "--executor_args",
+        metavar="K=V,...",
+        help="stall=600: end workers that hang so many seconds; of Ray: address=auto, num_gpus=1, num_cpus=4, ...",
+    )
     workers.add_argument("--workers", metavar="N", type=count, help="how many (default: one for each accelerator)")
     over = parser.add_argument_group("options of every cell, over those of the plan")
     over.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
@@ -77,7 +81,8 @@ def sweep(options: argparse.Namespace) -> int:
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     from ttmbench.cli.interrupts import terminated_like_interrupted
-    from ttmbench.sweep.driver import Driver, one_driver
+    from ttmbench.sweep.driver import Driver
+    from ttmbench.sweep.folder import one_driver
     from ttmbench.sweep.progress import display
     from ttmbench.sweep.summary import SUMMARY
 
@@ -96,6 +101,8 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
     for one in summary.cells:
         if one.state == "failed":
             echo(f"  {one.number} {one.cell}: {one.error}")
+    if summary.workers_hung:
+        echo(f"workers that hung and were ended: {summary.workers_hung}")
     echo(f"cells: {root / SUMMARY}; `ttmbench report {root}` shows the results")
     return 1 if states["failed"] else 0
 
@@ -134,12 +141,12 @@ def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
         return RayExecutor(root, read_options(given, options.workers), [one.cell for one in planned], units)
     from ttmbench.sweep.local import LocalExecutor, accelerators
+    from ttmbench.sweep.watch import read_stall
 
-    if given:
-        raise UsageError(f"--executor_args {next(iter(given))}: processes of this machine take none; use --workers")
+    stall = read_stall(given)
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units)
+    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units, stall=stall)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, quiet_hub, trouble
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, patiently, quiet_hub, trouble
 from ttmbench.data.layouts import Also
 from ttmbench.data.loading import FileOptions, below
 from ttmbench.errors import DataError, OutOfReachError
@@ -144,10 +144,10 @@ def list_files(path: str, revision: str | None) -> list[str]:
 
 
 def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
-    """Calls a function of the hub's libraries; what goes wrong is told in one line."""
+    """Calls a function of the hub's libraries, again where the hub is busy; what goes wrong is told in one line."""
     try:
         with quiet_hub(offline=offline, fetches=True):
-            return fetch()
+            return fetch() if offline else patiently(fetch)
     except Exception as error:
         page, kind, text = f"https://huggingface.co/datasets/{path}", trouble(error), one_line(error, 200)
         match kind:

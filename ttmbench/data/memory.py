@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import ValidationError
 
+from ttmbench._annotations import Image, ImageLike
 from ttmbench._util.images import open_image
 from ttmbench._util.validation import describe
 from ttmbench.data.cells import Row
@@ -22,12 +23,6 @@ from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    ImageLike: TypeAlias = Image | np.ndarray | str | os.PathLike[str]
-    """An image: of Pillow, uint8 [height, width, 3], or the path of a file."""
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")

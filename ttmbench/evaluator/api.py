@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ttmbench._annotations import ArrayLike
 from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
 from ttmbench.data.catalog import all_tasks, find_task
@@ -30,10 +31,7 @@ from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    PathLike: TypeAlias = str | os.PathLike[str]
+PathLike: TypeAlias = str | os.PathLike[str]
 
 
 def read_results(path: PathLike) -> list[EvalResults]:

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ttmbench._annotations import pd
 from ttmbench.results.comparison import TaskGroups, Values, stored_groups
 from ttmbench.results.frame import to_frame
 from ttmbench.results.numbers import numbers_of
 from ttmbench.results.transfer import numbers_elsewhere
 from ttmbench.types import Scores
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SHOWN_TASKS = 5
 _COLUMNS = (("raw", "group_score,none"), ("SimpleMatch", "group_match,none"), ("TTM", "group_match,ttm"))

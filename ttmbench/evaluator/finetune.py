@@ -30,7 +30,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, trained_on
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
-from ttmbench.evaluator.resume import run_key
+from ttmbench.evaluator.run_key import run_key
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry

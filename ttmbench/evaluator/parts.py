@@ -20,7 +20,8 @@ from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
-from ttmbench.evaluator.resume import open_place, run_key
+from ttmbench.evaluator.resume import open_place
+from ttmbench.evaluator.run_key import run_key
 from ttmbench.evaluator.score_task import load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import run_task, scored_task, with_others
@@ -152,7 +153,7 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
         config: the whole run; its ``output_path`` is a ``.json`` file.
         task: its one task.
         seed: one of its seeds.
-        key: of the run (`ttmbench.evaluator.resume.run_key`).
+        key: of the run (`ttmbench.evaluator.run_key.run_key`).
     """
     assert config.output_path is not None, "a part of a run leaves files"
     state = RunFiles.of(config.output_path, config.model_name, "").state_of(task)

@@ -120,7 +120,7 @@ class RunRecord:
     """Collects what a run learns and lays it out as the results document.
 
     ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there; ``tasks`` are those
-    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.resume.run_key`).
+    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.run_key.run_key`).
     """
 
     def __init__(

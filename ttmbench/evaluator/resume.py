@@ -1,13 +1,12 @@
 """Where a run writes, and what an earlier run of the same command left there.
 
-The same command again finishes what is missing. Two commands are the same if every setting that can change a number
-is, with the same task files and packages (`run_key`), and if the model states the same fingerprint. Nothing that is
-there is lost: another run's document is moved aside before its name is taken, and one place has one writer.
+The same command again finishes what is missing. Two commands are the same if they have one key
+(`ttmbench.evaluator.run_key`) and the model states the same fingerprint. Nothing that is there is lost: another run's
+document is moved aside before its name is taken, and one place has one writer.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import filelock
@@ -24,65 +22,14 @@ import filelock
 from ttmbench._util.console import warn
 from ttmbench._util.files import file_digest, take_lock
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.config import RunConfig, TTMConfig
-from ttmbench.data.task_file import TaskFile
+from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results import environment
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
 from ttmbench.scoring.data_identity import DataNow
 
-# What neither changes a number nor asks for another file.
-INDIFFERENT = frozenset(
-    {
-        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name"),
-        "deterministic",  # which adds what bits depend on, where it is on
-    }
-)
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
-
-
-def run_key(
-    config: RunConfig,
-    tasks: Mapping[str, TaskFile],
-    settings: Mapping[str, TTMConfig],
-    also: Mapping[str, TaskFile] = MappingProxyType({}),
-) -> str:
-    """A digest of everything that makes two commands the same but for the model's weights and the data.
-
-    Args:
-        config: the run.
-        tasks: its tasks.
-        settings: of the test-time stage, by task.
-        also: other tasks that adapted models are measured on.
-
-    Returns:
-        sha256, hexadecimal.
-    """
-    asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
-    asked["tasks"], asked["seeds"] = sorted(tasks), config.run_seeds
-    if config.samples is not None:
-        asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
-    content = {
-        "config": asked,
-        "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        "settings": {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-        "packages": environment.packages(),
-        **({"also": {name: one.spec.model_dump(mode="json") for name, one in also.items()}} if also else {}),
-        **_bits_depend_on(config),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _bits_depend_on(config: RunConfig) -> dict[str, Any]:
-    """What else a run is named by where bits count; nothing where they do not."""
-    if not config.deterministic:
-        return {}
-    from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
-
-    return {"deterministic": conditions(config.batch_size)}
 
 
 @dataclass

@@ -35,7 +35,8 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.resume import RunDirectory, run_key
+from ttmbench.evaluator.resume import RunDirectory
+from ttmbench.evaluator.run_key import run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
     Chosen,

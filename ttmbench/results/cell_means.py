@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ttmbench import stats
-from ttmbench._arrays.axes import Float, Int
+from ttmbench._annotations import Float, Int
 
 Cell = tuple[str, ...]
 _BATCH = 64  # resamples at a time: so many rows of as many columns as there are clusters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench._arrays.axes import Int
+from ttmbench._annotations import Int
 from ttmbench.types import Group, ImageRef
 
 

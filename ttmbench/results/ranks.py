@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ttmbench._arrays.axes import Bool, Int
+from ttmbench._annotations import Bool, Int
 from ttmbench._util.foreign import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import RAW, key_of, stderr_key

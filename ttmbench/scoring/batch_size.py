@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from ttmbench._util.console import warn
+from ttmbench._util.steps import step_done
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64
@@ -76,6 +77,7 @@ class BatchSizer:
         while start < stop:
             part = slice(start, min(start + self.rows, stop))
             done, result = attempt(lambda part=part: work(part))  # type: ignore[misc]
+            step_done()
             if done:
                 start = part.stop
                 yield result

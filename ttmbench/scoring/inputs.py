@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ttmbench._annotations import Batch
 from ttmbench.types import Group, ImageRef
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ttmbench._arrays.axes import Int
+from ttmbench._annotations import Int
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.ranks import Ranks

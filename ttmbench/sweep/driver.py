@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-import filelock
-
-from ttmbench._util.files import take_lock
-from ttmbench.errors import UsageError
 from ttmbench.sweep.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
 from ttmbench.sweep.finished import stages_left
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
 from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
-from ttmbench.sweep.transfer import OWN, take_in
+from ttmbench.sweep.transfer import take_in
 from ttmbench.sweep.units import Unit
 
 _TICK = 0.5  # seconds between two looks at the clock while nothing happens
@@ -134,6 +129,7 @@ class Driver:
 
     def _lost(self, event: WorkerLost, display: Display) -> None:
         self._summary.workers_lost += 1
+        self._summary.workers_hung += event.hung
         self._doing.pop(event.worker, None)
         self._idle.pop(event.worker, None)
         ended = self._scheduler.lose(event.worker, event.why)
@@ -199,20 +195,3 @@ class Driver:
         if not finished:
             self._summary.status = "interrupted"
         self._save(at_once=True)
-
-
-@contextmanager
-def one_driver(root: Path) -> Iterator[None]:
-    """Holds a sweep's folder against other drivers; UsageError if another has it, or it cannot be written to."""
-    try:
-        lock = take_lock(root / OWN / "lock")
-    except filelock.Timeout:
-        raise UsageError(
-            f"another sweep is writing to {root}; wait until it is done, or name another --output_path"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{root} cannot be written to: {error.strerror or error}") from None
-    try:
-        yield
-    finally:
-        lock.release()

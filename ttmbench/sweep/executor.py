@@ -25,11 +25,19 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker is gone, with the unit that it was at; None if it was at none. ``why`` is one line for a person."""
+    """A worker is gone.
+
+    Attributes:
+        worker: its name.
+        unit: that it was at; None if it was at none.
+        why: one line for a person.
+        hung: the executor has ended it, since it gave no sign of progress.
+    """
 
     worker: str
     unit: Unit | None
     why: str
+    hung: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,8 @@ Event: TypeAlias = WorkerJoined | WorkerLost | Finished | Progress
 class Executor(Protocol):
     """Starts workers, gives them units, and says what became of these. One thread calls it.
 
-    A worker has one unit at a time. Replacing lost workers is the executor's matter: a new one comes as
-    `WorkerJoined`. It retries nothing: which unit goes where is for the scheduler.
+    A worker has one unit at a time. Ending those that hang and replacing lost ones is the executor's matter: a new one
+    comes as `WorkerJoined`. It retries nothing: which unit goes where is for the scheduler.
     """
 
     def start(self) -> Sequence[WorkerJoined]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.evaluator.resume import run_key
+from ttmbench.evaluator.run_key import run_key
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.units import Unit, units_of
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.sweep.executor import Event, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.sweep.process import WHERE
 from ttmbench.sweep.transfer import OWN
 from ttmbench.sweep.units import Unit, result_from_json
+from ttmbench.sweep.watch import Watch
 
 PLACE = "this machine"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -26,6 +29,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from ttmbench.sweep.process import main; main()"
 _STILLBORN = 3  # processes in a row that end before they begin: the next one would too
 _STOP = 6.0  # seconds for a process to end, more than it gives its unit
+_LAST_WORDS = 0.2  # seconds for one that hangs to write down where it stands
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class _Process:
     log: Path
     ready: bool = False
     unit: Unit | None = None
+    hung: str | None = None
     heard: list[threading.Thread] = field(default_factory=list)
 
 
@@ -57,6 +62,7 @@ class LocalExecutor:
         devices: names of accelerators as CUDA numbers them, one of which each process sees; none to leave that.
         most: no more processes than this, whatever else is said: there are no more units.
         keep: how many models stay loaded in each.
+        stall: seconds without a sign of progress after which a process is ended; None for none ever.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class LocalExecutor:
         devices: Sequence[str] = (),
         most: int | None = None,
         keep: int = 1,
+        stall: float | None = None,
     ) -> None:
         count = workers or max(1, len(devices))
         count = count if most is None else max(1, min(count, most))
@@ -74,6 +81,7 @@ class LocalExecutor:
         self._processes: dict[str, _Process] = {}
         self._said: queue.SimpleQueue[tuple[_Process, dict[str, Any] | None]] = queue.SimpleQueue()
         self._started = self._stillborn = 0
+        self._watch = Watch(stall)
 
     def start(self) -> Sequence[WorkerJoined]:
         """Starts the processes; each joins once it listens."""
@@ -85,20 +93,22 @@ class LocalExecutor:
         """Gives a unit to a process; one that has just died says so in the next events."""
         process = self._processes[worker]
         process.unit = unit
+        self._watch.begin(worker, unit.name)
         self._tell(process, {"unit": unit.to_json()})
 
     def wait(self, timeout: float) -> list[Event]:
         """What the processes have said; TtmbenchError if none can be started."""
         events: list[Event] = []
-        try:
+        with suppress(queue.Empty):
             said = self._said.get(timeout=timeout)
             while True:
                 event = self._event(*said)
                 if event is not None:
                     events.append(event)
                 said = self._said.get_nowait()
-        except queue.Empty:
-            return events
+        for name, why in self._watch.hung().items():
+            self._kill(self._processes[name], why)
+        return events
 
     def stop(self, at_once: bool) -> None:
         """Ends all processes; units under way are interrupted and keep their state."""
@@ -134,6 +144,7 @@ class LocalExecutor:
             )
         one = _Process(name, desk, process, log)
         self._processes[name] = one
+        self._watch.begin(name, "its start")
         self._tell(one, {"root": str(self._root), "keep": self._keep})
         one.heard.append(threading.Thread(target=self._hear, args=(one,), daemon=True))
         one.heard[0].start()
@@ -157,14 +168,28 @@ class LocalExecutor:
         except (OSError, ValueError):  # it is gone, which its thread says
             pass
 
+    def _kill(self, one: _Process, why: str) -> None:
+        """Ends a process that hangs, which its thread then says; first it writes down where it stands, if it can."""
+        one.hung = f"{why}; {one.log} has where it stood"
+        self._watch.end(one.name)
+        if WHERE is not None:
+            one.process.send_signal(WHERE)
+            one.heard[0].join(_LAST_WORDS)
+        one.process.kill()
+
     def _event(self, one: _Process, said: dict[str, Any] | None) -> Event | None:
         if said is None:
             return self._lost(one)
+        self._watch.heard(one.name)
         if "ready" in said:
             one.ready, self._stillborn = True, 0
+            self._watch.end(one.name)
             return WorkerJoined(one.name, PLACE)
         if "progress" in said:
             return Progress(one.name, said["progress"])
+        if "step" in said:
+            return None
+        self._watch.end(one.name)
         unit, one.unit = one.unit, None
         assert unit is not None, "a result is of a unit"
         return Finished(one.name, unit, result_from_json(said["result"]))
@@ -172,19 +197,20 @@ class LocalExecutor:
     def _lost(self, one: _Process) -> Event | None:
         """A process has ended by itself: another one takes its place."""
         del self._processes[one.name]
+        self._watch.end(one.name)
         assert one.process.stdin is not None and one.process.stdout is not None
         for stream in (one.process.stdin, one.process.stdout):
             try:
                 stream.close()
             except OSError:
                 pass
-        why = _why(one.process.returncode, one.log)
+        why = one.hung or _why(one.process.returncode, one.log)
         if not one.ready:
             self._stillborn += 1
             if self._stillborn >= _STILLBORN:
                 raise TtmbenchError(f"worker processes end before they begin: {why}; see {one.log}")
         self._begin(one.desk)
-        return WorkerLost(one.name, one.unit, why) if one.ready else None
+        return WorkerLost(one.name, one.unit, why, one.hung is not None) if one.ready else None
 
 
 def accelerators() -> list[str]:

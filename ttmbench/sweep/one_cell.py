@@ -17,6 +17,7 @@ from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.settings import choose
 from ttmbench.sweep.finished import stages_left
+from ttmbench.sweep.folder import beside_other_cells
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.summary import SUMMARY, SweepSummary, new_summary, read_summary
 from ttmbench.sweep.transfer import OWN
@@ -48,7 +49,11 @@ class Cells:
         self.document = root / self._one.cell.document
 
     def run(self) -> EvalResults:
-        """Runs it, and keeps the summary; errors as for `ttmbench.evaluator.run.run`."""
+        """Runs it, and keeps the summary; errors as for `ttmbench.evaluator.run.run`, or UsageError beside a sweep."""
+        with beside_other_cells(self._root):
+            return self._run()
+
+    def _run(self) -> EvalResults:
         from ttmbench.evaluator.run import run
 
         cell = self._one.cell

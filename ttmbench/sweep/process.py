@@ -7,16 +7,41 @@ ends, whoever started it is gone, and so is it.
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import json
 import os
 import queue
+import signal
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 GRACE = 4.0  # seconds for a unit to stop and to say where it stands
+WHERE: signal.Signals | None = getattr(signal, "SIGUSR1", None)
+"""At this signal the process writes to its log where each of its threads stands."""
+_SIGNS = 1.0  # seconds between two signs of progress
+
+
+class Signs:
+    """Passes on that steps of work end, now and then; called in any thread.
+
+    Args:
+        tell: says it.
+        every: seconds between two times, at least.
+    """
+
+    def __init__(self, tell: Callable[[], object], every: float) -> None:
+        self._tell, self._every, self._told = tell, every, -1e9
+
+    def __call__(self) -> None:
+        """A step has ended."""
+        now = time.monotonic()
+        if now - self._told >= self._every:
+            self._told = now
+            self._tell()
 
 
 class _Orders:
@@ -54,9 +79,13 @@ def main() -> None:
             answers.write(json.dumps(content) + "\n")
             answers.flush()
 
+    signs = Signs(lambda: answer(step=True), _SIGNS)
+    if WHERE is not None:
+        faulthandler.register(WHERE, file=2)
     try:
         settings = json.loads(stream.readline())
         from ttmbench._util.pauses import FolderPauses, sharing_pauses
+        from ttmbench._util.steps import steps_told
         from ttmbench.sweep.transfer import OWN
         from ttmbench.sweep.units import unit_from_json
         from ttmbench.sweep.worker import Worker
@@ -65,7 +94,8 @@ def main() -> None:
         answer(ready=True)
         orders = _Orders(stream)
         while (given := orders.next()) is not None:
-            with sharing_pauses(FolderPauses(Path(settings["root"]) / OWN / "pauses")):
+            pauses = FolderPauses(Path(settings["root"]) / OWN / "pauses")
+            with sharing_pauses(pauses), steps_told(signs):
                 result = worker.do(unit_from_json(given), tell=lambda line: answer(progress=line))
             answer(result=result.to_json())
     except KeyboardInterrupt:

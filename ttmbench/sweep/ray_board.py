@@ -41,13 +41,14 @@ def board_class() -> type:
 
     class Board:
         def __init__(self) -> None:
-            self._lines: dict[str, str] = {}
+            self._lines: dict[str, str | None] = {}
             self._until: dict[str, float] = {}
 
-        def tell(self, worker: str, line: str) -> None:
-            self._lines[worker] = line
+        def tell(self, worker: str, line: str | None) -> None:
+            """A worker's line, or without one that it goes on."""
+            self._lines[worker] = line or self._lines.get(worker)
 
-        def take(self) -> dict[str, str]:
+        def take(self) -> dict[str, str | None]:
             """What was told since the last time."""
             lines, self._lines = self._lines, {}
             return lines

@@ -28,6 +28,7 @@ from ttmbench.sweep.ray_options import RayOptions
 from ttmbench.sweep.ray_worker import Begin, Greeting, actor_class, leave_token
 from ttmbench.sweep.transfer import OWN, files_of, take_in
 from ttmbench.sweep.units import Unit, UnitResult, result_from_json
+from ttmbench.sweep.watch import Watch
 
 _LOOK = 2.0  # seconds between two looks at the nodes, and at the board
 _FIRST = 60.0  # seconds for the first worker to begin, after which it is said that none has
@@ -85,6 +86,7 @@ class RayExecutor:
         self._tokens: list[Path] = []
         self._told: set[bool] = set()
         self._started, self._looked = 0, 0.0
+        self._watch = Watch(options.stall)
         self._head: str | None = None
         self._gone_head = False
 
@@ -249,6 +251,7 @@ class RayExecutor:
             files = None if remote.common else files_of(self._root, unit.cell)
             remote.answer, remote.asked = _call(remote.actor.do).remote(unit.to_json(), files), "unit"
             remote.tries = 0
+            self._watch.begin(remote.name, unit.name)
         except self._ray.exceptions.RayActorError:
             self._queued.append(self._lost(remote, self._ended(remote)))
         except self._ray.exceptions.RayError as error:
@@ -278,6 +281,7 @@ class RayExecutor:
             return []
         if remote.asked == "hello":
             return self._welcome(remote, said)
+        self._watch.end(remote.name)
         unit, remote.unit, remote.answer, remote.asked = remote.unit, None, None, "nothing"
         assert unit is not None and said[0] is not None, "an answer is of a unit"
         result = result_from_json({**said[0], "files": said[1]})
@@ -313,13 +317,14 @@ class RayExecutor:
                 self._bar(remote.node, f"workers end there before they begin: {why}")
         return []
 
-    def _lost(self, remote: _Remote, why: str) -> WorkerLost:
+    def _lost(self, remote: _Remote, why: str, hung: bool = False) -> WorkerLost:
         self._drop(remote)
         self._looked = 0.0  # another one takes its place
-        return WorkerLost(remote.name, remote.unit, why)
+        return WorkerLost(remote.name, remote.unit, why, hung)
 
     def _drop(self, remote: _Remote) -> None:
         self._remotes.pop(remote.name, None)
+        self._watch.end(remote.name)
         if not self._gone_head:
             with suppress(Exception):  # whatever Ray has to say of an actor that is gone
                 self._ray.kill(remote.actor)
@@ -338,7 +343,7 @@ class RayExecutor:
         return f"{'its process on ' if there else ''}node {remote.node.address} has ended"
 
     def _take_lines(self) -> list[Event]:
-        """What workers have told the board."""
+        """What workers have told the board, and which of them have told it nothing for too long."""
         try:
             if not self._ray.wait([self._taking], timeout=0)[0]:
                 return []
@@ -346,7 +351,11 @@ class RayExecutor:
         except self._ray.exceptions.RayError:  # it begins again, empty
             lines = {}
         self._taking = self._board.take.remote()
-        return [Progress(worker, line) for worker, line in lines.items() if worker in self._remotes]
+        for worker in lines:
+            self._watch.heard(worker)
+        told = [Progress(worker, line) for worker, line in lines.items() if line and worker in self._remotes]
+        hung = [(self._remotes[worker], why) for worker, why in self._watch.hung().items()]
+        return [*told, *(self._lost(one, f"{why} on node {one.node.address}", hung=True) for one, why in hung)]
 
     def _drain(self) -> list[Event]:
         queued, self._queued = self._queued, []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ttmbench.errors import UsageError
+from ttmbench.sweep.watch import STALL, is_stall
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class RayOptions:
         num_gpus: of each worker; None takes 1 where the cluster has any, else 0.
         memory: GB that Ray sets aside for each worker; None for no demand.
         workers: how many at most; None for as many as the cluster has room for.
+        stall: seconds without a sign of progress after which a worker at a unit is ended; None for none ever.
         folder: ``auto`` finds out which workers see the sweep's folder; ``own`` lets every one have its own.
     """
 
@@ -27,6 +29,7 @@ class RayOptions:
     num_gpus: float | None = None
     memory: float | None = None
     workers: int | None = None
+    stall: float | None = None
     folder: str = "auto"
 
     @property
@@ -81,5 +84,6 @@ _WANTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "num_gpus": ("a number of GPUs, also a share of one", _is_number),
     "memory": ("a number of GB above 0", lambda value: _is_number(value, strictly=True)),
     "workers": ("a whole number from 1", lambda value: isinstance(value, int) and _is_number(value, 1)),
+    "stall": (STALL, is_stall),
     "folder": ("auto or own", lambda value: value in ("auto", "own")),
 }

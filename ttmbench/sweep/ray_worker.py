@@ -21,15 +21,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttmbench._util.pauses import sharing_pauses
+from ttmbench._util.steps import steps_told
 from ttmbench.cache.location import SCORES, cache_folder
 from ttmbench.results import environment
 from ttmbench.sweep.carried import Carried, missing_plugins, relocated
+from ttmbench.sweep.process import Signs
 from ttmbench.sweep.ray_board import BoardPauses
 from ttmbench.sweep.transfer import OWN
 from ttmbench.sweep.units import unit_from_json
 from ttmbench.sweep.worker import Worker
 
 _AGAIN = 0.5  # seconds between two lines
+_SIGNS = 2.0  # seconds between two signs of progress: all workers tell one board
 _DAY = 86400.0
 _OWN = "ttmbench-sweep"
 Result: TypeAlias = tuple[dict[str, Any], dict[str, bytes]]
@@ -84,6 +87,7 @@ class RayWorker:
         self._last: Result | None = None
         self._thread: int | None = None
         self._told = 0.0
+        self._signs = Signs(lambda: self._board.tell.remote(self._name, None), _SIGNS)
         root = Path(greeting.root)
         self.common = greeting.token is not None and _sees(root, greeting.token)
         for name, value in greeting.variables.items():
@@ -102,7 +106,7 @@ class RayWorker:
         """Does a unit: its result as JSON values, and the files that it wrote where no folder is common."""
         self._thread = threading.get_ident()
         try:
-            with sharing_pauses(BoardPauses(self._board)), _notes_told(self._tell):
+            with sharing_pauses(BoardPauses(self._board)), _notes_told(self._tell), steps_told(self._signs):
                 result = self._worker.do(relocated(unit_from_json(unit), self._places), files, self._tell)
         finally:
             self._thread = None

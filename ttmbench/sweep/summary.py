@@ -81,6 +81,7 @@ class SweepSummary(BaseModel):
         updated: when this was written.
         counts: state -> how many cells.
         workers_lost: in the last command.
+        workers_hung: of those, how many were ended since they gave no sign of progress.
         cells: in the order of the plan.
     """
 
@@ -94,6 +95,7 @@ class SweepSummary(BaseModel):
     updated: str
     counts: dict[CellStateName, int]
     workers_lost: int = 0
+    workers_hung: int = 0
     cells: list[CellEntry]
 
     def write(self, root: Path) -> None:

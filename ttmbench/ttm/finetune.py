@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ttmbench._util.steps import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
@@ -121,6 +122,7 @@ def finetune(
             inputs = _batch(adapter, prepared, pairs, chosen, crop_rng)
             loss = _gradient(adapter, inputs, optimizer, memory)
             optimizer.step()
+            step_done()
             total = total + loss * len(chosen)  # stays on the device: one wait an epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):

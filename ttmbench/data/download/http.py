@@ -21,10 +21,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
-from tqdm import tqdm
-
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.progress import progress_bar
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
 from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, digits, forget, validator
@@ -240,16 +239,8 @@ class Web:
                 while block := file.read(CHUNK):
                     hashed.update(block)
         size, pace = start, _Pace(self, wanted.url)
-        shown = tqdm(
-            desc=what,
-            total=total,
-            initial=start,
-            unit="B",
-            unit_scale=True,
-            leave=False,
-            disable=None if self.shows else True,
-            dynamic_ncols=True,
-        )
+        drawn = {"initial": start, "unit": "B", "unit_scale": True, "disable": None if self.shows else True}
+        shown = progress_bar(total, what, "bytes", **drawn)
         with _opened(part, start > 0) as file, shown:
             while block := _read(response, wanted.url):
                 file.write(block)

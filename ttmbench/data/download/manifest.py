@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import write_atomically
+from ttmbench._util.steps import step_done
 from ttmbench.errors import DataError, UsageError
 
 NAME = "downloads.json"
@@ -40,7 +41,7 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             warn(f"{path} is being fetched by another process; waiting until it is done")
-            lock.acquire()
+            _wait_for(lock)
     except OSError as error:
         raise UsageError(
             f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
@@ -49,6 +50,16 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _wait_for(lock: FileLock) -> None:
+    """Waits as long as it takes; who watches this process hears that it waits."""
+    while True:
+        try:
+            lock.acquire(timeout=5)
+            return
+        except Timeout:
+            step_done()
 
 
 def read(data_dir: Path) -> dict[str, dict[str, Any]]:

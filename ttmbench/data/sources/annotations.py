@@ -239,7 +239,7 @@ def _folders(base: Path, options: FileOptions) -> list[Path]:
 
 
 def _path(one: ImageCell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
-    """Where an image lies: in the first of several folders that has it."""
+    """Where an image lies: in the first of several folders that has it; what later ones have is not looked at."""
     what = f"{one.where}: '{one.column}' of group {one.group_id}"
     first = inside(folders[0], name, what, roots)
     if first.is_file():

@@ -16,7 +16,7 @@ from ttmbench.reproduce.submission.data import data_at_hand
 from ttmbench.reproduce.submission.elsewhere import check_elsewhere
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.numbers import OfTask, check_numbers
-from ttmbench.reproduce.submission.settings import ReadCommand, check_means, check_settings, check_track
+from ttmbench.reproduce.submission.settings import ReadCommand, check_key, check_means, check_settings, check_track
 from ttmbench.reproduce.submission.tasks import check_task
 from ttmbench.results.labels import RAW
 from ttmbench.results.models import stated_model
@@ -53,6 +53,7 @@ def check_submission(
     check_track(document, findings)
     check_means(document, registry, findings)
     if config is not None:
+        check_key(document, config, registry, findings)
         for task in document["results"]:
             if task in registry.task_files:
                 folder = data_dir if with_data else None

@@ -15,11 +15,12 @@ from ttmbench.reproduce.submission.findings import Findings, agree
 from ttmbench.reproduce.submission.tasks import metrics_of
 from ttmbench.results.clusters import Clusters, connected
 from ttmbench.results.labels import HOLDOUT_RAW, RAW
+from ttmbench.results.ranks import rank_values
 from ttmbench.results.ranks_file import StoredRanks
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.results.summary import metric_values
-from ttmbench.scoring.forced_choice.arrays import Choices
-from ttmbench.types import GroupShape
+from ttmbench.scoring.forced_choice.arrays import Choices, choice_values
+from ttmbench.types import GroupShape, MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench.reproduce.submission.numbers import OfTask
@@ -120,15 +121,60 @@ def choices_of(path: Path, shape: GroupShape, record: Mapping[str, Any]) -> tupl
     return Choices(arrays["text"], arrays["image"]), among
 
 
-def check_rank_lines(path: Path, stored: StoredRanks, findings: Findings) -> None:
-    """The ranks of samples lines are those of the file of ranks, query by query."""
-    found: dict[str, list[Any]] = {"image": [], "caption": []}
-    for _, line in read_json_lines(path):
-        ranks = line.get("ranks")
-        if line.get("query") in found:
-            found[line["query"]].append(ranks.get("strict") if isinstance(ranks, dict) else None)
+def check_choice_lines(path: Path, choices: Choices, findings: Findings) -> None:
+    """The metrics of samples lines are those of their answers."""
+    values = choice_values(choices)
+    _check_each(
+        path,
+        [(number, {"metrics": line.get("metrics")}) for number, line in read_json_lines(path)],
+        [{"metrics": {name: float(right[place]) for name, right in values.items()}} for place in range(len(choices))],
+        "answers",
+        findings,
+    )
+
+
+def check_rank_lines(path: Path, stored: StoredRanks, metrics: Sequence[MetricSpec], findings: Findings) -> None:
+    """The ranks and metrics of samples lines are those of the file of ranks, query by query.
+
+    Args:
+        path: of the samples.
+        stored: the file of ranks.
+        metrics: of the task.
+        findings: takes what differs.
+    """
+    lines: dict[str, list[tuple[int, dict[str, Any]]]] = {"image": [], "caption": []}
+    for number, line in read_json_lines(path):
+        if line.get("query") in lines:
+            lines[line["query"]].append((number, {key: line.get(key) for key in ("ranks", "metrics")}))
     for scope, ranks in stored.ranks.items():
-        given: Sequence[Any] = found["caption" if scope == "t2i" else "image"]
-        findings.compared += len(ranks)
-        if list(given) != ranks.strict.astype(int).tolist():
-            findings.refuse(path.name, f"its ranks of '{scope}' are not those of the file of ranks")
+        given = lines["caption" if scope == "t2i" else "image"]
+        if len(given) != len(ranks):
+            findings.refuse(path.name, f"has {len(given)} lines of '{scope}', the file of ranks {len(ranks)} queries")
+            continue
+        counts = {"strict": ranks.strict, "as_topk": ranks.as_topk, "above": ranks.above}
+        values = {metric.name: rank_values(metric, ranks) for metric in metrics if metric.scope == scope}
+        expected = [
+            {
+                "ranks": {name: None if one is None else int(one[query]) for name, one in counts.items()},
+                "metrics": {name: float(one[query]) for name, one in values.items() if one is not None},
+            }
+            for query in range(len(ranks))
+        ]
+        _check_each(path, given, expected, "ranks", findings)
+
+
+def _check_each(
+    path: Path,
+    lines: Sequence[tuple[int, Mapping[str, Any]]],
+    expected: Sequence[Mapping[str, Any]],
+    by: str,
+    findings: Findings,
+) -> None:
+    """Holds lines against what follows from the file; of each key that differs the first line is told."""
+    told: set[str] = set()
+    for (number, line), known in zip(lines, expected, strict=True):
+        for key, value in known.items():
+            findings.compared += 1
+            if key not in told and not agree(line[key], value):
+                told.add(key)
+                findings.refuse(path.name, f"line {number}: {key} is {line[key]!s:.100}, its {by} give {value!s:.100}")

@@ -17,7 +17,7 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.artifacts import Artifacts
 from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.reproduce.submission.lines import check_rank_lines, check_sample_lines, choices_of
+from ttmbench.reproduce.submission.lines import check_choice_lines, check_rank_lines, check_sample_lines, choices_of
 from ttmbench.reproduce.submission.tasks import metrics_of
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT_RAW, RAW, numbers_in, split_key
@@ -270,6 +270,7 @@ def _check_choices(one: OfTask, findings: Findings) -> None:
     if findings.same(f"n-samples.{task}.effective", effective, len(choices), "its samples have"):
         summary = summarise_choices(choices, one.spec.shape, record["orders"], *one.resampling, clusters)
         _compare(one.document, task, summary, set(), findings, by="answers")
+        check_choice_lines(samples, choices, findings)
 
 
 def _check_ranks(one: OfTask, findings: Findings) -> None:
@@ -299,4 +300,4 @@ def _check_ranks(one: OfTask, findings: Findings) -> None:
     _compare(one.document, task, summary, set(), findings, by="ranks")
     samples = one.file("samples")
     if samples is not None:
-        check_rank_lines(samples, stored, findings)
+        check_rank_lines(samples, stored, one.metrics, findings)

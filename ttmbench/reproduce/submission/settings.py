@@ -9,9 +9,10 @@ from typing import Any
 
 from ttmbench._util.redact import redact, scrub_values
 from ttmbench.config import RunConfig, make_run_config
-from ttmbench.data.catalog import select_tasks
+from ttmbench.data.catalog import find_task, select_tasks
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.settings import datasets_of
+from ttmbench.evaluator.run_key import stated_key
+from ttmbench.evaluator.settings import datasets_of, task_settings
 from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.findings import Findings
@@ -58,6 +59,28 @@ def check_settings(
     _check_tasks(document, config, registry, findings)
     _check_model(document, config, registry, findings)
     return config
+
+
+def check_key(document: Mapping[str, Any], config: RunConfig, registry: Registry, findings: Findings) -> None:
+    """The run's key follows from the settings, task files and packages that the document states.
+
+    Args:
+        document: of results.
+        config: of the run.
+        registry: models and tasks of this package.
+        findings: takes another key, and why it could not be computed.
+    """
+    try:
+        settings = {
+            name: task_settings(registry, config, find_task(registry, name).spec) for name in document["results"]
+        }
+        expected = stated_key(document, config, settings)
+    except TtmbenchError:
+        return  # of a task or a setting that this package does not have, which is said elsewhere
+    except ValueError as why:
+        findings.notes.append(f"run_key is not computed again: {why}")
+        return
+    findings.same("run_key", document["run_key"], expected, "its settings, task files and packages give")
 
 
 def check_track(document: Mapping[str, Any], findings: Findings) -> None:

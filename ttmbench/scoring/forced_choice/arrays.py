@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench._arrays.axes import Bool
+from ttmbench._annotations import Bool
 
 CHOICE = "choice"  # the filter of these numbers
 
