@@ -14,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes too: the tests themselves take every core
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,30 @@ def _read_once():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _disk_in_its_own_time():
+    """No test ends by a power cut, so that nothing waits until a file is on the disk; files are gone in a moment."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _built_in_model_once():
     """The built-in model is read once a process and copied for each run by its name, which is ten times as fast."""
     from ttmbench.evaluator import adapters
 
     target, usual = adapters.load_target, {"device": "cpu", "dtype": "fp32"}
     loaded: dict[Any, Any] = {}
+
+    def copied(adapter):
+        """What `copy.deepcopy` makes, in a third of its time: a module has ten empty containers for hooks."""
+        modules = list(adapter.model.modules())
+        memo: dict[int, Any] = {id(one): type(one).__new__(type(one)) for one in modules}
+        for one in modules:
+            for name, value in vars(one).items():
+                empty = type(value) in (dict, OrderedDict, set, list) and not value
+                vars(memo[id(one)])[name] = type(value)() if empty else copy.deepcopy(value, memo)
+        return copy.deepcopy(adapter, memo)
 
     def load_target(path, *needs):
         factory = target(path, *needs)
@@ -126,7 +145,7 @@ def _built_in_model_once():
                 return factory(**arguments)
             if key not in loaded:
                 loaded[key] = factory(**arguments)
-            return copy.deepcopy(loaded[key])
+            return copied(loaded[key])
 
         return load
 
