@@ -84,17 +84,12 @@ def _read_once():
     find, read, root = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
-    def fresh(value):  # what YAML is made of; deepcopy takes longer than the rest of reading a task
-        if isinstance(value, dict):
-            return {key: fresh(one) for key, one in value.items()}
-        return [fresh(one) for one in value] if isinstance(value, list) else value
-
-    def read_once(path):
+    def read_once(path):  # who reads a task file changes a copy
         if getattr(path, "parent", None) != root / "tasks":
             return read(path)
         if path not in seen:
             seen[path] = read(path)
-        return fresh(seen[path])
+        return seen[path]
 
     ask_git, draw = environment.git_hash, functools.lru_cache(maxsize=4096)(scenes.render)
     commit_of = functools.cache(lambda folder: ask_git())
@@ -336,7 +331,7 @@ def reported_runs(tmp_path_factory, evil_task) -> Path:
     ttmbench.simple_evaluate(
         "tiny-clip",
         "shapes_color,shapes_replace",
-        ttm={"iterations": 2, "epochs": 2},
+        ttm={"iterations": 2, "epochs": 1, "lr": 2e-3},
         ttm_controls=["placebo"],
         seeds=[0, 1],
         limit=40,
