@@ -140,6 +140,7 @@ def _built_in_model_once():
                 return factory(**arguments)
             if key not in loaded:
                 loaded[key] = factory(**arguments)
+                gc.freeze()  # a million objects of transformers' were made just now
             return copied(loaded[key])
 
         return load

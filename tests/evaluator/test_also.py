@@ -27,9 +27,7 @@ from ttmbench.types import Scores
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 50}
-WORDS = (
-    "--model tiny-clip --limit 6 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
-)
+WORDS = "--model tiny-clip --limit 6 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
 OTHERS = "shapes_color,shapes_place,shapes_spatial"
 ELSEWHERE = ("shapes_color@shapes_place", "shapes_color@shapes_spatial")
 

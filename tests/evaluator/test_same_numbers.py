@@ -34,7 +34,9 @@ def benches(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("model", "change"), [*product(MODELS, same.CHANGES), *product([same.WIDE], WIDE), *product(TRAINED, same.TTM_CHANGES)], ids=lambda value: value
+    ("model", "change"),
+    [*product(MODELS, same.CHANGES), *product([same.WIDE], WIDE), *product(TRAINED, same.TTM_CHANGES)],
+    ids=lambda value: value,
 )
 def test_no_number_moves(model, change, benches):
     bench = benches[model]

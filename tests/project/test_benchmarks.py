@@ -121,10 +121,7 @@ def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "_child", fork)
     monkeypatch.setattr(scale, "GROUPS", 4)
     report = measure("--sizes", "2,4")
-    assert (
-        set(report) == {"groups", "assignment", "documents"}
-        and set(cold) == set(report["assignment"]["exponents"])
-    )
+    assert set(report) == {"groups", "assignment", "documents"} and set(cold) == set(report["assignment"]["exponents"])
     for kind in report.values():
         assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
         assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))

@@ -169,6 +169,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
+
     def parser_if_wanted(**about: Any) -> _Parser | None:  # twenty parsers cost more than the command's own options
         return _Parser(**about) if only in (None, about["prog"].rpartition(" ")[2]) else None
 
