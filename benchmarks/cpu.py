@@ -34,7 +34,6 @@ from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
 SIZES = {"small": (256, 6, 16000, None), "vit-b32": (768, 12, 49408, (512, 12))}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PEAK = 2048
 
 
 def best_of(times: int, work: Callable[[], object]) -> float:
@@ -48,10 +47,10 @@ def best_of(times: int, work: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def matrix_peak(dtype: str) -> float:
-    """Floating-point operations a second of a large matrix product."""
-    one = torch.randn(PEAK, PEAK, dtype=DTYPES[dtype])
-    return 2 * PEAK**3 / best_of(5, lambda: one @ one)
+def matrix_peak(dtype: str, side: int) -> float:
+    """Floating-point operations a second of the product of two square matrices."""
+    one = torch.randn(side, side, dtype=DTYPES[dtype])
+    return 2 * side**3 / best_of(5, lambda: one @ one)
 
 
 def flops(model: Path, prepared: Prepared) -> tuple[int, int]:
@@ -85,7 +84,7 @@ def time_size(model: Path, pairs: int, options: argparse.Namespace) -> dict[str,
         step()
         seconds = {"step": best_of(options.steps, step)}
         seconds["score"] = best_of(options.steps, lambda: encode(adapter, prepared, 64))  # noqa: B023
-        peak = matrix_peak(dtype)
+        peak = matrix_peak(dtype, options.matrix)
         shares = {name: work[place] / seconds[name] / peak for place, name in enumerate(("step", "score"))}
         found[dtype] = {"seconds": seconds, "peak_flops": peak, "share_of_peak": shares}
     print(
@@ -113,6 +112,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=sorted(DTYPES), default=["fp32", "bf16"])
     parser.add_argument("--kernel", choices=("sdpa", "eager"), help="transformers' own blocks, with this attention")
     parser.add_argument("--steps", type=int, default=5, help="the fastest counts")
+    parser.add_argument("--matrix", type=int, default=2048, help="side of the matrices whose product is the peak")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--output", type=Path, help="JSON file")
     options = parser.parse_args()

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 SIDE = 64
+GROUPS = 100  # of each task of a document
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def make_documents(folder: Path, count: int) -> None:
     one = folder / "one"
     tasks = ["shapes_color", "shapes_place", "shapes_replace"]
     settings = {"device": "cpu", "use_cache": "off", "ttm": True, "ttm_args": {"iterations": 2, "epochs": 1}}
-    ttmbench.simple_evaluate("tiny-clip", tasks, limit=100, log_samples=True, output_path=str(one), **settings)
+    ttmbench.simple_evaluate("tiny-clip", tasks, limit=GROUPS, log_samples=True, output_path=str(one), **settings)
     (document,) = one.rglob("results_*.json")
     content = json.loads(document.read_text(encoding="utf-8"))
     for number in range(count):

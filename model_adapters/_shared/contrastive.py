@@ -82,12 +82,12 @@ class ContrastiveModel(ABC):
 
     def encode_images(self, prepared: Any) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
-        self.model.eval()
+        self._put_into(training=False)
         return self._unit_images(prepared)
 
     def encode_captions(self, prepared: Any) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
-        self.model.eval()
+        self._put_into(training=False)
         return self._unit_captions(prepared)
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
@@ -117,13 +117,18 @@ class ContrastiveModel(ABC):
 
     def train_images(self, prepared: Any) -> torch.Tensor:
         """As `encode_images`, in training mode."""
-        self.model.train()
+        self._put_into(training=True)
         return self._unit_images(prepared)
 
     def train_captions(self, prepared: Any) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
-        self.model.train()
+        self._put_into(training=True)
         return self._unit_captions(prepared)
+
+    def _put_into(self, training: bool) -> None:
+        """Training or scoring: torch walks over all modules, each time, which costs as much as a small layer."""
+        if self.model.training != training:
+            self.model.train(training)
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The loss of `matching_loss` from features [rows, d] of both sides."""

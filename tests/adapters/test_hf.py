@@ -286,3 +286,11 @@ def test_half_precision_does_not_train(folder):
 def test_images_are_kept_as_bytes(folder):
     prepared = hf.load(pretrained=str(folder), device="cpu").prepare_images(random_images())
     assert prepared["pixel_values"].dtype == torch.uint8
+
+
+def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
+    model = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    captions = model.prepare_captions(["a red circle"])
+    for done, training in (("train_captions", True), ("train_captions", True), ("encode_captions", False)):
+        getattr(model, done)(captions)
+        assert {module.training for module in model.model.modules()} == {training}

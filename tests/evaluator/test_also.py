@@ -26,10 +26,8 @@ from ttmbench.results.transfer import transfers_of
 from ttmbench.types import Scores
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}
-QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
-WORDS = (
-    "--model tiny-clip --limit 12 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
-)
+QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 50}
+WORDS = "--model tiny-clip --limit 6 --device cpu --bootstrap_iters 50 --ttm_args iterations=2,epochs=1,lr=2e-3".split()
 OTHERS = "shapes_color,shapes_place,shapes_spatial"
 ELSEWHERE = ("shapes_color@shapes_place", "shapes_color@shapes_spatial")
 
@@ -82,7 +80,7 @@ def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, 
             assert difference["by_seed"] == pytest.approx([one - raw[key] for one in each])
             assert difference["ci"][0] <= difference["value"] <= difference["ci"][1]
             assert difference["seed_ci"] == pytest.approx(seed_interval([one - raw[key] for one in each]))
-        assert record["n-samples"]["effective"] == 12 and record["n-samples"]["original"] == 200
+        assert record["n-samples"]["effective"] == 6 and record["n-samples"]["original"] == 200
 
 
 def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
@@ -100,7 +98,7 @@ def test_files_of_other_tasks_are_named_apart(whole, document):
     for other in ("shapes_place", "shapes_spatial"):
         name = f"x_also_samples_shapes_color@{other}.jsonl"
         lines = [json.loads(line) for line in (whole / name).read_text().splitlines()]
-        assert len(lines) == 12 * 3 and {line["filter"] for line in lines} == {"none", "ttm"}
+        assert len(lines) == 6 * 3 and {line["filter"] for line in lines} == {"none", "ttm"}
         assert document["artifacts"][name]["task"] == "shapes_color"
         assert document["artifacts"][name]["measured_on"] == other
         stored = read_scores(whole / f"x_also_scores_shapes_color@{other}.safetensors", None)
@@ -143,7 +141,7 @@ def test_they_are_compared_group_by_group(whole, tmp_path):
     gains = document["ttm_also"]["shapes_color"]["shapes_place"]["differences"]
     for row in (row for row in rows if row["task"] == ELSEWHERE[0]):
         assert row["filter"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
-        assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 12 and row["limited"]
+        assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 6 and row["limited"]
     own = [row for row in rows if row["task"] == "shapes_color"]
     assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are no further tests of this one"
     made = evaluate(seeds=[0], ttm_also="shapes_place")

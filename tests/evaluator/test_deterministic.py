@@ -17,8 +17,8 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import WORKSPACE, deterministic, naming_what_cannot
 from ttmbench.scoring.batch_size import BatchSizer
 
-SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
-QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}
+SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3}
+QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}
 
 
 def state() -> list:
@@ -42,7 +42,7 @@ def state() -> list:
 
 def test_two_processes_give_the_same_bits_whatever_their_environment(tmp_path):
     def run(name: str, tasks: str, **variables: str) -> Path:
-        options = "--limit 12 --ttm --ttm_args iterations=2,epochs=2,lr=1e-3 --device cpu --bootstrap_iters 0"
+        options = "--limit 6 --ttm --ttm_args iterations=2,epochs=1,lr=1e-3 --device cpu --bootstrap_iters 0"
         words = [*options.split(), "--save_scores", "--deterministic", "--model", "tiny-clip", "--tasks", tasks]
         paths = ["--save_adapted", str(tmp_path / f"{name}_adapted"), "-o", str(tmp_path / name / "x.json")]
         given = ["-m", "ttmbench", *words, *paths]

@@ -19,9 +19,9 @@ from ttmbench.results.numbers import numbers_of
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import supervised
 
-WORDS = "finetune --model tiny-clip --limit 8 --device cpu --tasks shapes_color".split()
+WORDS = "finetune --model tiny-clip --limit 4 --device cpu --tasks shapes_color".split()
 SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=6"]
-QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 50}
+QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 50}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(
     record = json.loads((made / RECORD).read_text())
     assert (record["kind"], record["status"], record["track"]) == ("finetuning", "done", "supervised")
     (task,) = record["tasks"]
-    assert (task["task"], task["groups"], record["pairs"], record["loss"]) == ("shapes_color", 8, 16, "contrastive")
+    assert (task["task"], task["groups"], record["pairs"], record["loss"]) == ("shapes_color", 4, 8, "contrastive")
     rates = [one["learning_rate"] for one in record["epochs"]]
     assert rates == pytest.approx([2e-3, 1.5e-3, 1e-3, 5e-4]), "down to 0 along a line, over all epochs"
     assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
@@ -53,11 +53,12 @@ def test_finetuning_teaches_what_it_trains_on_and_the_record_says_what_that_was(
 
 
 def test_enough_epochs_fit_the_groups(tmp_path):
-    more = ["--finetune_args", "epochs=40,lr=1e-3,batch=16,schedule=cosine", "-o", str(tmp_path / "fitted")]
-    assert main([*WORDS, *more]) == 0
-    before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK).results["shapes_color"]
+    eight = {**QUICK, "limit": 8}  # four are right before
+    more = ["--finetune_args", "epochs=20,lr=1e-3,batch=16,schedule=cosine", "-o", str(tmp_path / "fitted")]
+    assert main([*WORDS, "--limit", "8", *more]) == 0
+    before = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **eight).results["shapes_color"]
     pretrained = {"pretrained": str(tmp_path / "fitted")}
-    after = ttmbench.simple_evaluate("hf", "shapes_color", model_args=pretrained, **QUICK).results["shapes_color"]
+    after = ttmbench.simple_evaluate("hf", "shapes_color", model_args=pretrained, **eight).results["shapes_color"]
     assert after["group_score,none"] > before["group_score,none"] + 0.3
     assert after["group_match,none"] > before["group_match,none"] + 0.2
 

@@ -30,7 +30,7 @@ from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
 from ttmbench.ttm.trainer import TrainingState
 
-QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
+QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
 TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
 
@@ -352,7 +352,7 @@ def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypat
         model = embeddings.load(path=str(tmp_path / "features.npz"), device="cpu")
         return ttmbench.simple_evaluate(model, "shapes_color", output_path=str(path), **QUICK)
 
-    arrays = {name: rng.normal(size=(24, 8)).astype(np.float32) for name in ("img", "cap")}
+    arrays = {name: rng.normal(size=(12, 8)).astype(np.float32) for name in ("img", "cap")}
     np.savez(tmp_path / "features.npz", **arrays)
     first = evaluate_features()
     names = run_tasks(monkeypatch)

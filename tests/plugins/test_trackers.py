@@ -24,7 +24,7 @@ from ttmbench.plugins.trackers.series import COLUMNS, result_rows
 from ttmbench.plugins.trackers.tracker import TrackerPlugin
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 
-QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 20}
+QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1}
 SECRET = "sk-abcdefgh12345678"
 LINE = {"seed", "iteration", "loss", "metrics", "candidates"}
@@ -93,7 +93,7 @@ def test_tensorboard_holds_the_run(tmp_path):
         assert [step for step, _ in scalars[tag]] == [step for step, _ in points], tag
         assert [value for _, value in scalars[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
     texts = {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
-    assert '"limit": 8' in texts["config/text_summary"] and '"status": "done"' in texts["run/text_summary"]
+    assert '"limit": 4' in texts["config/text_summary"] and '"status": "done"' in texts["run/text_summary"]
     assert texts["results/text_summary"].count("\n") == 1 + len(result_rows(document))
     assert SECRET not in str(texts)
 

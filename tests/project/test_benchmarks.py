@@ -12,7 +12,7 @@ import pytest
 from support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SMALL = ["--groups", "12", "--layers", "1", "--iterations", "2", "--epochs", "2"]
+SMALL = ["--groups", "8", "--layers", "1", "--iterations", "2", "--epochs", "2"]
 
 
 def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple(SMALL)) -> dict:
@@ -25,7 +25,7 @@ def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple
 
 @pytest.mark.parametrize("images", ["png", "jpeg"])
 def test_both_versions_give_the_same_numbers(tmp_path, images):
-    report = run("ttm.py", tmp_path / "x.json", "--batch", "5", "--images", images, "--threads", "1", "--repeats", "1")
+    report = run("ttm.py", tmp_path / "x.json", "--batch", "3", "--images", images, "--threads", "1", "--repeats", "1")
     report = report["fp32"]
     same = report["same_numbers"]
     assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]
@@ -35,7 +35,7 @@ def test_both_versions_give_the_same_numbers(tmp_path, images):
 
 @pytest.mark.slow
 def test_whole_processes_are_timed_against_each_other(tmp_path):
-    both = ("--processes", "--dtype", "fp32", "bf16", "--repeats", "1", "--threads", "1", "--batch", "5")
+    both = ("--processes", "--dtype", "fp32", "bf16", "--repeats", "1", "--threads", "1", "--batch", "3")
     timed = run("ttm.py", tmp_path / "x.json", *both)["processes"]
     assert set(timed) == {"straightforward", "fp32", "bf16"}
     assert timed["straightforward"]["ratio"] == 1
@@ -56,9 +56,9 @@ def test_the_commands_of_both_versions_run(tmp_path, monkeypatch):
     monkeypatch.setattr(whole, "_timed", forked)
     material.make_clip(tmp_path / "model", 64, 1, 200)
     (tmp_path / "images").mkdir()
-    task = material.make_task(tmp_path / "images", 12, "png")
+    task = material.make_task(tmp_path / "images", 4, "png")
     options = argparse.Namespace(dtype=["fp32", "bf16"], repeats=1, threads=1)
-    found = whole.compare_processes(tmp_path / "model", task, Settings(2, 2, 5, 1e-4, 0), options)["processes"]
+    found = whole.compare_processes(tmp_path / "model", task, Settings(1, 1, 3, 1e-4, 0), options)["processes"]
     assert set(found) == {"straightforward", "fp32", "bf16"} and found["straightforward"]["ratio"] == 1
     assert found["fp32"]["ratio"] == found["straightforward"]["seconds"] / found["fp32"]["seconds"] < 1
 
@@ -75,7 +75,7 @@ def test_a_process_is_timed_whole():
 
 
 def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
-    options = ("--pairs", "3", "--steps", "1", "--threads", "1")
+    options = ("--pairs", "3", "--steps", "1", "--threads", "1", "--matrix", "512")
     found = run("cpu.py", tmp_path / "x.json", small=options)["runs"]["3"]
     for dtype in ("fp32", "bf16"):
         assert 0 < found[dtype]["share_of_peak"]["step"] < 1.5 and found[dtype]["seconds"]["score"] > 0
@@ -84,11 +84,11 @@ def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
 
 def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
     loader = ("--loader", "1", "--workers", "0")
-    report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "5", *loader)
+    report = run("accelerator.py", tmp_path / "x.json", "--device", "cpu", "--width", "64", "--batch", "3", *loader)
     for dtype in ("fp32", "bf16"):
         one = report["runs"][dtype]
-        # 3 and then all 12 groups are selected, of 2 images, in 2 epochs each.
-        assert one["trained_images"] == 2 * 2 * (3 + 12)
+        # 2 and then all 8 groups are selected, of 2 images, in 2 epochs each.
+        assert one["trained_images"] == 2 * 2 * (2 + 8)
         assert one["loader"]["images_per_second"] > 0 and one["loader"]["times_faster"] > 0
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e9
     first = [report["runs"][dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
@@ -96,13 +96,13 @@ def test_the_accelerator_benchmark_runs_on_a_cpu_too(tmp_path):
 
 
 def test_the_store_changes_no_score(tmp_path):
-    report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "12", "--layers", "1"))
+    report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "4", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}
 
 
 def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
-    """Forked, where the benchmark starts a cold process for each size; and two such processes."""
+    """Forked, where the benchmark starts a cold process for each size; and one such process."""
     import scale
 
     def measure(*options):
@@ -117,13 +117,11 @@ def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout.splitlines()[-1])
 
-    cold = measure("--only", "assignment", "--sizes", "2,4")["assignment"]["rows"]
+    cold = scale._child("assignment", tmp_path, 2)
     monkeypatch.setattr(scale, "_child", fork)
+    monkeypatch.setattr(scale, "GROUPS", 4)
     report = measure("--sizes", "2,4")
-    assert (
-        set(report) == {"groups", "assignment", "documents"}
-        and [set(row) for row in cold] == [set(report["assignment"]["exponents"])] * 2
-    )
+    assert set(report) == {"groups", "assignment", "documents"} and set(cold) == set(report["assignment"]["exponents"])
     for kind in report.values():
         assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
         assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))

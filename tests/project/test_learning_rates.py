@@ -51,7 +51,7 @@ def test_a_run_of_the_study_is_a_run_of_ttm(scripts, tmp_path, monkeypatch):
     study, _ = scripts
     file = tmp_path / "cells.jsonl"
     options = argparse.Namespace(tasks="shapes_replace", models="tiny-clip", rates="1e-3", seeds="0,1")
-    settings = {"iterations": 2, "epochs": 2}
+    settings = {"iterations": 2, "epochs": 1}
     study.measure(file, options, settings)
     written = file.read_text(encoding="utf-8")
     study.measure(file, options, settings)

@@ -42,17 +42,26 @@ class TooSlow(BaseException):
 
 
 class Watch:
-    """An audit hook that notes what a file makes the process do, while it is on."""
+    """Notes what a file makes the process do, while it is on."""
 
     def __init__(self, base: Path) -> None:
         self.allowed = [str(base / name) + os.sep for name in ("work", "cache")]
         self.sentinel = str(base / "sentinel")
-        self.on, self.seen = False, []
-        sys.addaudithook(self._hear)
+        self.seen: list[str] = []
+        _listen()
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.on:
-            return
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Forgets what was seen before, and notes what happens inside."""
+        global _watching
+        self.seen, _watching = [], self
+        try:
+            yield
+        finally:
+            _watching = None
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit event."""
         if event in _STARTS or event in _NETWORK:
             self.seen.append(f"{event} {arguments[:2]!r}"[:200])
         elif event == "open":
@@ -71,6 +80,20 @@ class Watch:
             writing and full != os.devnull and not any((full + os.sep).startswith(one) for one in self.allowed)
         ):
             self.seen.append(f"{event} {full}"[:200])
+
+
+_watching: Watch | None = None
+
+
+@functools.cache
+def _listen() -> None:
+    """Adds the process's one audit hook: nothing removes a hook, and it is called whenever anything asks for an id."""
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if _watching is not None:
+            _watching.hear(event, arguments)
+
+    sys.addaudithook(hear)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -201,10 +224,10 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
                 key = f"{seed} {one.name} {number}"
                 content, good, kind = _draw(one, random.Random(key))
                 folder = _fresh(base)
-                watch.seen, watch.on = [], True
-                clock = time.perf_counter()
-                outcome, trouble = _guarded(one, folder, content)
-                seconds, watch.on = time.perf_counter() - clock, False
+                with watch.on():
+                    clock = time.perf_counter()
+                    outcome, trouble = _guarded(one, folder, content)
+                    seconds = time.perf_counter() - clock
                 slowest = max(slowest, seconds)
                 found: dict[str, list[str]] = {
                     "tracebacks": outcome.tracebacks if outcome else [],

@@ -24,7 +24,7 @@ from ttmbench.sweep.worker import Worker
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],
     "tasks": ["shapes_color", "shapes_place"],
-    "options": {**SMALL, **TTM, "deterministic": True},
+    "options": {**SMALL, **TTM, "limit": 4, "deterministic": True},
 }
 SWEEP = "import sys; from ttmbench.cli import main; sys.exit(main(sys.argv[1:]))"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
+import textwrap
 from types import SimpleNamespace
 
 import pytest
+from support import processes
 
 from ttmbench._util.collector import SELDOM, seldom_collecting
 from ttmbench.evaluator.adapters import make_adapter
@@ -57,37 +58,41 @@ def test_a_program_that_collects_when_it_wants_to_goes_on_so(own):
         gc.set_threshold(*before)
 
 
-@pytest.fixture
-def thawed():
-    """The objects that tests froze are as any again."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def in_a_small_process(program: str) -> None:
+    """Where nothing is frozen, and few objects are there to be looked at: a suite has frozen a million."""
+    head = "import gc, weakref\nfrom ttmbench._util.collector import SELDOM, seldom_collecting\n"
+    done = processes.run(["-c", head + textwrap.dedent(program)], cold=True, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
-def test_what_was_made_inside_is_old_and_garbage_of_it_is_still_found(thawed):
-    class Kept:
-        pass
+def test_what_was_made_inside_is_old_and_garbage_of_it_is_still_found():
+    in_a_small_process(
+        """
+        class Kept:
+            pass
 
-    with seldom_collecting():
-        kept, circle, many = Kept(), Kept(), [Kept() for _ in range(SELDOM)]
-        circle.self, gone = circle, weakref.ref(circle)
-        del circle
-    assert any(one is kept for one in gc.get_objects(generation=2)) and len(many) == SELDOM
-    assert gc.get_freeze_count() == 0 and gone() is not None
-    gc.collect()
-    assert gone() is None
+        with seldom_collecting():
+            kept, circle, many = Kept(), Kept(), [Kept() for _ in range(SELDOM)]
+            circle.self, gone = circle, weakref.ref(circle)
+            del circle
+        assert any(one is kept for one in gc.get_objects(generation=2)) and len(many) == SELDOM
+        assert gc.get_freeze_count() == 0 and gone() is not None
+        gc.collect()
+        assert gone() is None
+        """
+    )
 
 
-def test_what_a_program_froze_stays_frozen(thawed):
-    gc.freeze()
-    try:
+def test_what_a_program_froze_stays_frozen():
+    in_a_small_process(
+        """
+        gc.freeze()
         before = gc.get_freeze_count()
         with seldom_collecting():
-            many = [[] for _ in range(SELDOM)]
+            many = [[] for _ in range(2 * SELDOM)]
         assert gc.get_freeze_count() >= before - 100 > 0 and many  # what was freed since is none
-    finally:
-        gc.unfreeze()
+        """
+    )
 
 
 def test_a_model_is_made_while_it_collects_seldom(monkeypatch):

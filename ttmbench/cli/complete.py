@@ -35,7 +35,8 @@ def parser_for(first: str) -> argparse.ArgumentParser:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                _add_names(command)
+                if command is not None:  # those that are there by name alone
+                    _add_names(command)
     return parser
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from ttmbench._util.console import note
 from ttmbench._util.escape import one_line
@@ -182,7 +182,12 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+
+    def parser_if_wanted(**about: Any) -> _Parser | None:  # twenty parsers cost more than the command's own options
+        return _Parser(**about) if only in (None, about["prog"].rpartition(" ")[2]) else None
+
+    wanted = cast(type[_Parser], parser_if_wanted)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=wanted)
     commands.required = True
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -193,7 +198,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             formatter_class=_Help,
             allow_abbrev=False,
         )
-        if only in (None, name):
+        if command is not None:
             module = import_module(f"ttmbench.cli.{name}")
             module.add_options(command)
             command.set_defaults(execute=getattr(module, name))

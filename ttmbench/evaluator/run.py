@@ -248,7 +248,12 @@ class _Work:
         return {**stored_groups(place.files.folder, document), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
-        """The document as it stands, written; an earlier run's is left alone until what it has is taken over."""
+        """The document as it stands, written; an earlier run's is left alone until what it has is taken over.
+
+        Of a run that writes nothing there is one when it ends.
+        """
+        if place is None and status == "running":
+            return {}
         files, began = None if place is None else place.files, time.perf_counter()
         document = self.record.document(status, self.clock, files)
         if place is not None and place.previous is not None and not self.took_over:

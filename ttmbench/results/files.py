@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -108,10 +109,14 @@ class RunFiles:
 
     def remove_strays(self) -> None:
         """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""
+        strays = list(self.folder.glob(".*.tmp"))
+        if not strays:  # as nearly always: thirteen patterns take longer than a small run's scores
+            return
         stem = escape(self.beside.replace("{kind}", "\0").replace("{task}", "\1"))
         beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
-        for name in (escape(self.results.name), *(f"{one}.{ending}" for one in beside for ending in _ENDINGS)):
-            for stray in self.folder.glob(f".{name}.*.tmp"):
+        names = (escape(self.results.name), *(f"{one}.{ending}" for one in beside for ending in _ENDINGS))
+        for stray in strays:
+            if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
                 stray.unlink(missing_ok=True)
 
     def _write(
