@@ -106,6 +106,16 @@ def _read_once():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _translations_once():
+    """argparse looks on the disk for a translation of each of its words, each time a command line is read."""
+    import argparse
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(argparse, "_", functools.cache(argparse._))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _built_in_model_once():
     """The built-in model is read once a process and copied for each run by its name, which is ten times as fast."""
     from ttmbench.evaluator import adapters
@@ -132,6 +142,18 @@ def _built_in_model_once():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adapters, "load_target", load_target)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _models_of_folders_once():
+    """A tiny model that several tests load is read once a process and copied; see ``loaded_models.py``."""
+    from support.loaded_models import LoadedOnce
+
+    from ttmbench.model_adapters._shared import pretrained
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pretrained, "_load", LoadedOnce(pretrained._load))
         yield
 
 
