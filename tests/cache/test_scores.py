@@ -196,6 +196,7 @@ def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task
     assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
     monkeypatch.setattr(identity, "SCORING_VERSION", identity.SCORING_VERSION + 1)
     assert calls("our own code") == 24
+    monkeypatch.setattr(identity, "_minor_version", identity._minor_version.__wrapped__)  # kept for the process else
     monkeypatch.setattr(identity, "version", lambda name: "99.1.2")
     assert calls("packages") == 24
     monkeypatch.setattr(identity, "version", lambda name: "99.1.7")
