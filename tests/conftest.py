@@ -116,6 +116,14 @@ def _translations_once():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_power_cuts():
+    """No test cuts the power, so nothing waits for the disk; test_files.py holds what would be waited for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _built_in_model_once():
     """The built-in model is read once a process and copied for each run by its name, which is ten times as fast."""
     from ttmbench.evaluator import adapters
