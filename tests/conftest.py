@@ -102,10 +102,20 @@ def _read_once():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _disk_in_its_own_time():
-    """No test ends by a power cut, so that nothing waits until a file is on the disk; files are gone in a moment."""
+def _translations_once():
+    """argparse looks on the disk for a translation of each of its words, each time a command line is read."""
+    import argparse
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda file: None)
+        patched.setattr(argparse, "_", functools.cache(argparse._))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_power_cuts():
+    """No test cuts the power, so nothing waits for the disk; test_files.py holds what would be waited for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
@@ -147,6 +157,18 @@ def _built_in_model_once():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adapters, "load_target", load_target)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _models_of_folders_once():
+    """A tiny model that several tests load is read once a process and copied; see ``loaded_models.py``."""
+    from support.loaded_models import LoadedOnce
+
+    from ttmbench.model_adapters._shared import pretrained
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pretrained, "_load", LoadedOnce(pretrained._load))
         yield
 
 

@@ -6,7 +6,7 @@ none, a pickle, read by ``torch.load(weights_only=True)``, which builds tensors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -148,12 +148,12 @@ def load_config(model: Pretrained) -> Any:
     """The model's configuration; DataError if it is damaged."""
     from transformers import AutoConfig
 
-    return _load(lambda: AutoConfig.from_pretrained(model.name, **model.options), model)
+    return _load(AutoConfig, model, model.name, model.options)
 
 
 def load_part(kind: Any, model: Pretrained) -> Any:
     """A tokenizer, processor or image processor; DataError if it is not there, or damaged."""
-    return _load(lambda: kind.from_pretrained(model.name, **model.options), model)
+    return _load(kind, model, model.name, model.options)
 
 
 def load_weights(
@@ -197,7 +197,7 @@ def load_weights(
     # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
     where = model.name if model.trust_remote_code else str(model.files.folder)
-    loaded, report = _load(lambda: kind.from_pretrained(where, **options), model)
+    loaded, report = _load(kind, model, where, options)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused or ("\0",)))
     if missing:
         raise DataError(
@@ -250,9 +250,9 @@ def _shards(index: Path) -> list[str]:
         raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
 
 
-def _load(read: Callable[[], Any], model: Pretrained) -> Any:
+def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, Any]) -> Any:
     with quiet_hub(offline=model.options["local_files_only"]):
         try:
-            return read()
+            return kind.from_pretrained(where, **options)
         except Exception as error:
             raise not_loaded(model.name, error) from error

@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from support import processes
+from support.counting import Counting, run
 
 import ttmbench
 from ttmbench.cache import entry as entryfile
@@ -26,31 +27,6 @@ from ttmbench.cache.maintenance import find_damage, list_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
-
-QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
-
-
-class Counting:
-    """A pair scorer that writes a line into a file for every pair that it scores."""
-
-    def __init__(self, log: Path, seconds: float = 0.0, **declared) -> None:
-        self.log, self.seconds, self.declared = log, seconds, declared
-
-    def fingerprint(self):
-        return {"weights": "none", **self.declared}
-
-    def score_pairs(self, images, captions):
-        with self.log.open("a") as file:
-            for _ in captions:
-                file.write("x\n")
-        time.sleep(self.seconds)
-        light = [np.asarray(image, dtype=np.float64).mean() for image in images]
-        found = [(one * len(caption) + ord(caption[-1])) % 17 for one, caption in zip(light, captions, strict=True)]
-        return np.array(found, dtype=np.float32)
-
-    @property
-    def calls(self) -> int:
-        return len(self.log.read_text().split()) if self.log.exists() else 0
 
 
 class CountingClip:
@@ -82,10 +58,6 @@ class CountingClip:
 
     def logits(self, images, captions):
         return self.model.logits(images, captions)
-
-
-def run(adapter, tasks="shapes_color", **settings):
-    return ttmbench.simple_evaluate(adapter, tasks, **{**QUICK, **settings})
 
 
 def raw(result, task="shapes_color"):
@@ -196,6 +168,7 @@ def test_what_changes_a_score_changes_the_key(tmp_path, monkeypatch, folder_task
     assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
     monkeypatch.setattr(identity, "SCORING_VERSION", identity.SCORING_VERSION + 1)
     assert calls("our own code") == 24
+    monkeypatch.setattr(identity, "_minor_version", identity._minor_version.__wrapped__)  # kept for the process else
     monkeypatch.setattr(identity, "version", lambda name: "99.1.2")
     assert calls("packages") == 24
     monkeypatch.setattr(identity, "version", lambda name: "99.1.7")
@@ -480,17 +453,16 @@ def test_sizes_are_read():
 STOPPED = """
 import sys
 from pathlib import Path
-sys.path[:0] = [{root!r}, {root!r} + "/tests"]
+sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from tests.cache import test_scores  # the class is part of the key, so its module has the name that pytest gives it
-model = {model}
-test_scores.run(model, use_cache={store!r}, limit=None, batch_size={batch})
+from support.counting import Counting, run
+run({model}, use_cache={store!r}, limit=None, batch_size={batch})
 """
 
 
 def start(model: str, store: Path, batch: int) -> subprocess.Popen | processes.Forked:
-    code = STOPPED.format(root=str(Path(__file__).parents[2]), model=model, store=str(store), batch=batch)
+    code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), batch=batch)
     return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -507,7 +479,7 @@ def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | process
 def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     """shapes_color has 200 groups of 2x2, hence 800 pairs in 7 blocks of 128."""
     store, log = tmp_path / "store", tmp_path / "log"
-    process = start(f"test_scores.Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
+    process = start(f"Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
     wait_for_blocks(store, 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -655,7 +627,7 @@ def test_a_damaged_block_is_computed_again(tmp_path, capsys):
 
 def test_two_processes_at_once(tmp_path):
     store, log = tmp_path / "store", tmp_path / "log"
-    model = f"test_scores.Counting(Path({str(log)!r}), seconds=0.02)"
+    model = f"Counting(Path({str(log)!r}), seconds=0.02)"
     both = [start(model, store, 30) for _ in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     (path,) = entries(store)

@@ -250,8 +250,8 @@ def test_real_valse(tmp_path):
     for instrument, (_, confirmed, folder, _) in VALSE.items():
         rows = json.loads((tmp_path / "valse" / f"{instrument}.json").read_text(encoding="utf-8"))
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        for row in rows.values():
-            (tmp_path / folder / row["image_file"]).touch()
+        for image in {row["image_file"] for row in rows.values()}:
+            (tmp_path / folder / image).touch()
         groups = load(shipped(f"valse_{instrument}", confirmed), tmp_path).groups
         votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
         assert len(groups) == confirmed and min(votes) == 2, instrument
@@ -276,8 +276,8 @@ def test_real_sugarcrepe_pp(tmp_path):
     defects = {}
     for subset, count in SUGARCREPE_PP.items():
         rows = json.loads((tmp_path / "sugarcrepe_pp" / f"{subset}.json").read_text(encoding="utf-8"))
-        for row in rows:
-            (tmp_path / "coco" / "val2017" / row["filename"]).touch()
+        for image in {row["filename"] for row in rows}:
+            (tmp_path / "coco" / "val2017" / image).touch()
         groups = load(find_task(build_registry(), f"sugarcrepe_pp_{subset}"), tmp_path).groups
         assert [group.group_id for group in groups] == [str(number) for number in range(count)]
         assert groups[5].captions == tuple(rows[5][key] for key in ("caption", "caption2", "negative_caption"))

@@ -6,7 +6,7 @@ the package, but has its own arguments, environment, folder, streams, exit code 
 test's process. ``test_processes.py`` holds the two to the same behaviour.
 
 A first server has imported what reads no variable. Those that have imported everything are forked from it: one for the
-variables of the suite, and one for others as soon as they are asked for again.
+variables of the suite, and one for others as soon as they are asked for again (or are expected, ``expect``).
 
 A process is started cold, from nothing, with ``cold=True`` (what a test of start-up, of imports or of memory wants), if
 a variable differs that is read while Python starts or a library is imported (``PYTHONHASHSEED``, ``OMP_NUM_THREADS``,
@@ -122,20 +122,31 @@ def _close(key: str | Early) -> None:
     server.process.wait()
 
 
+def expect(environment: Mapping[str, str]) -> None:
+    """Several processes will be started under these variables: they have a server of their own from the first on."""
+    _asked.add(_early({**os.environ, **environment}))
+
+
+def _early(environment: Mapping[str, str]) -> Early:
+    """What differs from the suite's variables and is read before a process looks it up."""
+    names = {name for name in {*environment, *BEFORE} if environment.get(name) != BEFORE.get(name)}
+    names = {name for name in names if not name.startswith(LATER) and name not in LATER_NAMES}
+    return frozenset((name, environment.get(name)) for name in names)
+
+
 def server_for(environment: Mapping[str, str]) -> Server | None:
     """The server that has imported the most under the same variables; None if none is as good as a cold start.
 
-    Variables that differ from the suite's have a server of their own when they are asked for again.
+    Variables that differ from the suite's have a server of their own when they are asked for again, or expected.
     """
     if sys.platform != "linux":
         return None
-    names = {name for name in {*environment, *BEFORE} if environment.get(name) != BEFORE.get(name)}
-    names = {name for name in names if not name.startswith(LATER) and name not in LATER_NAMES}
+    early = _early(environment)
+    names = {name for name, _ in early}
     if any(not name.startswith(NOT_YET) for name in names):
         return None
     if FIRST not in _servers:
         _servers[FIRST] = Server(LIBRARIES)
-    early: Early = frozenset((name, environment.get(name)) for name in names)
     once = "PYTHONPATH" in names or (names and early not in _asked)  # what lies on a path may change
     _asked.add(early)
     if once:

@@ -14,6 +14,8 @@ WORDS = (
 SIDE = 32
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TEXT, "image_size": SIDE, "patch_size": 8, "initializer_range": 0.02}  # BLIP's own is 1e-10
+# What holds of several layers is held by LLaVA, Qwen 2, PaliGemma, BLIP and all that is no chat model.
+ONE = {"num_hidden_layers": 1}
 
 
 def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256, more: tuple[str, ...] = ()):
@@ -215,13 +217,13 @@ def instructblip(folder: Path, *, language: str) -> Path:
         BlipImageProcessor(size={"height": SIDE, "width": SIDE}), words, asked, num_query_tokens=5
     )
     text = (
-        LlamaConfig(**_llama(words))
+        LlamaConfig(**_llama(words, **ONE))
         if language == "llama"
         else T5Config(**_t5(len(words)), decoder_start_token_id=words.pad_token_id)
     )
     config = InstructBlipConfig(
-        vision_config=VISION,
-        qformer_config=_qformer(len(asked)),
+        vision_config={**VISION, **ONE},
+        qformer_config=_qformer(len(asked), **ONE),
         text_config=text,
         num_query_tokens=5,
         image_token_index=words.convert_tokens_to_ids("<image>"),
@@ -378,8 +380,8 @@ def _llava_onevision():
     words = tokenizer(ends=None, special=("<image>", "<video>"))
     pinpoints = [[SIDE, SIDE], [SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
     config = tf.LlavaOnevisionConfig(
-        vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
-        text_config=_llama(words, "qwen2"),
+        vision_config={**VISION, **ONE, "model_type": "siglip_vision_model", "vision_use_head": False},
+        text_config=_llama(words, "qwen2", **ONE),
         image_token_index=words.convert_tokens_to_ids("<image>"),
         video_token_index=words.convert_tokens_to_ids("<video>"),
         image_grid_pinpoints=pinpoints,
@@ -423,6 +425,8 @@ def _qwen(kind: str):
     text = _llama(
         words, {"Qwen2VL": "qwen2_vl_text", "Qwen2_5_VL": "qwen2_5_vl_text", "Qwen3VL": "qwen3_vl_text"}[kind]
     )
+    if kind != "Qwen2VL":
+        text |= ONE
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     if kind == "Qwen3VL":
         text["head_dim"] = 16
@@ -448,8 +452,8 @@ def _tiled(kind: str):
         ends=None, special=("<fake_token_around_image>", "<image>", "<global-img>", "<end_of_utterance>", *rows)
     )
     config = getattr(tf, f"{kind}Config")(
-        vision_config=VISION,
-        text_config=_llama(words),
+        vision_config={**VISION, **ONE},
+        text_config=_llama(words, **ONE),
         image_token_id=words.convert_tokens_to_ids("<image>"),
         scale_factor=2,
     )
@@ -480,8 +484,8 @@ def _internvl():
     }
     words._set_model_specific_special_tokens(special_tokens=named)
     config = tf.InternVLConfig(
-        vision_config={**VISION, "image_size": [SIDE, SIDE], "patch_size": [8, 8]},
-        text_config=_llama(words, "qwen2"),
+        vision_config={**VISION, **ONE, "image_size": [SIDE, SIDE], "patch_size": [8, 8]},
+        text_config=_llama(words, "qwen2", **ONE),
         image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=4,
     )

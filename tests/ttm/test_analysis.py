@@ -115,8 +115,7 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
     document = json.loads(files[".json"].read_text())
     assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 8)
     with Image.open(files[".png"]) as figure:
-        pixels = np.asarray(figure.convert("RGB"))
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20, "something is drawn"
+        assert len(figure.convert("RGB").getcolors(figure.width * figure.height)) > 20, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
 
 

@@ -48,3 +48,24 @@ def test_the_digest_of_tensors_stays_what_it_was():
         "extra": {"no": "tensor"},
     }
     assert tensors_digest(state) == "ef879169cecf3bae5f3912a05348b4a4c134090d00e0aaaec4fd00e21fe9781e"
+
+
+@pytest.mark.parametrize("to_disk", [True, False])
+def test_the_whole_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypatch, to_disk):
+    path, synced = tmp_path / "x", []
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor), path.read_text())))
+    replace_file(path, lambda place: place.write_text("the new content"), to_disk=to_disk)
+    assert path.read_text() == "the new content"
+    if to_disk:
+        ((state, before),) = synced
+        assert (state.st_size, state.st_ino, before) == (15, path.stat().st_ino, "old")
+    else:
+        assert not synced
+
+
+def test_files_of_the_users_are_written_to_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_atomically(tmp_path / "x", lambda place: place.write_text("new"))
+    assert len(synced) == 1

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -171,14 +172,17 @@ def decoder() -> str:
 
 def minor_versions() -> dict[str, str | None]:
     """Package -> its version up to the minor one; None if it is absent, which can choose another preprocessing."""
-    found: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            match = re.match(r"\d+(?:\.\d+)?", version(name))
-            found[name] = match.group() if match else version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+    return {name: _minor_version(name) for name in PACKAGES}
+
+
+@cache  # what is imported stays what it is; reading metadata takes longer than looking scores up
+def _minor_version(name: str) -> str | None:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return None
+    match = re.match(r"\d+(?:\.\d+)?", found)
+    return match.group() if match else found
 
 
 def code_digest(adapter: Any) -> str | None:

@@ -1,0 +1,57 @@
+"""Models that several tests load from the same folder: read once a process, and copied for each test.
+
+A copy takes a fifth of the time. ``test_loaded_once.py`` holds it to be as good as a model that was read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+USUAL = {
+    *("revision", "local_files_only", "trust_remote_code"),
+    *("dtype", "use_safetensors", "weights_only", "output_loading_info", "attn_implementation"),
+}
+"""Options that say all about what is loaded. With others, of where weights go and how they are packed, it is read."""
+MOST = 48
+"""So many are kept: more than one file of tests loads."""
+
+
+class LoadedOnce:
+    """Stands before ``pretrained._load``: what it gave for the same files and options is given again, as a copy.
+
+    What is asked for only once is not kept: most folders that a test writes for itself are read once.
+    """
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        self._load = load
+        self._asked: set[Hashable] = set()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def __call__(self, kind: Any, model: Any, where: str, options: Mapping[str, Any]) -> Any:
+        """What ``pretrained._load`` gives."""
+        key = key_of(kind, where, options)
+        if key is None or key not in self._asked:
+            self._asked.add(key)
+            return self._load(kind, model, where, options)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return copy.deepcopy(self._kept[key])
+        self._kept[key] = self._load(kind, model, where, options)
+        while len(self._kept) > MOST:
+            self._kept.popitem(last=False)
+        return copy.deepcopy(self._kept[key])
+
+
+def key_of(kind: Any, where: str, options: Mapping[str, Any]) -> Hashable | None:
+    """What a load depends on: what reads, the options, and the files as they are now; None if there is more to it."""
+    folder = Path(where)
+    if not folder.is_dir() or not USUAL.issuperset(options) or options.get("trust_remote_code"):
+        return None
+    state = [(path, path.stat()) for path in sorted(folder.rglob("*"))]
+    files = tuple((str(path), one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for path, one in state)
+    reads = getattr(kind.from_pretrained, "__func__", kind.from_pretrained)  # which a test may have replaced
+    return kind, reads, tuple(sorted((name, str(value)) for name, value in options.items())), files
