@@ -63,7 +63,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     seconds = time.perf_counter() - started
     on_cuda = options.device.startswith("cuda")
     images = 2 * options.epochs * sum(int(step.selected.sum()) for step in steps)
-    peak = matrix_peak(options.device, dtype)
+    peak = matrix_peak(options.device, dtype, options.matrix or (8192 if on_cuda else 1024))
     return {
         "prepare_seconds": prepare_seconds,
         "score_seconds": score_seconds,
@@ -128,9 +128,8 @@ def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
     return float(counter.get_total_flops()) * batch / min(batch, len(prepared.rows.images))
 
 
-def matrix_peak(device: str, dtype: str) -> float:
-    """Floating-point operations a second of the best of several large matrix products."""
-    size = 8192 if device.startswith("cuda") else 1024
+def matrix_peak(device: str, dtype: str, size: int) -> float:
+    """Floating-point operations a second of the best of several products of square matrices."""
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     one = torch.randn(size, size, device=device, dtype=kind)
     best = np.inf
@@ -163,6 +162,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch", type=int, default=50, help="groups in a batch")
+    parser.add_argument("--matrix", type=int, help="side of the matrices of the peak")
     parser.add_argument("--output", type=Path, help="JSON file")
     options = parser.parse_args()
     logging.set_verbosity_error()

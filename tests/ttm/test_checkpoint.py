@@ -71,8 +71,8 @@ def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path
         go_on.set()
         seed.keep(step(2), state(2, weight))
         seed.keep(step(3), state(3, weight + 1))
-    assert (threading.main_thread() in writers) != behind and len(writers) == 3
     seed.finish_writing()
+    assert (threading.main_thread() in writers) != behind and len(writers) == 3
     there = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW).read()
     assert there.state.iteration == 3 and there.state.model["weight"].tolist() == [8, 8, 8]
 
