@@ -50,6 +50,7 @@ class ChatServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or a body waits 40 ms until its headers are acknowledged
 
             def log_message(self, *_: Any) -> None:
                 pass

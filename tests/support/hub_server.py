@@ -87,6 +87,7 @@ class HubServer(LocalServer):
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or a body waits 40 ms until its headers are acknowledged
 
             def do_GET(self) -> None:
                 hub._serve(self)
