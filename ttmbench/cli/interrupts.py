@@ -42,6 +42,14 @@ def terminated_like_interrupted() -> Iterator[None]:
             signal.signal(signal.SIGINT, ctrl_c)
 
 
+def _interrupt_main_thread() -> None:
+    """By a signal where there are such, which also ends the sleep of a program that waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
 @contextmanager
 def _not_lost_in_finalizers() -> Iterator[None]:
     """Inside, an interrupt that comes while a ``__del__`` runs, where Python reports and drops it, comes once more."""
@@ -51,7 +59,7 @@ def _not_lost_in_finalizers() -> Iterator[None]:
         if not issubclass(what.exc_type, KeyboardInterrupt):
             before(what)
             return
-        again.append(threading.Timer(0.05, _thread.interrupt_main))
+        again.append(threading.Timer(0.05, _interrupt_main_thread))
         again[-1].daemon = True
         again[-1].start()
 
