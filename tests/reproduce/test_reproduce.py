@@ -38,11 +38,6 @@ SHARED = ROOT.parent / "shared" / "published" / "published.csv"
 HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
 
 
-@pytest.fixture(scope="module")
-def registry():
-    return build_registry()
-
-
 @pytest.fixture
 def reference():
     return json.loads(REFERENCE.read_text(encoding="utf-8"))

@@ -7,13 +7,12 @@ import os
 import shutil
 
 import pytest
-from support.submissions import Forgery, make_submission
+from support.submissions import make_submission
 
 from ttmbench.cli import main
 from ttmbench.cli.submissions import read_command
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.run_key import stated_key
-from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.submission.check import check_submission, refuse_copies
 from ttmbench.reproduce.submission.findings import Findings
 
@@ -23,16 +22,6 @@ T = "shapes_color"
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     return make_submission(tmp_path_factory.mktemp("submission") / "honest")
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return build_registry()
-
-
-@pytest.fixture
-def forged(honest, tmp_path):
-    return Forgery(honest, tmp_path / "forged")
 
 
 def check(path, registry, **how) -> Findings:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.submissions import Forgery, make_submission
+from support.submissions import make_submission
 
 from ttmbench.cli.submissions import read_command
-from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.submission.check import check_submission
 
 T, ALSO = "shapes_color", "shapes_spatial"
@@ -21,16 +20,6 @@ OPEN = f"ttm_also.{T}.shapes_retrieval: cannot be checked: there is no file of i
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     return make_submission(tmp_path_factory.mktemp("submission") / "honest", COMMAND)
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return build_registry()
-
-
-@pytest.fixture
-def forged(honest, tmp_path):
-    return Forgery(honest, tmp_path / "forged")
 
 
 def said(forged, registry) -> list[str]:
