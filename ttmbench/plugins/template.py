@@ -159,7 +159,9 @@ def new_package(what: str, name: str, folder: Path) -> list[str]:
     """
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name) or keyword.iskeyword(module):
-        raise UsageError(f"'{name}' is no name of a package: letters, digits, '_' and '-', a letter first")
+        raise UsageError(
+            f"'{name}' is no name of a package: letters, digits, '_' and '-', a letter first, and no word of Python's"
+        )
     if find_spec(module) is not None:
         raise UsageError(f"'{module}' is the name of a module that is here already; choose another")
 
