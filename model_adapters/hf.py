@@ -24,7 +24,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster
+from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_first_token_only
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
@@ -121,6 +121,10 @@ class TransformersModel(ContrastiveModel):
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = map(wrap, self._towers())
         self._scale, self._size = pixel_scale(image_processor)
+        if self._scale is not None and hasattr(model, "vision_model"):
+            read_first_token_only(
+                model.vision_model, lambda pixels: _pooled(self._image_tower(pixel_values=pixels)), self._size
+            )
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""

@@ -29,7 +29,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     declared_name,
     random_crop,
 )
-from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster
+from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_first_token_only
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pretrained import check_weights
@@ -136,6 +136,7 @@ class OpenClipModel(ContrastiveModel):
         self.reads_prefix = text.reads_prefix
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = wrap(model.encode_image), wrap(text.encode)
+        read_first_token_only(model.visual, lambda pixels: self._image_tower(pixels, normalize=False), self._size())
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""

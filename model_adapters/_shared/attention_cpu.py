@@ -24,7 +24,7 @@ class Attention:
 
     Attributes:
         scale: what logits are multiplied with.
-        mask: added to logits, float32, broadcast to [rows, heads, tokens, tokens]; None if every token sees all.
+        mask: added to logits, float32, broadcast to [rows, heads, queries, tokens]; None if every token sees all.
     """
 
     scale: float
@@ -36,22 +36,22 @@ class Attention:
         """Weighted means of values.
 
         Args:
-            query: [rows, heads, tokens, head size], as the two others.
-            key: of every token.
-            value: of every token.
+            query: [rows, heads, queries, head size].
+            key: of every token, [rows, heads, tokens, head size].
+            value: likewise.
 
         Returns:
-            The means [rows, tokens, heads, head size], and what `backward` needs beside them, if anything.
+            The means [rows, queries, heads, head size], and what `backward` needs beside them, if anything.
         """
         if query.dtype == torch.float32:
             out, logsumexp = _FUSED(query, key, value, 0.0, False, attn_mask=self.mask, scale=self.scale)
             return out.transpose(1, 2), logsumexp
         out = torch.empty_like(query.transpose(1, 2), memory_format=torch.contiguous_format)
         kept = []
-        for part in _parts(query):
+        for part in _parts(query, key):
             shares = self._shares(query[part], key[part], part).to(query.dtype)
             out[part] = (shares @ value[part]).transpose(1, 2)
-            if query.shape[2] <= _KEPT_UP_TO:
+            if key.shape[2] <= _KEPT_UP_TO:
                 kept.append(shares)
         return out, torch.cat(kept) if kept else None
 
@@ -64,7 +64,7 @@ class Attention:
         out: torch.Tensor,
         kept: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of queries, keys and values [rows, tokens, heads, head size], from that of the means (likewise)."""
+        """Gradients of queries, keys and values, each [rows, its tokens, heads, head size], from that of the means."""
         if query.dtype == torch.float32:
             grads = _FUSED_BACKWARD(
                 grad.transpose(1, 2),
@@ -74,8 +74,10 @@ class Attention:
             )
             of_query, of_key, of_value = (one.transpose(1, 2) for one in grads)
             return of_query, of_key, of_value
-        of_query, of_key, of_value = (torch.empty_like(out) for _ in range(3))
-        for part in _parts(query):
+        of_query, of_key, of_value = (
+            torch.empty_like(one.transpose(1, 2), memory_format=torch.contiguous_format) for one in (query, key, value)
+        )
+        for part in _parts(query, key):
             of_out = grad[part].transpose(1, 2)
             shares = self._shares(query[part], key[part], part) if kept is None else kept[part].float()
             of_shares = (of_out @ value[part].mT).float()
@@ -113,7 +115,7 @@ def additive(mask: torch.Tensor | None, causal: bool, tokens: int) -> torch.Tens
     return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
 
 
-def _parts(query: torch.Tensor) -> Iterator[slice]:
-    rows, heads, tokens, _ = query.shape
-    size = max(1, _AT_A_TIME // (heads * tokens * tokens))
+def _parts(query: torch.Tensor, key: torch.Tensor) -> Iterator[slice]:
+    rows, heads, queries, _ = query.shape
+    size = max(1, _AT_A_TIME // (heads * queries * key.shape[2]))
     return (slice(start, start + size) for start in range(0, rows, size))

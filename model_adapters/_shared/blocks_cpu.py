@@ -8,7 +8,7 @@ norms and softmax are in float32 and the matrix products in the precision that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,20 +69,24 @@ class Block:
         return [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
 
 
-def run_block(block: Block, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def run_block(block: Block, x: torch.Tensor, mask: torch.Tensor | None, *, first: bool = False) -> torch.Tensor:
     """What a block gives, float32.
 
     Args:
         block: its layers.
         x: [rows, tokens, width].
         mask: added to the logits of attention, as `attention_cpu.additive` gives it.
+        first: compute only what it gives for the first token, which looks at all. Only keys and values are then a
+            matrix product over all tokens: a sixth of the block, where its linear layers are four times as wide.
 
     Returns:
-        The same shape.
+        The same shape; [rows, 1, width] if only the first token is asked for.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    if first and mask is not None:
+        mask = mask[..., :1, :]
     attention = Attention((x.shape[-1] // block.heads) ** -0.5, mask)
-    result: torch.Tensor = _RunBlock.apply(x.float(), block, attention, dtype, *block.tensors)
+    result: torch.Tensor = _RunBlock.apply(x.float(), block, attention, first, dtype, *block.tensors)
     return result
 
 
@@ -91,42 +95,52 @@ class _RunBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, block: Block, attention: Attention, dtype: torch.dtype, *tensors: torch.Tensor | None
+        ctx: Any,
+        x: torch.Tensor,
+        block: Block,
+        attention: Attention,
+        first: bool,
+        dtype: torch.dtype,
+        *tensors: torch.Tensor | None,
     ) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
             shape = x.shape
             x = x.reshape(-1, shape[-1])
-            inputs = [_cast(layer, dtype) for layer in block.inputs]
+            inputs = [_cast(layer, dtype) for layer in _inputs(block, first)]
             output, up, down = (_cast(layer, dtype) for layer in (block.output, block.up, block.down))
 
-            seen, *first = _normalised(x, block.norms[0], dtype)
-            heads = _heads([functional.linear(seen, layer.weight, layer.bias) for layer in inputs], shape, block.heads)
+            seen, *norm1 = _normalised(x, block.norms[0], dtype)
+            asking = [_asking(seen, shape, first), *(seen for _ in inputs[1:])]
+            projected = [
+                functional.linear(one, layer.weight, layer.bias) for one, layer in zip(asking, inputs, strict=True)
+            ]
+            heads = _heads(projected, shape, block.heads)
             means, kept = attention.forward(*heads)
-            means = means.reshape(x.shape)
-            middle = torch.add(x, means @ output.weight.T)
+            means = means.reshape(-1, shape[-1])
+            middle = torch.add(_asking(x, shape, first), means @ output.weight.T)
             _add_bias(middle, block.output)
 
-            read, *second = _normalised(middle, block.norms[1], dtype)
+            read, *norm2 = _normalised(middle, block.norms[1], dtype)
             before = functional.linear(read, up.weight, up.bias)
             after, factor = _activated(before, block.activation)
             out = torch.add(middle, after @ down.weight.T, alpha=factor)
             _add_bias(out, block.down)
 
         weights = [layer.weight for layer in (*inputs, output, up, down)]
-        ctx.block, ctx.attention, ctx.shape = block, attention, shape
-        ctx.save_for_backward(*(x, seen, *first, *heads, means, kept, middle, read, *second, before, after, *weights))
-        return out.reshape(shape)
+        ctx.block, ctx.attention, ctx.first, ctx.shape = block, attention, first, shape
+        ctx.save_for_backward(*(x, seen, *norm1, *heads, means, kept, middle, read, *norm2, before, after, *weights))
+        return out.reshape(shape[0], -1, shape[-1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        block, shape = ctx.block, ctx.shape
+        block, shape, first = ctx.block, ctx.shape, ctx.first
         x, seen, mean1, scale1, *rest = ctx.saved_tensors
         query, key, value, means, kept, middle, read, mean2, scale2, before, after, *weights = rest
         *inputs, output, up, down = weights
-        dtype, needed = seen.dtype, iter(ctx.needs_input_grad[4:])
+        dtype, needed = seen.dtype, iter(ctx.needs_input_grad[5:])
         wanted = {name: (next(needed), next(needed)) for name in _names(block)}
-        grad = grad.reshape(x.shape).float().contiguous()
+        grad = grad.reshape(middle.shape).float().contiguous()
 
         of_out, factor = grad.to(dtype), 1 / _STEEP if block.activation == QUICK else 1.0
         found = {"down": (_of_weight(wanted["down"], of_out, after, factor), _of_bias(wanted["down"], grad))}
@@ -138,28 +152,62 @@ class _RunBlock(torch.autograd.Function):
 
         of_output = of_middle.to(dtype)
         found["output"] = (_of_weight(wanted["output"], of_output, means), _of_bias(wanted["output"], of_middle))
-        split = (*shape[:2], block.heads, -1)
+        split = (shape[0], -1, block.heads, shape[-1] // block.heads)
         of_heads = ctx.attention.backward(
             (of_output @ output).reshape(split), query, key, value, means.reshape(split), kept
         )
-        of_inputs = [one.reshape(x.shape) for one in of_heads]
-        if len(inputs) == 1:
-            of_inputs = [torch.cat(of_inputs, dim=1)]
-        of_seen: torch.Tensor | None = None
-        for number, (one, weight) in enumerate(zip(of_inputs, inputs, strict=True)):
-            name = f"input{number}"
-            found[name] = (_of_weight(wanted[name], one, seen), _of_bias(wanted[name], one))
-            of_seen = one @ weight if of_seen is None else of_seen.addmm_(one, weight)
-        assert of_seen is not None, "a block has at least one input layer"
+        of_inputs = _joined([one.reshape(-1, shape[-1]) for one in of_heads], len(inputs))
+        found.update(_of_inputs(wanted, of_inputs, [_asking(seen, shape, first), *(seen for _ in inputs[1:])]))
+        of_seen = of_inputs[-1] @ inputs[-1]
+        for one, weight in zip(of_inputs[1:-1], inputs[1:-1], strict=True):
+            of_seen.addmm_(one, weight)
+        if len(inputs) > 1:
+            _asking(of_seen, shape, first).addmm_(of_inputs[0], inputs[0])
         of_x, *found_norm = _norm_backward(of_seen, x, mean1, scale1, block.norms[0])
         found["norm0"] = (found_norm[0], found_norm[1])
-        of_x.add_(of_middle)
+        _asking(of_x, shape, first).add_(of_middle)
         grads = [one for name in wanted for one in found[name]]
-        return of_x.reshape(shape), None, None, None, *grads
+        return of_x.reshape(shape), None, None, None, None, *grads
 
 
 def _names(block: Block) -> list[str]:
     return ["norm0", "norm1", *(f"input{number}" for number in range(len(block.inputs))), "output", "up", "down"]
+
+
+def _inputs(block: Block, first: bool) -> tuple[Linear, ...]:
+    """The layers that give queries, keys and values; that of the queries apart if they are asked for alone."""
+    if not first or len(block.inputs) > 1:
+        return block.inputs
+    ((weight, bias),) = ((layer.weight, layer.bias) for layer in block.inputs)
+    width = weight.shape[1]
+    return tuple(
+        Linear(weight[part], None if bias is None else bias[part]) for part in (slice(width), slice(width, None))
+    )
+
+
+def _asking(x: torch.Tensor, shape: torch.Size, first: bool) -> torch.Tensor:
+    """Of [rows * tokens, width] what belongs to tokens that are asked for: the first of every row, or all."""
+    return x.view(shape)[:, 0] if first else x
+
+
+def _joined(parts: list[torch.Tensor], layers: int) -> list[torch.Tensor]:
+    """Gradients of queries, keys and values as so many layers gave them: one of all, of the last two, or three."""
+    kept = layers - 1
+    return parts if layers == len(parts) else [*parts[:kept], torch.cat(parts[kept:], dim=1)]
+
+
+def _of_inputs(
+    wanted: Mapping[str, tuple[bool, bool]], grads: list[torch.Tensor], looked: list[torch.Tensor]
+) -> dict[str, Any]:
+    """Gradients of the weights and biases that give queries, keys and values, by name."""
+    names = [name for name in wanted if name.startswith("input")]
+    split = len(grads) > len(names)
+    needs = [wanted[name] for name in (names * len(grads) if split else names)]
+    found = [(_of_weight(*one), _of_bias(one[0], one[1])) for one in zip(needs, grads, looked, strict=True)]
+    if not split:
+        return dict(zip(names, found, strict=True))
+    whole = zip(needs[0], zip(*found, strict=True), strict=True)
+    return {names[0]: tuple(torch.cat(parts) if wants else None for wants, parts in whole)}
 
 
 def _cast(layer: Linear, dtype: torch.dtype) -> Linear:
@@ -183,10 +231,10 @@ def _norm_backward(
 def _heads(
     projected: Sequence[torch.Tensor], shape: torch.Size, heads: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values, each [rows, heads, tokens, head size]."""
-    if len(projected) == 1:
-        projected = projected[0].chunk(3, dim=1)
-    query, key, value = (one.view(*shape[:2], heads, -1).transpose(1, 2) for one in projected)
+    """Queries, keys and values, each [rows, heads, its tokens, head size]."""
+    *apart, last = projected
+    parts = (*apart, *last.chunk(3 - len(apart), dim=1))
+    query, key, value = (one.view(shape[0], -1, heads, shape[-1] // heads).transpose(1, 2) for one in parts)
     return query, key, value
 
 

@@ -3,13 +3,15 @@
 Two kinds of layers are run in another way there: convolutions that cut an image into patches, as a matrix product, and
 transformer blocks, as `blocks_cpu` has them. A layer stays where it is and what it is, under its name and with its
 parameters; only its forward pass is another. A block that has more to it than is known here is left alone, and one of
-each kind is tried on random numbers before any is changed.
+each kind is tried on random numbers before any is changed. Of the last block of an image tower only the first token is
+computed where the features are made of no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,6 +53,66 @@ def make_faster(model: nn.Module, *, blocks: bool = True) -> bool:
                 module.__class__ = _faster_class(type(module), forward, read)  # type: ignore[arg-type]
                 changed = True
     return changed
+
+
+def read_first_token_only(
+    tower: nn.Module, features: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
+) -> bool:
+    """Has the last block of an image tower compute its first token alone, if features are made of no other.
+
+    It is tried, with blocks that pass on what they get: noise in all other tokens of the last one, and their absence,
+    must leave features as they are. ``last_hidden_state`` of a tower so changed has one token.
+
+    Args:
+        tower: whose blocks `make_faster` has changed; one without such blocks stays as it is.
+        features: of pixels [1, 3, height, width], by this tower.
+        size: height and width.
+
+    Returns:
+        Whether the last block was changed.
+    """
+    blocks: list[Any] = [module for module in tower.modules() if hasattr(module, "read_block")]
+    if not blocks:
+        return False
+    generator, order = torch.Generator().manual_seed(0), list[int]()
+    pixels = torch.randn((1, 3, *size), generator=generator)
+
+    def with_last(output: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        def passing(number: int, x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+            order.append(number)
+            return output(x) if number == len(blocks) - 1 else x
+
+        with _run_as([partial(passing, number) for number in range(len(blocks))], blocks), torch.no_grad():
+            return features(pixels)
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x[:, :1], torch.randn(x[:, 1:].shape, generator=generator)), dim=1)
+
+    try:
+        expected = with_last(lambda x: x)
+        others = [with_last(noisy), with_last(lambda x: x[:, :1])]
+    except (
+        RuntimeError,
+        IndexError,
+        TypeError,
+        ValueError,
+    ):  # a tower that needs all tokens, or calls blocks otherwise
+        return False
+    if order != 3 * list(range(len(blocks))) or not all(torch.allclose(one, expected, atol=1e-6) for one in others):
+        return False
+    blocks[-1].first_only = True
+    return True
+
+
+@contextmanager
+def _run_as(forwards: Sequence[Callable[..., torch.Tensor]], modules: Sequence[Any]) -> Iterator[None]:
+    for module, forward in zip(modules, forwards, strict=True):
+        module.forward = forward
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward
 
 
 class PatchProduct(nn.Conv2d):
@@ -188,7 +250,8 @@ def _is_same(module: nn.Module, block: Block) -> bool:
 
 @cache
 def _faster_class(kind: type, forward: Callable[..., Any], read: _Reader) -> type:
-    return type(f"Faster{kind.__name__}", (kind,), {"forward": forward, "read_block": staticmethod(read)})
+    own = {"forward": forward, "read_block": staticmethod(read), "first_only": False}
+    return type(f"Faster{kind.__name__}", (kind,), own)
 
 
 def _run(self: Any, x: torch.Tensor, mask: Any, causal: bool, **theirs: Any) -> Any:
@@ -196,7 +259,7 @@ def _run(self: Any, x: torch.Tensor, mask: Any, causal: bool, **theirs: Any) -> 
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
     if x.device.type != "cpu" or dtype not in _DTYPES or not (mask is None or isinstance(mask, torch.Tensor)):
         return super(type(self), self).forward(x, **theirs)
-    return run_block(self.read_block(self), x, additive(mask, causal, x.shape[1]))
+    return run_block(self.read_block(self), x, additive(mask, causal, x.shape[1]), first=self.first_only)
 
 
 class _UnknownError(Exception):

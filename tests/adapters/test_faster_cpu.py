@@ -18,7 +18,8 @@ from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as of_open_clip
 from ttmbench.model_adapters._shared.attention_cpu import Attention, additive
-from ttmbench.model_adapters._shared.faster_cpu import PatchProduct, make_faster
+from ttmbench.model_adapters._shared.blocks_cpu import run_block
+from ttmbench.model_adapters._shared.faster_cpu import PatchProduct, make_faster, read_first_token_only
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
@@ -93,6 +94,26 @@ def model_and_features(request):
     return model.eval(), features
 
 
+def first_token_only(model):
+    """Whether the image tower of a model does with the first token of its last block, which is so from now on."""
+    if isinstance(model, timm.models.VisionTransformer):
+        return read_first_token_only(model, model, (36, 36))
+    if hasattr(model, "visual"):
+        return read_first_token_only(model.visual, model.encode_image, (36, 36))
+
+    def features(pixels):
+        return model.get_image_features(pixel_values=pixels).pooler_output
+
+    return read_first_token_only(model.vision_model, features, (36, 36))
+
+
+def as_adapters_do(model):
+    """Whether blocks of a model were changed, and with them the last one of its image tower where that may be."""
+    changed = make_faster(model)
+    first_token_only(model)
+    return changed
+
+
 def logits_and_gradients(model, features, dtype=torch.float32):
     model.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
@@ -114,7 +135,7 @@ def distance(one, other):
 def test_float32_gives_the_same_logits_and_gradients(model_and_features):
     model, features = model_and_features
     faster = copy.deepcopy(model)
-    assert make_faster(faster)
+    assert as_adapters_do(faster)
     theirs, ours = logits_and_gradients(model, features), logits_and_gradients(faster, features)
     torch.testing.assert_close(ours[0], theirs[0], atol=1e-5, rtol=1e-5)
     assert distance(ours[1], theirs[1]) < 1e-5
@@ -126,7 +147,7 @@ def test_float32_gives_the_same_logits_and_gradients(model_and_features):
 def test_bf16_is_as_near_to_float32_as_autocast_is(model_and_features):
     model, features = model_and_features
     faster = copy.deepcopy(model)
-    make_faster(faster)
+    as_adapters_do(faster)
     exact = logits_and_gradients(model, features)
     theirs = logits_and_gradients(model, features, torch.bfloat16)
     ours = logits_and_gradients(faster, features, torch.bfloat16)
@@ -154,7 +175,7 @@ def test_names_parameters_and_copies_stay(model_and_features, tmp_path):
 
 def test_frozen_weights_get_no_gradient(model_and_features):
     model, features = model_and_features
-    make_faster(model)
+    as_adapters_do(model)
     _, whole = logits_and_gradients(model, features)
     whole = {name: gradient.clone() for name, gradient in whole.items()}
     frozen = [
@@ -166,6 +187,80 @@ def test_frozen_weights_get_no_gradient(model_and_features):
     _, rest = logits_and_gradients(model, features)
     assert set(rest) == set(whole) - set(frozen)
     assert distance(rest, {name: whole[name] for name in rest}) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layers", [1, 3], ids=["queries, keys and values by one layer", "by three"])
+def test_a_block_asked_for_its_first_token_gives_that_alone(dtype, masked, layers):
+    model, _ = (clip_of_open_clip if layers == 1 else clip)()
+    layer = model.visual.transformer.resblocks[0] if layers == 1 else model.vision_model.encoder.layers[0]
+    make_faster(model)
+    block, generator = layer.read_block(layer), torch.Generator().manual_seed(0)
+    assert len(block.inputs) == layers
+    x = torch.randn((3, 5, 64), generator=generator, requires_grad=True)
+    mask = torch.zeros(3, 1, 5, 5)
+    mask[1, :, 0, 2:] = mask[2, :, 1:, 0] = -torch.inf
+    of_first = torch.randn((3, 1, 64), generator=generator)
+    wanted = [x, *(tensor for tensor in block.tensors if tensor is not None)]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+        whole = run_block(block, x, mask if masked else None)
+        first = run_block(block, x, mask if masked else None, first=True)
+    assert first.shape == (3, 1, 64)
+    tolerance = 1e-5 if dtype is torch.float32 else 0.05
+    torch.testing.assert_close(first, whole[:, :1], atol=tolerance, rtol=tolerance)
+    expected = torch.autograd.grad((whole[:, :1] * of_first).sum(), wanted)
+    for one, other in zip(torch.autograd.grad((first * of_first).sum(), wanted), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+def coca():
+    vision = {"layers": 2, "width": 64, "head_width": 32, "patch_size": 12, "image_size": 36, "attentional_pool": True}
+    text = {"layers": 2, "width": 64, "heads": 2, "vocab_size": 100, "context_length": 12, "embed_cls": True}
+    return open_clip.CoCa(24, {**text, "layers": 1, "mlp_ratio": 4}, text, {**vision, "attn_pooler_heads": 2})
+
+
+def vit(**options):
+    options = {"img_size": 36, "patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 2, **options}
+    return timm.models.VisionTransformer(**options)
+
+
+class TheOtherWayRound(timm.models.VisionTransformer):
+    def forward_features(self, x):
+        x = self._pos_embed(self.patch_embed(x))
+        for block in reversed(self.blocks):
+            x = block(x)
+        return self.norm(x)
+
+
+ENOUGH = {
+    "clip": (lambda: clip()[0], True),
+    "open_clip": (lambda: clip_of_open_clip()[0], True),
+    "timm": (vit, True),
+    "siglip, whose head looks at all": (lambda: siglip()[0], False),
+    "CoCa, likewise": (coca, False),
+    "timm, mean of all": (partial(vit, global_pool="avg"), False),
+    "blocks that run in another order": (
+        lambda: TheOtherWayRound(img_size=36, patch_size=12, embed_dim=64, depth=2, num_heads=2),
+        False,
+    ),
+    "blocks that are not ours": (partial(vit, init_values=0.1), False),
+}
+
+
+@pytest.mark.parametrize(("make", "enough"), ENOUGH.values(), ids=ENOUGH)
+def test_the_first_token_is_enough_where_features_are_made_of_it_alone(make, enough):
+    torch.manual_seed(0)
+    model = make().eval()
+    make_faster(model)
+    before = dict(model.named_modules())
+    assert first_token_only(model) is enough
+    changed = [name for name, module in before.items() if getattr(module, "first_only", False)]
+    assert len(changed) == enough
+    assert not any("forward" in vars(module) for module in model.modules())
+    if enough:
+        tower = changed[0].rsplit(".", 1)[0]
+        assert changed[0] == f"{tower}.{len(model.get_submodule(tower)) - 1}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -255,6 +350,7 @@ def test_a_kernel_that_is_asked_for_is_the_librarys(tmp_path):
     assert asked.fingerprint()["attn_implementation"] == "eager"
     assert not any("Faster" in type(module).__name__ for module in asked.model.modules())
     assert any("Faster" in type(module).__name__ for module in by_default.model.modules())
+    assert [module.first_only for module in by_default.model.vision_model.encoder.layers][-2:] == [False, True]
     by_default.save_pretrained(tmp_path / "again")
     again = hf.load(pretrained=str(tmp_path / "again"), device="cpu")
     assert again.weights_sha256 == by_default.weights_sha256
@@ -263,6 +359,7 @@ def test_a_kernel_that_is_asked_for_is_the_librarys(tmp_path):
 def test_open_clip_says_so_too(tmp_path):
     adapter = of_open_clip.load(model=f"local-dir:{tiny_models.open_clip(tmp_path)}", device="cpu")
     assert adapter.fingerprint()["attn_implementation"] == "own"
+    assert adapter.model.visual.transformer.resblocks[-1].first_only
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
