@@ -318,11 +318,11 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
     ("given", "said"),
     [
         ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, stall, folder"),
-        ({"num_cpus": 0}, "num_cpus=0: is a number of processors above 0"),
-        ({"num_gpus": "all"}, "num_gpus=all: is a number of GPUs"),
-        ({"workers": 1.5}, "workers=1.5: is a whole number from 1"),
-        ({"folder": "mine"}, "folder=mine: is auto or own"),
-        ({"stall": True}, "stall=True: is a number of seconds from 10"),
+        ({"num_cpus": 0}, "num_cpus=0: must be a number of processors above 0"),
+        ({"num_gpus": "all"}, "num_gpus=all: must be a number of GPUs"),
+        ({"workers": 1.5}, "workers=1.5: must be a whole number from 1"),
+        ({"folder": "mine"}, "folder=mine: must be auto or own"),
+        ({"stall": True}, "stall=True: must be a number of seconds from 10"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )

@@ -63,7 +63,7 @@ def read_options(given: Mapping[str, Any], workers: int | None = None) -> RayOpt
             raise UsageError(f"--executor_args: Ray's workers have no '{name}'; they have: {', '.join(known)}")
         wanted = _WANTED[name]
         if not wanted[1](value):
-            raise UsageError(f"--executor_args {name}={value}: is {wanted[0]}")
+            raise UsageError(f"--executor_args {name}={value}: must be {wanted[0]}")
     made = {"workers": workers, **given}
     if "://" in str(made.get("address", "")):
         raise UsageError(

@@ -94,5 +94,5 @@ def read_stall(given: Mapping[str, Any]) -> float | None:
         if name != "stall":
             raise UsageError(f"--executor_args: processes of this machine have no '{name}'; they have: stall")
         if not is_stall(value):
-            raise UsageError(f"--executor_args {name}={value}: is {STALL}")
+            raise UsageError(f"--executor_args {name}={value}: must be {STALL}")
     return given.get("stall")
