@@ -10,7 +10,8 @@ import pytest
 import ttmbench
 from ttmbench import stats
 from ttmbench.cli import main
-from ttmbench.results.clusters import connected
+from ttmbench.errors import UsageError
+from ttmbench.results.clusters import connected, held_out
 from ttmbench.results.comparison import read_run
 
 QUICK = {"device": "cpu", "bootstrap_iters": 100, "use_cache": "off"}
@@ -92,6 +93,31 @@ def test_metrics_over_images_are_clustered_by_the_image():
     values = np.asarray(accuracy(scores.all_pairs, scores.truth)).astype(float)
     assert run.results["shared"][key] == values.mean()
     assert run["ci"]["shared"][key] == list(stats.score_interval(values, clusters=np.repeat(np.arange(8), 3)))
+
+
+def test_clusters_are_held_out_whole_until_their_groups_are_nearest_to_the_share():
+    clusters = np.repeat(np.arange(6), [5, 1, 3, 2, 4, 1])
+    for seed in range(30):
+        held = held_out(clusters, 0.5, seed)
+        order = np.random.default_rng([seed, 3]).permutation(6)
+        nearest = min(range(1, 6), key=lambda drawn: abs(np.isin(clusters, order[:drawn]).sum() - 8))
+        assert np.array_equal(held, np.isin(clusters, order[:nearest]))
+    alone = held_out(np.arange(10), 0.3, 4)
+    assert np.flatnonzero(alone).tolist() == sorted(np.random.default_rng([4, 3]).permutation(10)[:3].tolist())
+    few = held_out(np.array([0, 0, 0, 1]), 0.75, 0)
+    assert few.tolist() in ([True, True, True, False], [False, False, False, True])  # both sides keep one cluster
+    with pytest.raises(UsageError, match="all 4 groups share images, so none can be held out"):
+        held_out(np.zeros(4, dtype=int), 0.5, 0)
+
+
+def test_no_image_is_trained_on_and_scored():
+    run = ttmbench.simple_evaluate(
+        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.34, **QUICK
+    )
+    record = run["ttm"]["shared"]["holdout"]
+    scored, adapted = ({group // 3 for group in record[f"{side}_groups"]} for side in ("scored", "adapted"))
+    assert len(record["scored_groups"]) in (3, 6) and not scored & adapted
+    assert sorted(record["scored_groups"] + record["adapted_groups"]) == list(range(12))
 
 
 def test_a_subset_that_is_held_out_has_its_own_clusters(tmp_path):

@@ -137,6 +137,12 @@ def groups_on_both_sides(forged):
     holdout["scored_groups"][0] = holdout["adapted_groups"][0]
 
 
+def groups_that_were_chosen(forged):
+    holdout = ttm(forged)["holdout"]
+    held, used = holdout["scored_groups"], holdout["adapted_groups"]
+    held[0], used[0] = used[0], held[0]
+
+
 def more_selected_than_there_are(forged):
     for line in ttm(forged)["holdout"]["iterations"]:
         line |= {"selected": 5, "coverage": 1.0}
@@ -183,6 +189,7 @@ FORGERIES = [
     (a_better_control, "metrics.group_match: is 0.9, which 8 groups cannot give"),
     (another_share_held_out, f"ttm.{T}.holdout: is 0.25, config.ttm_holdout says 0.5"),
     (groups_on_both_sides, f"ttm.{T}.holdout: its two parts are not the 8 groups, each once"),
+    (groups_that_were_chosen, f"ttm.{T}.holdout.scored_groups: is ["),
     (more_selected_than_there_are, "selected: is 5 with "),
     (right_pseudo_labels_of_nothing, "pseudo_label_accuracy: is 1.0, and 0 were selected"),
     (no_file_of_iterations, f"ttm.{T}.iterations: cannot be checked: there is no file of TTM's iterations"),

@@ -202,6 +202,7 @@ def adaptation(
         scored.plan.metrics if metrics is None else metrics,
         context.config.run_seeds,
         context.config.seed,
+        None if scored.clusters is None else scored.clusters.groups,
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench._annotations import Int
+from ttmbench._annotations import Bool, Int
+from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef
 
 
@@ -87,6 +88,33 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
     graph = csr_matrix((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
     _, component = connected_components(graph, directed=False)
     return [int(one) for one in component[: len(listed)]]
+
+
+def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
+    """Draws whole clusters until their groups are nearest to a share of all.
+
+    Args:
+        clusters: a number for each group, equal within a cluster.
+        share: of the groups, between 0 and 1.
+        seed: of the order in which clusters are drawn.
+
+    Returns:
+        Whether each group was drawn; some were, and some were not.
+
+    Raises:
+        UsageError: the share leaves one side without groups, or there is one cluster alone.
+    """
+    total = len(clusters)
+    count = round(share * total)
+    if not 0 < count < total:
+        raise UsageError(f"ttm_holdout={share} of {total} groups leaves {count} to score and {total - count} to use")
+    _, of_group, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    if len(sizes) == 1:
+        raise UsageError(f"ttm_holdout: all {total} groups share images, so none can be held out")
+    order = np.random.default_rng([seed, 3]).permutation(len(sizes))
+    drawn = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - count).argmin())
+    found: Bool[np.ndarray, " groups"] = np.isin(of_group, order[:drawn])
+    return found
 
 
 def clusters_note(groups: int, clusters: int) -> str:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._annotations import Int
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
+from ttmbench.results.clusters import held_out
 from ttmbench.results.summary import metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepared_task import PreparedTask
@@ -74,6 +76,7 @@ class Adaptation:
         metrics: what is reported of every iteration.
         seeds: one run each.
         seed: of what all seeds share: the split of the holdout.
+        clusters: int [groups], equal where groups share an image; None if none are known to.
         checkpoint: where iterations are kept while it runs.
         told: seeds that another process has run, of whose iterations plugins are told here.
         silent: plugins are told of nothing.
@@ -88,6 +91,7 @@ class Adaptation:
     metrics: Sequence[MetricSpec]
     seeds: Sequence[int]
     seed: int = 0
+    clusters: Int[np.ndarray, " groups"] | None = None
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     told: frozenset[int] = frozenset()
     silent: bool = False
@@ -158,6 +162,8 @@ class Adaptation:
     def holdout(self, share: float) -> VariantResult:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
 
+        Groups that share an image are on the same side, so that no image that is scored was trained on.
+
         Args:
             share: of the groups that are held out.
 
@@ -165,16 +171,11 @@ class Adaptation:
             What it gives on the held-out groups.
 
         Raises:
-            UsageError: the share leaves one side without groups.
+            UsageError: the share leaves one side without groups, or all groups share images.
         """
-        total = len(self.raw.groups)
-        count = round(share * total)
-        if not 0 < count < total:
-            raise UsageError(
-                f"ttm_holdout={share} of {total} groups leaves {count} to score and {total - count} to use"
-            )
-        order = np.random.default_rng([self.seed, 3]).permutation(total)
-        held, used = np.sort(order[:count]), np.sort(order[count:])
+        clusters = np.arange(len(self.raw.groups)) if self.clusters is None else self.clusters
+        is_held = held_out(clusters, share, self.seed)
+        held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
         apart = replace(self.stage, prepared=subset(self.stage.prepared, held))
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()

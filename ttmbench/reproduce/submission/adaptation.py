@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.validation import describe
 from ttmbench.config import TTMConfig
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.reproduce.submission.findings import Findings, agree
 from ttmbench.reproduce.submission.numbers import OfTask
 from ttmbench.reproduce.submission.tasks import is_count
+from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, key_of, seed_std_key
 from ttmbench.results.scores_file import StoredScores
 from ttmbench.results.summary import metric_mean
@@ -91,10 +92,29 @@ def _check_ttm(
     findings.same(f"{place}.holdout", holdout and holdout["share"], one.config.ttm_holdout, "config.ttm_holdout says")
     if holdout is not None:
         _check_course(one, f"{place}.holdout", HOLDOUT, holdout, settings, None, findings)
-        both = sorted([*holdout["adapted_groups"], *holdout["scored_groups"]])
-        total = one.document["n-samples"][task]["effective"]
-        if both != list(range(total)):
-            findings.refuse(f"{place}.holdout", f"its two parts are not the {total} groups, each once")
+        _check_split(one, f"{place}.holdout", holdout, stored, findings)
+
+
+def _check_split(
+    one: OfTask, place: str, record: Mapping[str, Any], stored: StoredScores | None, findings: Findings
+) -> None:
+    """The two parts are all groups, and those that the seed draws where it is known which groups share images."""
+    count = one.document["n-samples"][one.spec.task]
+    total = count["effective"]
+    if sorted([*record["adapted_groups"], *record["scored_groups"]]) != list(range(total)):
+        findings.refuse(place, f"its two parts are not the {total} groups, each once")
+        return
+    known = None if stored is None or stored.clusters is None else stored.clusters.groups
+    clusters = np.arange(total) if count["clusters"] == total else known
+    if clusters is not None and one.config.ttm_holdout is not None:
+        try:
+            drawn = held_out(clusters, one.config.ttm_holdout, one.config.seed)
+        except UsageError as error:
+            findings.refuse(place, str(error))
+            return
+        findings.same(
+            f"{place}.scored_groups", record["scored_groups"], np.flatnonzero(drawn).tolist(), "the seed draws"
+        )
 
 
 def _check_seeds(one: OfTask, place: str, record: Mapping[str, Any], findings: Findings) -> bool:
