@@ -1,8 +1,13 @@
-"""Runs on a stand-in for a GPU: tensors meet where they should, and nobody waits for the device without need."""
+"""Runs on a stand-in for a GPU: tensors meet where they should, and nobody waits for the device without need.
+
+What is compared with the processor is compared on a real one by ``pytest -m gpu``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +47,38 @@ def test_the_stand_in_refuses_what_a_gpu_refuses():
     assert not torch.cuda.is_available()
 
 
+@contextmanager
+def real_gpu() -> Iterator[None]:
+    """This machine's own, without TF32, which torch takes for convolutions; memory there must have been used."""
+    torch.cuda.reset_peak_memory_stats()
+    before, tf32 = torch.cuda.max_memory_allocated(), torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = tf32
+    assert torch.cuda.max_memory_allocated() > before
+
+
+@contextmanager
+def busy_stand_in() -> Iterator[None]:
+    """The stand-in, which must have computed something."""
+    with stand_in_gpu() as gpu:
+        yield
+    assert gpu.operations > 50
+
+
+Device = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
+def gpu(request) -> Device:
+    """What makes device ``cuda`` be there."""
+    if request.param == "real" and not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that torch can use")
+    return real_gpu if request.param == "real" else busy_stand_in
+
+
 def run(folder: Path, device: str, model: str, task: str, **settings) -> tuple[dict, list[dict]]:
     """A document's numbers, and the lines of its samples."""
     done = ttmbench.simple_evaluate(model, task, output_path=str(folder / device), device=device, **settings)
@@ -50,13 +87,13 @@ def run(folder: Path, device: str, model: str, task: str, **settings) -> tuple[d
     return done.document["results"], [json.loads(line) for line in text.splitlines()]
 
 
-def same(folder: Path, model: str, task: str = "shapes_color", **settings) -> None:
-    """Checks that a run on the stand-in gives what the same run on the processor gives."""
+def same(gpu: Device, folder: Path, model: str, task: str = "shapes_color", **settings) -> None:
+    """Checks that a run on a GPU gives what the same run on the processor gives."""
     settings = {**QUICK, **settings}
     results, lines = run(folder, "cpu", model, task, **settings)
-    with stand_in_gpu() as gpu:
+    with gpu():
         there, lines_there = run(folder, "cuda", model, task, **settings)
-    assert gpu.operations > 50 and there == results and len(lines) == len(lines_there) > 0
+    assert there == results and len(lines) == len(lines_there) > 0
     for one, other in zip(lines, lines_there, strict=True):
         assert np.allclose(one.get("scores", 0), other.get("scores", 0), rtol=1e-4, atol=1e-5), one["group_id"]
 
@@ -92,11 +129,11 @@ def _named(case: tuple) -> str:
 @pytest.mark.parametrize(
     "case", [*ALWAYS, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=lambda case: _named(case)
 )
-def test_a_run_gives_the_numbers_of_the_processor(case, tiny_vlm, tiny_hf_clip, tiny_siglip, tmp_path):
+def test_a_run_gives_the_numbers_of_the_processor(case, gpu, tiny_vlm, tiny_hf_clip, tiny_siglip, tmp_path):
     model, maker, options, settings = case
     at_hand = {"clip": tiny_hf_clip, "siglip": tiny_siglip}
     folder = at_hand.get(maker) or tiny_vlm(maker, **options)
-    same(tmp_path, model, model_args={"pretrained": str(folder)}, **settings)
+    same(gpu, tmp_path, model, model_args={"pretrained": str(folder)}, **settings)
 
 
 @pytest.mark.slow
@@ -111,13 +148,13 @@ def test_a_run_gives_the_numbers_of_the_processor(case, tiny_vlm, tiny_hf_clip, 
     ],
     ids=lambda settings: ", ".join(settings),
 )
-def test_every_stage_gives_the_numbers_of_the_processor(settings, tiny_hf_clip, tmp_path):
-    same(tmp_path, "hf", model_args={"pretrained": str(tiny_hf_clip)}, **{**TTM, "limit": 5, **settings})
+def test_every_stage_gives_the_numbers_of_the_processor(settings, gpu, tiny_hf_clip, tmp_path):
+    same(gpu, tmp_path, "hf", model_args={"pretrained": str(tiny_hf_clip)}, **{**TTM, "limit": 5, **settings})
 
 
 @pytest.mark.slow
-def test_open_clip_gives_the_numbers_of_the_processor(tiny_vlm, tmp_path):
-    same(tmp_path, "open_clip", model_args={"model": f"local-dir:{tiny_vlm('open_clip')}"}, **TTM)
+def test_open_clip_gives_the_numbers_of_the_processor(gpu, tiny_vlm, tmp_path):
+    same(gpu, tmp_path, "open_clip", model_args={"model": f"local-dir:{tiny_vlm('open_clip')}"}, **TTM)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
