@@ -12,6 +12,7 @@ import signal
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes too: the tests themselves take every core
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command does: threads that spin take what others need
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from support import processes  # noqa: F401 - remembers the environment that its servers get
 
@@ -36,6 +38,12 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Examples in docstrings are looked for in the package alone: tests have none, and the search takes a second."""
+    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(wrapper=True)
