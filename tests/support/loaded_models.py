@@ -27,7 +27,7 @@ def copied(whole: Any, model: Any) -> Any:
 
     Args:
         whole: what is copied.
-        model: the module that is it, or that is in it; nothing is quicker where it is none.
+        model: the module in it; nothing is quicker where it is none.
     """
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
     if any(hasattr(one, "__deepcopy__") for one in modules):
@@ -38,6 +38,11 @@ def copied(whole: Any, model: Any) -> Any:
             empty = type(value) in (dict, OrderedDict, set, list) and not value
             vars(memo[id(one)])[name] = type(value)() if empty else copy.deepcopy(value, memo)
     return copy.deepcopy(whole, memo)
+
+
+def _copied_load(found: Any) -> Any:
+    """A model comes with what was said of its loading."""
+    return copied(found, found[0] if isinstance(found, tuple) else found)
 
 
 class LoadedOnce:
@@ -59,11 +64,11 @@ class LoadedOnce:
             return self._load(kind, model, where, options)
         if key in self._kept:
             self._kept.move_to_end(key)
-            return copied(self._kept[key], self._kept[key])
+            return _copied_load(self._kept[key])
         self._kept[key] = self._load(kind, model, where, options)
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)
-        return copied(self._kept[key], self._kept[key])
+        return _copied_load(self._kept[key])
 
 
 def key_of(kind: Any, where: str, options: Mapping[str, Any]) -> Hashable | None:
