@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import functools
 import gc
 import os
@@ -12,15 +11,16 @@ import signal
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes too: the tests themselves take every core
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command does: threads that spin take what others need
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from support import processes  # noqa: F401 - remembers the environment that its servers get
 
@@ -36,6 +36,12 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Examples in docstrings are looked for in the package alone: tests have none, and the search takes a second."""
+    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -122,20 +128,12 @@ def _no_power_cuts():
 @pytest.fixture(autouse=True, scope="session")
 def _built_in_model_once():
     """The built-in model is read once a process and copied for each run by its name, which is ten times as fast."""
+    from support.loaded_models import copied
+
     from ttmbench.evaluator import adapters
 
     target, usual = adapters.load_target, {"device": "cpu", "dtype": "fp32"}
     loaded: dict[Any, Any] = {}
-
-    def copied(adapter):
-        """What `copy.deepcopy` makes, in a third of its time: a module has ten empty containers for hooks."""
-        modules = list(adapter.model.modules())
-        memo: dict[int, Any] = {id(one): type(one).__new__(type(one)) for one in modules}
-        for one in modules:
-            for name, value in vars(one).items():
-                empty = type(value) in (dict, OrderedDict, set, list) and not value
-                vars(memo[id(one)])[name] = type(value)() if empty else copy.deepcopy(value, memo)
-        return copy.deepcopy(adapter, memo)
 
     def load_target(path, *needs):
         factory = target(path, *needs)
@@ -151,7 +149,7 @@ def _built_in_model_once():
             if key not in loaded:
                 loaded[key] = factory(**arguments)
                 gc.freeze()  # a million objects of transformers' were made just now
-            return copied(loaded[key])
+            return copied(loaded[key], loaded[key].model)
 
         return load
 

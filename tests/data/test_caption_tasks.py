@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -251,7 +252,7 @@ def test_real_valse(tmp_path):
         rows = json.loads((tmp_path / "valse" / f"{instrument}.json").read_text(encoding="utf-8"))
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for image in {row["image_file"] for row in rows.values()}:
-            (tmp_path / folder / image).touch()
+            os.close(os.open(tmp_path / folder / image, os.O_CREAT))  # 7,000 of them
         groups = load(shipped(f"valse_{instrument}", confirmed), tmp_path).groups
         votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
         assert len(groups) == confirmed and min(votes) == 2, instrument

@@ -71,7 +71,7 @@ def local(tmp_path: Path, site, name: str = "svo_probes") -> Path:
 
 @pytest.fixture
 def web(monkeypatch):
-    monkeypatch.setattr(command, "Web", lambda: Web(tries=2, pause=0.0, timeout=10.0, patience=0.5))
+    monkeypatch.setattr(command, "Web", lambda: Web(tries=2, pause=0.0, timeout=10.0, patience=0.1, least=10))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def release(site) -> dict[int, str]:
     site.put("/images/13 a.jpg", b"<html>gone</html>", kind="text/html")
     site.put("/images/15 a.jpg", b"<html>gone</html>", kind="image/jpeg")
     site.put("/images/17 a.jpg", picture(17)[:200], kind="image/jpeg")
-    site.put("/images/19 a.jpg", picture(19), kind="image/jpeg", pause=0.3)
+    site.put("/images/19 a.jpg", picture(19), kind="image/jpeg", pause=0.06)
     del site.pages["/images/21 a.jpg"]
     site.pages |= {path.replace(" ", "%20"): page for path, page in site.pages.items()}
     site.put("/svo_probes.csv", table(lambda n: wrong.get(n, f"{site.url}/images/{n} a.jpg")).encode(), kind="text/csv")

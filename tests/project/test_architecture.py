@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from support import processes
@@ -51,9 +51,13 @@ def test_a_run_visits_the_steps_in_their_order(tmp_path, capsys):
     steps = walk()
     wanted = {(str(ROOT / file), name) for file, name in steps}
     visited: list[tuple[str, str]] = []
+    seen: dict[int, CodeType] = {}  # millions of calls of a few thousand functions
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, and no body of a class
+        if event != "call" or id(frame.f_code) in seen:
+            return
+        seen[id(frame.f_code)] = frame.f_code
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, and no body of a class
             name = frame.f_code.co_qualname.removesuffix(".__init__")
             step = (frame.f_code.co_filename, name)
             if step in wanted and step not in visited:

@@ -19,11 +19,11 @@ from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
 BATCH = 8
-SIDE = 1024
+SIDE = 256
 
 
 class OpenedImages:
-    """OpenedImages of 1024 pixels, counted while they are in memory."""
+    """Images of 256 pixels a side, counted while they are in memory."""
 
     def __init__(self, monkeypatch) -> None:
         self.alive = self.most = self.opened = 0

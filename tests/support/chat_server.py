@@ -27,7 +27,7 @@ class ChatServer:
         self.before: Callable[[int], None] = lambda number: None
         self.delay = 0.0
         self.usage: dict[str, int] | None = {"prompt_tokens": 300, "completion_tokens": 1}
-        self.retry_after = "0.3"
+        self.retry_after = "0.1"
         self.words: Callable[[str, list[bytes]], str] = lambda prompt, images: "A"
         self.listed: Callable[[float], list[tuple[str, float]]] = yes_and_no
         self.lists_at_most, self.refuses_more = 1000, "Requested sample logprobs of {asked}, max allowed: {most}"

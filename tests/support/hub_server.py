@@ -116,10 +116,10 @@ class HubServer(LocalServer):
         return names | ({"HF_TOKEN": token} if token else {})
 
     def misbehave(self, part: str, status: int | None = None, **how: Any) -> None:
-        """From now on; see `Fault`. A 429 says as the hub does when to come back."""
+        """From now on; see `Fault`. A 429 says as the hub does when to come back: now; its library adds a second."""
         fault = Fault(part, status, **how)
         if status == 429:
-            fault.headers = {"Retry-After": "1", "RateLimit": '"resolvers";r=0;t=1', **fault.headers}
+            fault.headers = {"Retry-After": "0", "RateLimit": '"resolvers";r=0;t=0', **fault.headers}
         self.faults.append(fault)
 
     def forget(self) -> None:

@@ -32,7 +32,7 @@ def do(self, unit, files=None, tell=None):
     try:
         (self._root / "taken").touch(exist_ok=False)
     except FileExistsError:
-        for _ in range(65):
+        for _ in range(45):
             time.sleep(0.02)
             step_done()
         return UnitResult("done")
@@ -94,12 +94,12 @@ def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path
     monkeypatch.setattr(Watch, "begin", lambda self, *given: given[1] == "its start" or begin(self, *given))
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
     told = Told()
-    summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, workers=1, stall=1.0), told)
+    summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, workers=1, stall=0.6), told)
     assert (summary.status, summary.workers_lost, summary.workers_hung) == ("done", 1, 1)
     assert (summary.cells[0].attempts, summary.cells[0].worker) == (2, "worker-2")
     log = tmp_path / ".sweep/logs/worker-1.log"
     assert told.lines[0] == (
-        f"worker-1 is lost: it hung: no sign of progress for 1 s; {log} has where it stood; "
+        f"worker-1 is lost: it hung: no sign of progress for 0.6 s; {log} has where it stood; "
         "tiny-clip/shapes_color is tried again"
     )
     assert "in do" in log.read_text()  # the function that waits
