@@ -79,7 +79,7 @@ def test_a_run_ends_with_its_lock_held_until_the_folder_is_gone(tmp_path, monkey
 
     def watched(folder, **more):
         with pytest.raises(filelock.Timeout):
-            filelock.FileLock(tmp_path / ".x.state" / "lock", is_singleton=False).acquire(timeout=0)
+            filelock.FileLock(tmp_path / ".x.state" / "lock").acquire(timeout=0)
         rmtree(folder, **more)
         removed.set()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.checkouts import ROOT, copy_checkout
 from support.commands import Done
 from support.hub_copies import write_copies
 from support.hub_runs import (
@@ -29,26 +30,28 @@ from support.hub_runs import (
 from support.hub_server import TOKEN, HubServer
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
-KEPT = ("__pycache__", ".git", "*.egg-info", "build", "results", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".venv")
 
 
 @pytest.fixture(scope="module")
-def ttmbench(tmp_path_factory) -> Path:
-    """The command in an environment of its own; TTMBENCH_INSTALLED names one that was made so before."""
+def ttmbench(tmp_path_factory) -> Iterator[Path]:
+    """The command in an environment of its own, of 6 GB; TTMBENCH_INSTALLED names one that was made so before."""
     from readme_commands import commands
 
     ready = os.environ.get("TTMBENCH_INSTALLED")
     if ready:
-        return Path(ready)
+        yield Path(ready)
+        return
     folder = tmp_path_factory.mktemp("clone") / "ttmbench"
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*KEPT))
+    copy_checkout(folder)
     install, _, run = commands()["run"].rpartition(" && ")
     assert run.startswith("ttmbench ") and install.endswith("pip install --quiet -e .")
-    done = subprocess.run(["bash", "-c", install], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder / ".venv" / "bin" / "ttmbench"
+    try:
+        done = subprocess.run(["bash", "-c", install], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        yield folder / ".venv" / "bin" / "ttmbench"
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _not_to_copy(where: str, names: list[str]) -> set[str]:
-    """What no build needs; the folder of runs at the top is one, and not the package of the same name."""
-    top = {"results", "build"} if where == str(ROOT) else set()
-    return {name for name in names if name in top | {"__pycache__", ".git", ".mypy_cache", ".venv"}} | {
-        name for name in names if name.endswith(".egg-info")
-    }
+from support.checkouts import ROOT, copy_checkout
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +18,7 @@ def environment(tmp_path_factory):
     dist = folder / "dist"
     for project in (ROOT, ROOT / "tests" / "third_party"):
         source = folder / project.name
-        import shutil
-
-        shutil.copytree(project, source, ignore=_not_to_copy)
+        copy_checkout(source, project)
         subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--outdir", dist, source], check=True, capture_output=True
         )

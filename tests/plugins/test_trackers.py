@@ -184,7 +184,7 @@ def test_trackio_holds_the_run(tmp_path, monkeypatch, capfd):
     assert "tracker trackio" not in said.err and "Trackio" not in said.out
     rows = SQLiteStorage.get_logs("p", "first")
     config = SQLiteStorage.get_run_config("p", "first")
-    assert config["model"] == "tiny-clip" and config["limit"] == 8
+    assert config["model"] == "tiny-clip" and config["limit"] == QUICK["limit"]
     assert (tmp_path / "db" / "p.db").exists()
     found: dict[str, list[tuple[int, float]]] = {}
     for row in rows:

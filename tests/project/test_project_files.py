@@ -13,6 +13,7 @@ from pathlib import Path
 import pluggy
 import pytest
 import yaml
+from support.checkouts import copy_checkout
 from support.pages import ROOT
 from support.scripts import load_script
 
@@ -120,6 +121,24 @@ def test_every_package_is_installed():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert sorted(settings["packages"]) == settings["packages"]
     assert set(settings["packages"]) == there | {one for one in settings["package-data"] if ".assets." in one}
+
+
+def test_a_copy_to_install_has_every_package_and_nothing_that_was_made(tmp_path):
+    for name in ("results", "build", ".venv", "ttmbench.egg-info", "ttmbench/build/__pycache__"):
+        (tmp_path / "here" / name).mkdir(parents=True)
+        (tmp_path / "here" / name / "made").touch()
+    copy_checkout(tmp_path / "copy", tmp_path / "here")
+    assert sorted(path.name for path in (tmp_path / "copy").rglob("*")) == ["build", "ttmbench"]
+
+    copy_checkout(tmp_path / "checkout")
+    settings = tomllib.loads((tmp_path / "checkout" / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]
+    for package in settings["packages"]:
+        own = next((name for name in settings["package-dir"] if package.startswith(name)), "")
+        folder = Path(settings["package-dir"].get(own, ""), *package.removeprefix(own).split("."))
+        assert any((tmp_path / "checkout" / folder).iterdir()), package
+    assert not (tmp_path / "checkout" / "results").exists()
 
 
 # Oldest libraries

@@ -43,7 +43,7 @@ PLAN = {
 }
 COMMAND = [sys.executable, "-c", "from ttmbench.cli import main; raise SystemExit(main())", "sweep"]
 SEEDS = 2
-OTHERS = {"artifacts": {}, "git_hash": ""}  # no numbers: digests of files with times, and where the command was given
+OTHERS: dict[str, Any] = {"artifacts": {}}  # no numbers: digests of files with times
 KILLS = 3  # at most in one life of a driver; a cell fails when three workers were lost with one unit of it
 
 

@@ -23,5 +23,6 @@ def test_kills_lose_nothing(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(counts.read_text(encoding="utf-8"))
-    assert found["kills"] == 5 and found["iterations"] >= 18
+    # A plugin is told of an iteration once it is saved: each kill can come between the two, and it is told of no other.
+    assert found["kills"] == 5 and found["iterations"] >= 18 - found["kills"]
     assert found["units_done_twice"] == found["numbers_that_differ"] == found["unreadable_files"] == 0

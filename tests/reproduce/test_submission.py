@@ -317,7 +317,7 @@ def seen_images_not_told(forged):
 
 
 def edited_packages(forged):
-    forged.document["packages"]["torch"] = "2.10.0"
+    forged.document["packages"]["torch"] = "1.0"  # which no bound allows, so not the one at hand
 
 
 def edited_device(forged):

@@ -197,12 +197,14 @@ def _listed(tensor: OnGpu) -> Any:
 
 
 def _indexed(function: Any) -> Any:
-    """A list in an index becomes a tensor of the stand-in, not one that torch makes of nothing."""
+    """A list in an index, and a number to set, become tensors of the stand-in, not ones that torch makes of nothing."""
 
     def with_tensors(tensor: torch.Tensor, at: Any, *value: Any) -> Any:
         def part(one: Any) -> Any:
             return _moved(torch.tensor(one), GPU) if isinstance(one, list) else one
 
+        if isinstance(tensor, OnGpu):
+            value = tuple(_made(one, tensor.dtype) for one in value)
         return function(tensor, tuple(map(part, at)) if isinstance(at, tuple) else part(at), *value)
 
     return with_tensors
@@ -211,8 +213,12 @@ def _indexed(function: Any) -> Any:
 def _where(condition: torch.Tensor, *either: Any) -> torch.Tensor:
     """Numbers become tensors of the stand-in too."""
     kind = next((one.dtype for one in either if isinstance(one, torch.Tensor)), None)
-    either = tuple(one if isinstance(one, torch.Tensor) else OnGpu(torch.tensor(one, dtype=kind)) for one in either)
-    return torch.where(condition, *either)
+    return torch.where(condition, *(_made(one, kind) for one in either))
+
+
+def _made(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """A number as a tensor of the stand-in; a tensor as it is."""
+    return value if isinstance(value, torch.Tensor) else OnGpu(torch.tensor(value, dtype=dtype))
 
 
 def _attention(

@@ -72,12 +72,12 @@ def alone(planned, tmp_path_factory):
 
 
 def document(root, cell):
-    """A document without times, and the digests of the files beside it."""
+    """A document without times, whether it knows a commit, and the digests of the files beside it."""
     content = json.loads((root / cell.document).read_text())
     digests = {
         Path(name).name: one["sha256"] for name, one in content["artifacts"].items() if name.endswith("safetensors")
     }
-    return {**without_times(content), "artifacts": digests}
+    return {**without_times(content), "artifacts": digests, "git_hash": content["git_hash"] is not None}
 
 
 def executor_of(made, root, planned, at=None, **given):
