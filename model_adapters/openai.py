@@ -53,6 +53,10 @@ class _ServedModel:
                 self._refused.append((prompt.text, answer["refusal"]))
         return answers
 
+    def divide_costs(self, shares: int) -> None:
+        """From now on so many processes ask a share of the questions each, and this one may spend its part."""
+        self._chat.account.shares = shares
+
     def usage(self) -> dict[str, Any]:
         """Requests, tokens and money so far, what the server says that it served, and what was refused."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]

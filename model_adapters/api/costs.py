@@ -54,6 +54,7 @@ class Account:
     Attributes:
         prices: per million tokens.
         max_cost: what this run may spend; None for no limit.
+        shares: among so many processes; each may spend its part.
         requests: sent, retries included.
         asked: tokens of the answers that this run was given.
         stored: tokens of the answers that were there before.
@@ -61,6 +62,7 @@ class Account:
 
     prices: Prices = field(default_factory=Prices)
     max_cost: float | None = None
+    shares: int = 1
     requests: int = 0
     asked: Tokens = field(default_factory=Tokens)
     stored: Tokens = field(default_factory=Tokens)
@@ -102,7 +104,15 @@ class Account:
         counted = self.asked.answers - self.asked.uncounted
         if counted:
             each = max(each, (self.prices.of(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
-        return cost + (self._underway + 1) * each <= self.max_cost
+        return cost + (self._underway + 1) * each <= self.max_cost / self.shares
+
+    @property
+    def limit(self) -> str:
+        """The limit as the user gave it, and what is left of it for a share."""
+        if self.max_cost is None:
+            return "no max_cost"
+        each = f", {money(self.max_cost / self.shares)} for each of {self.shares} shares" if self.shares > 1 else ""
+        return f"max_cost={self.max_cost:g}{each}"
 
     def report(self) -> dict[str, Any]:
         """For the results document; money in the currency of the prices, None if they are unknown."""

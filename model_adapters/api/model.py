@@ -148,7 +148,7 @@ class ChatModel:
             run_async(main)
         if len(fresh) < len(missing):
             raise TtmbenchError(
-                f"stopped before max_cost={self.account.max_cost:g}: {len(fresh)} of {len(missing)} questions were "
+                f"stopped before {self.account.limit}: {len(fresh)} of {len(missing)} questions were "
                 f"asked for {money(self.account.cost)}. Their answers are kept; a rerun with a higher max_cost asks "
                 "the rest"
             )

@@ -91,3 +91,15 @@ def test_two_workers_ask_at_the_same_time_and_nothing_twice(chat_server, tmp_pat
     assert (usage["requests"], usage["stored_answers"]) == (0, N_QUESTIONS)
     (planned,) = cells_of(tmp_path, **written)
     assert document == asked_by_one_run(planned.cell)[0]
+
+
+def test_shares_divide_what_may_be_spent(chat_server, tmp_path, plan):
+    """A question costs 0.3: of 3, each of three shares may ask three of its eight, and goes on when done again."""
+    (planned,) = cells_of(tmp_path, **plan(price_in=1000, price_out=0, max_cost=3, concurrency=1))
+    shares, _ = units_of(planned.cell)
+    for unit in shares:
+        error = Worker(tmp_path).do(unit).error
+        assert error.startswith("stopped before max_cost=3, $1.00 for each of 3 shares: 3 of 8 questions were asked")
+    assert len(chat_server.requests) == 9
+    assert Worker(tmp_path).do(shares[0]).error is not None
+    assert len(chat_server.requests) == 12 and set(chat_server.answered.values()) == {1}

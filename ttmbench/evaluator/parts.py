@@ -108,8 +108,11 @@ def run_scores(
 
 
 def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
-    """A part of the groups: a server's answer to one depends on no other."""
+    """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
     adapter, sizer = context.adapter, context.batch_sizer
+    divide_costs = getattr(adapter, "divide_costs", None)
+    if divide_costs is not None:
+        divide_costs(of)
     groups = _groups(plan, context)[part::of]
     with phase("score"):
         if groups and isinstance(adapter, ChoiceScorer) and plan.way == "choices":
