@@ -158,10 +158,11 @@ class _RunBlock(torch.autograd.Function):
         )
         of_inputs = _joined([one.reshape(-1, shape[-1]) for one in of_heads], len(inputs))
         found.update(_of_inputs(wanted, of_inputs, [_asking(seen, shape, first), *(seen for _ in inputs[1:])]))
-        of_seen = of_inputs[-1] @ inputs[-1]
-        for one, weight in zip(of_inputs[1:-1], inputs[1:-1], strict=True):
+        apart = 1 if first else 0  # the queries of the first tokens are added where they belong, the others to all
+        of_seen = of_inputs[apart] @ inputs[apart]
+        for one, weight in zip(of_inputs[apart + 1 :], inputs[apart + 1 :], strict=True):
             of_seen.addmm_(one, weight)
-        if len(inputs) > 1:
+        if first:
             _asking(of_seen, shape, first).addmm_(of_inputs[0], inputs[0])
         of_x, *found_norm = _norm_backward(of_seen, x, mean1, scale1, block.norms[0])
         found["norm0"] = (found_norm[0], found_norm[1])

@@ -104,6 +104,13 @@ def read_first_token_only(
     return True
 
 
+def read_all_tokens(tower: nn.Module) -> None:
+    """Has the last block of a tower compute all tokens again, which rounds otherwise."""
+    blocks: list[Any] = [module for module in tower.modules() if hasattr(module, "first_only")]
+    for block in blocks:
+        block.first_only = False
+
+
 @contextmanager
 def _run_as(forwards: Sequence[Callable[..., torch.Tensor]], modules: Sequence[Any]) -> Iterator[None]:
     for module, forward in zip(modules, forwards, strict=True):

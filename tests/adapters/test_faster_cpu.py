@@ -17,6 +17,7 @@ from transformers import CLIPConfig, CLIPModel, Siglip2Config, Siglip2Model, Sig
 from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as of_open_clip
+from ttmbench.model_adapters import tiny_clip as of_tiny_clip
 from ttmbench.model_adapters._shared.attention_cpu import Attention, additive
 from ttmbench.model_adapters._shared.blocks_cpu import run_block
 from ttmbench.model_adapters._shared.faster_cpu import PatchProduct, make_faster, read_first_token_only
@@ -354,6 +355,12 @@ def test_a_kernel_that_is_asked_for_is_the_librarys(tmp_path):
     by_default.save_pretrained(tmp_path / "again")
     again = hf.load(pretrained=str(tmp_path / "again"), device="cpu")
     assert again.weights_sha256 == by_default.weights_sha256
+
+
+def test_the_built_in_model_keeps_the_arithmetic_of_its_reference():
+    """The last digits of numbers in the README depend on how sums of the last block are rounded."""
+    layers = of_tiny_clip.load(device="cpu").model.vision_model.encoder.layers
+    assert len(layers) > 1 and not any(layer.first_only for layer in layers)
 
 
 def test_open_clip_says_so_too(tmp_path):
