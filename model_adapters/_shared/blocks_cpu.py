@@ -4,12 +4,14 @@ A block is a layer norm, attention, a layer norm and two linear layers, each pai
 makes of its twenty operations are passes over memory that take as long as the matrix products: casts of the same tensor
 for queries, keys and values, an activation in three steps, intermediate results that are kept. Here the sums, layer
 norms and softmax are in float32 and the matrix products in the precision that autocast asks for, as autocast has it.
+Which modules of a library are blocks, and of which only the first token is read, is found out in `faster_cpu`; kernels
+of attention are in `attention_cpu`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,8 +85,8 @@ def run_block(block: Block, x: torch.Tensor, mask: torch.Tensor | None, *, first
         The same shape; [rows, 1, width] if only the first token is asked for.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    if first and mask is not None:
-        mask = mask[..., :1, :]
+    if first:
+        block, mask = _with_queries_apart(block), None if mask is None else mask[..., :1, :]
     attention = Attention((x.shape[-1] // block.heads) ** -0.5, mask)
     result: torch.Tensor = _RunBlock.apply(x.float(), block, attention, first, dtype, *block.tensors)
     return result
@@ -106,7 +108,7 @@ class _RunBlock(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             shape = x.shape
             x = x.reshape(-1, shape[-1])
-            inputs = [_cast(layer, dtype) for layer in _inputs(block, first)]
+            inputs = [_cast(layer, dtype) for layer in block.inputs]
             output, up, down = (_cast(layer, dtype) for layer in (block.output, block.up, block.down))
 
             seen, *norm1 = _normalised(x, block.norms[0], dtype)
@@ -157,7 +159,9 @@ class _RunBlock(torch.autograd.Function):
             (of_output @ output).reshape(split), query, key, value, means.reshape(split), kept
         )
         of_inputs = _joined([one.reshape(-1, shape[-1]) for one in of_heads], len(inputs))
-        found.update(_of_inputs(wanted, of_inputs, [_asking(seen, shape, first), *(seen for _ in inputs[1:])]))
+        for number, one in enumerate(of_inputs):
+            name, looked = f"input{number}", seen if number else _asking(seen, shape, first)
+            found[name] = (_of_weight(wanted[name], one, looked), _of_bias(wanted[name], one))
         apart = 1 if first else 0  # the queries of the first tokens are added where they belong, the others to all
         of_seen = of_inputs[apart] @ inputs[apart]
         for one, weight in zip(of_inputs[apart + 1 :], inputs[apart + 1 :], strict=True):
@@ -175,15 +179,15 @@ def _names(block: Block) -> list[str]:
     return ["norm0", "norm1", *(f"input{number}" for number in range(len(block.inputs))), "output", "up", "down"]
 
 
-def _inputs(block: Block, first: bool) -> tuple[Linear, ...]:
-    """The layers that give queries, keys and values; that of the queries apart if they are asked for alone."""
-    if not first or len(block.inputs) > 1:
-        return block.inputs
-    ((weight, bias),) = ((layer.weight, layer.bias) for layer in block.inputs)
-    width = weight.shape[1]
-    return tuple(
-        Linear(weight[part], None if bias is None else bias[part]) for part in (slice(width), slice(width, None))
-    )
+def _with_queries_apart(block: Block) -> Block:
+    """A block whose queries are given by a layer of their own."""
+    if len(block.inputs) > 1:
+        return block
+    (whole,) = block.inputs
+    width = whole.weight.shape[1]
+    parts = (slice(width), slice(width, None))
+    inputs = tuple(Linear(whole.weight[part], None if whole.bias is None else whole.bias[part]) for part in parts)
+    return replace(block, inputs=inputs)
 
 
 def _asking(x: torch.Tensor, shape: torch.Size, first: bool) -> torch.Tensor:
@@ -195,20 +199,6 @@ def _joined(parts: list[torch.Tensor], layers: int) -> list[torch.Tensor]:
     """Gradients of queries, keys and values as so many layers gave them: one of all, of the last two, or three."""
     kept = layers - 1
     return parts if layers == len(parts) else [*parts[:kept], torch.cat(parts[kept:], dim=1)]
-
-
-def _of_inputs(
-    wanted: Mapping[str, tuple[bool, bool]], grads: list[torch.Tensor], looked: list[torch.Tensor]
-) -> dict[str, Any]:
-    """Gradients of the weights and biases that give queries, keys and values, by name."""
-    names = [name for name in wanted if name.startswith("input")]
-    split = len(grads) > len(names)
-    needs = [wanted[name] for name in (names * len(grads) if split else names)]
-    found = [(_of_weight(*one), _of_bias(one[0], one[1])) for one in zip(needs, grads, looked, strict=True)]
-    if not split:
-        return dict(zip(names, found, strict=True))
-    whole = zip(needs[0], zip(*found, strict=True), strict=True)
-    return {names[0]: tuple(torch.cat(parts) if wants else None for wants, parts in whole)}
 
 
 def _cast(layer: Linear, dtype: torch.dtype) -> Linear:
