@@ -202,21 +202,24 @@ def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
 
 
 @pytest.mark.slow
-def test_a_row_comes_out_again(tmp_path, monkeypatch):
-    """The first of its seeds: every selection and metric. Scores may be rounded another way since, or elsewhere."""
+@pytest.mark.parametrize(
+    ("name", "task", "seeds"), [("first.json", "shapes_color", [0, 1, 2, 3]), ("builtin.json", "shapes_replace", [0])]
+)
+def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
+    """The run that the README shows, and another's first seed: all selections and metrics. Scores may be rounded anew."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    command = "--model tiny-clip --tasks shapes_replace --simple_match --ttm --seeds 0 --device cpu --use_cache off"
-    assert main([*command.split(), "--output_path", str(tmp_path / "again.json")]) == 0
-    again, reference = read(tmp_path / "again.json"), read(FOLDER / "builtin.json")
-    assert again["task_hashes"]["shapes_replace"] == reference["task_hashes"]["shapes_replace"]
-    found, known = again["results"]["shapes_replace"], reference["results"]["shapes_replace"]
-    raw = {key: value for key, value in known.items() if key.endswith(",none")}
-    assert raw and {key: found[key] for key in raw} == raw
-    wanted = reference["ttm"]["shapes_replace"]["iterations"]
-    rows = [row for row in wanted if row["seed"] == 0]
-    assert len(rows) == 10
+    command = f"--model tiny-clip --tasks {task} --simple_match --ttm --seeds {','.join(map(str, seeds))} --device cpu"
+    assert main([*command.split(), "--use_cache", "off", "--output_path", str(tmp_path / "again.json")]) == 0
+    again, reference = read(tmp_path / "again.json"), read(FOLDER / name)
+    assert again["task_hashes"][task] == reference["task_hashes"][task]
+    found, known = again["results"][task], reference["results"][task]
+    whole = seeds == reference["config"]["seeds"]
+    numbers = {key: value for key, value in known.items() if whole or key.endswith(",none")}
+    assert numbers and {key: found[key] for key in numbers} == numbers
+    wanted = [row for row in reference["ttm"][task]["iterations"] if row["seed"] in seeds]
+    assert len(wanted) == 10 * len(seeds)
     rounded = {"threshold": None, "loss": None, "seconds": None}
-    for row, known_row in zip(again["ttm"]["shapes_replace"]["iterations"], rows, strict=True):
+    for row, known_row in zip(again["ttm"][task]["iterations"], wanted, strict=True):
         assert {**row, **rounded} == {**known_row, **rounded}
-        assert row["threshold"] == pytest.approx(known_row["threshold"], abs=1e-4)
-        assert row["loss"] == pytest.approx(known_row["loss"], rel=1e-3)
+        assert row["threshold"] == pytest.approx(known_row["threshold"], abs=1e-3)
+        assert row["loss"] == pytest.approx(known_row["loss"], rel=1e-2)
