@@ -16,17 +16,16 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import (
     PIXELS,
     ContrastiveModel,
-    PixelScale,
     check_dtype,
     compiled,
     count_parameters,
     declared_name,
-    random_crop,
     trimmed,
 )
 from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_first_token_only
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
+from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
 from ttmbench.model_adapters._shared.tokens import longer_than
 from ttmbench.types import ModelFiles

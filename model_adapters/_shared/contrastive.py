@@ -1,18 +1,15 @@
-"""What contrastive dual encoders of every library share: device, precision, pixels, temperature, bias, loss.
+"""What contrastive dual encoders of every library share: device, precision, temperature, bias, loss.
 
-Pixels are kept as uint8 and normalised on the device; crops for augmentation are cut there too. Towers may compute in
-bf16; weights, features and scores are float32.
+Towers may compute in bf16; weights, features and scores are float32.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -21,25 +18,6 @@ from ttmbench.errors import TtmbenchError, UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PIXELS = "pixel_values"
-
-
-@dataclass(frozen=True)
-class PixelScale:
-    """From stored pixels in 0..255 to what a tower takes: ``(pixel * rescale - mean) / std`` in each channel."""
-
-    rescale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
-        """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
-        # Sent without blocking: an accelerator is not waited for in each step.
-        mean, std = (
-            torch.tensor(one)[:, None, None].to(pixels.device, non_blocking=True) for one in (self.mean, self.std)
-        )
-        shift = mean / std
-        # In place: a batch is large, and each pass over it costs as much as a layer of a small model.
-        return pixels.float().mul_(self.rescale / std).sub_(shift)
 
 
 class ContrastiveModel(ABC):
@@ -166,37 +144,6 @@ class ContrastiveModel(ABC):
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
-
-
-def random_crop(
-    enlarged: torch.Tensor | Sequence[torch.Tensor], corners: np.ndarray, size: tuple[int, int], device: torch.device
-) -> torch.Tensor:
-    """Cuts a window out of every image, anywhere in it.
-
-    Args:
-        enlarged: pixels [images, channels, height, width]; or images of different sizes, each [channels, height,
-            width], of which the windows alone go to the device.
-        corners: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
-        size: height and width of the window; no image is smaller.
-        device: where the windows are to be.
-
-    Returns:
-        Pixels [images, channels, *size].
-    """
-    if not isinstance(enlarged, torch.Tensor):
-        windows = []
-        for image, (down, right) in zip(enlarged, corners, strict=True):
-            top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
-            windows.append(image[:, top : top + size[0], left : left + size[1]])
-        return torch.stack(windows).to(device, non_blocking=True)
-    enlarged = enlarged.to(device, non_blocking=True)
-    room = np.array([enlarged.shape[2] - size[0] + 1, enlarged.shape[3] - size[1] + 1])
-    corner = torch.from_numpy((corners * room).astype(np.int64)).to(enlarged.device)
-    rows = corner[:, 0, None] + torch.arange(size[0], device=enlarged.device)
-    columns = corner[:, 1, None] + torch.arange(size[1], device=enlarged.device)
-    image = torch.arange(len(enlarged), device=enlarged.device)
-    # A slice between two index arrays moves its axis to the end.
-    return enlarged[image[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 def check_dtype(dtype: str) -> torch.dtype:

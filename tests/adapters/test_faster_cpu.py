@@ -321,13 +321,25 @@ def test_only_windows_side_by_side_are_a_product():
     ):
         make_faster(layer)
         assert type(layer) is nn.Conv2d
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_of_patches_is_the_convolution(dtype, monkeypatch):
+    monkeypatch.setattr("ttmbench.model_adapters._shared.pixels._AT_A_TIME", 2 * 3 * 9 * 11)  # two images a part
     layer = nn.Conv2d(3, 4, (2, 3), stride=(2, 3))
-    x = torch.randn(2, 3, 9, 11, requires_grad=True)  # a rest that no window reaches
-    expected = layer(x)
-    (of_pixels,) = torch.autograd.grad(expected.square().sum(), x)
+    x = torch.randn(5, 3, 9, 11, requires_grad=True)  # a rest that no window reaches
+
+    def found() -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            features = layer(x)
+        return features, *torch.autograd.grad(features.float().square().sum(), (x, *layer.parameters()))
+
+    expected = found()
     make_faster(layer)
-    torch.testing.assert_close(layer(x), expected)
-    torch.testing.assert_close(torch.autograd.grad(layer(x).square().sum(), x)[0], of_pixels)
+    assert type(layer) is PatchProduct
+    bounds = {"rtol": 0.03, "atol": 0.1} if dtype == torch.bfloat16 else {}
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, **bounds)
 
 
 def test_patches_cut_elsewhere_are_no_convolution():

@@ -206,7 +206,7 @@ def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
     ("name", "task", "seeds"), [("first.json", "shapes_color", [0, 1, 2, 3]), ("builtin.json", "shapes_replace", [0])]
 )
 def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
-    """The run that the README shows, and another's first seed: all selections and metrics. Scores may be rounded anew."""
+    """The README's run, and another's first seed: all selections and metrics. Scores may be rounded otherwise."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = f"--model tiny-clip --tasks {task} --simple_match --ttm --seeds {','.join(map(str, seeds))} --device cpu"
     assert main([*command.split(), "--use_cache", "off", "--output_path", str(tmp_path / "again.json")]) == 0

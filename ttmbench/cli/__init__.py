@@ -49,9 +49,11 @@ COMMANDS = {
 
 def command() -> int:
     """What the installed program and ``python -m ttmbench`` do: `main`, in a process that has nothing else to do."""
+    from ttmbench._util.allocation import keep_freed_memory
     from ttmbench.cli.ending import QuickEnd
 
     end = QuickEnd()
+    keep_freed_memory()
     end.code = main()
     return end.code
 
