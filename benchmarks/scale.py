@@ -182,13 +182,14 @@ def main_of_parent(options: argparse.Namespace) -> None:
             rows = [_child(name, Path(folder), size) for size in sizes]
         keys = list(rows[0])
         report[name] = {"sizes": sizes, "rows": rows}
-        report[name]["exponents"] = {key: exponent(sizes, [row[key] for row in rows]) for key in keys}
+        several = len(set(sizes)) > 1
+        report[name]["exponents"] = {key: exponent(sizes, [row[key] for row in rows]) for key in keys if several}
         print(f"| {name} | " + " | ".join(keys) + " |\n|" + "---|" * (len(keys) + 1))
         for size, row in zip(sizes, rows, strict=True):
             print(f"| {size} | " + " | ".join(f"{row[key]:.2f}" for key in keys) + " |")
-        print(
-            "| exponent | " + " | ".join(f"{report[name]['exponents'][key]:.2f}" for key in keys) + " |\n", flush=True
-        )
+        if several:
+            print("| exponent | " + " | ".join(f"{report[name]['exponents'][key]:.2f}" for key in keys) + " |")
+        print(flush=True)
     if options.output:
         options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

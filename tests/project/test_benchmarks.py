@@ -145,6 +145,7 @@ def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
         assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
         assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))
     assert set(report["documents"]["exponents"]) >= {"leaderboard seconds", "report seconds", "compare GB"}
+    assert measure("--only", "assignment", "--sizes", "2")["assignment"]["exponents"] == {}  # no line through one point
 
 
 def test_a_sweep_of_sleeping_cells_is_simulated(tmp_path):
