@@ -528,7 +528,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     return kept
 
 
-def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys):
+def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys, monkeypatch):
     """Also not of its header: an iteration's number, a threshold or a loss is as much a number as a weight."""
     assert len(kept_seed.read().steps) == 2
     files = {path: path.read_bytes() for path in sorted((tmp_path / "task").rglob("*.safetensors"))}
@@ -537,17 +537,22 @@ def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys):
         "iteration_2.safetensors",
         "training.safetensors",
     ]
-    rng = np.random.RandomState(1)
+    rng, removed, folder = np.random.RandomState(1), [], tmp_path / "task" / "ttm" / "seed_0"
+    remove = shutil.rmtree  # what is damaged is removed; here it stays, or all were written anew for each bit
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **how: removed.append((path, how)))
     for path, content in files.items():
         header = 8 + int.from_bytes(content[:8], "little")
         for bit in {*rng.choice(8 * header, 300, replace=False), *rng.choice(8 * len(content), 50)}:
             changed = bytearray(content)
             changed[bit // 8] ^= 1 << bit % 8
-            path.parent.mkdir(exist_ok=True)
-            for other, whole in files.items():
-                other.write_bytes(whole)
             path.write_bytes(bytes(changed))
             assert kept_seed.read().steps == (), f"bit {bit} of {path.name}"
+            assert removed.pop() == (folder, {"ignore_errors": True}) and not removed
+        path.write_bytes(content)
+        assert len(kept_seed.read().steps) == 2 and not removed
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    path.write_bytes(b"")
+    assert kept_seed.read().steps == () and not folder.exists()
     assert "its seed starts again" in capsys.readouterr().err
 
 
