@@ -457,12 +457,12 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from support.counting import Counting, run
-run({model}, use_cache={store!r}, limit=None, batch_size={batch})
+run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
 
-def start(model: str, store: Path, batch: int) -> subprocess.Popen | processes.Forked:
-    code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), batch=batch)
+def start(model: str, store: Path, limit: int) -> subprocess.Popen | processes.Forked:
+    code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), limit=limit)
     return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -477,22 +477,22 @@ def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | process
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
-    """shapes_color has 200 groups of 2x2, hence 800 pairs in 7 blocks of 128."""
+    """140 groups of 2x2 are 560 pairs in 5 blocks of 128."""
     store, log = tmp_path / "store", tmp_path / "log"
-    process = start(f"Counting(Path({str(log)!r}), seconds=0.1)", store, 30)
+    process = start(f"Counting(Path({str(log)!r}), seconds=0.1)", store, 140)
     wait_for_blocks(store, 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
-    assert 2 <= len(blocks) < 7 and not entries(store)
+    assert 2 <= len(blocks) < 5 and not entries(store)
     model = Counting(tmp_path / "again")
-    undisturbed = run(Counting(tmp_path / "plain"), limit=None, batch_size=30)
-    resumed = run(model, limit=None, batch_size=30, use_cache=str(store))
-    assert model.calls == 800 - 128 * len(blocks)
+    undisturbed = run(Counting(tmp_path / "plain"), limit=140, batch_size=30)
+    resumed = run(model, limit=140, batch_size=30, use_cache=str(store))
+    assert model.calls == 560 - 128 * len(blocks)
     assert np.array_equal(raw(resumed), raw(undisturbed))
     assert resumed["datasets"]["shapes_color"]["from_store"]["blocks"] == len(blocks)
-    assert resumed["datasets"]["shapes_color"]["from_store"]["of"] == 7
-    assert f"{len(blocks)} of 7 blocks were kept by a stopped run" in capsys.readouterr().err
+    assert resumed["datasets"]["shapes_color"]["from_store"]["of"] == 5
+    assert f"{len(blocks)} of 5 blocks were kept by a stopped run" in capsys.readouterr().err
     assert len(entries(store)) == 1 and not list(store.glob("scores/*/*.blocks")), "blocks are gone"
     jsonschema.Draft202012Validator(schema("results")).validate(resumed.document)
 
@@ -613,24 +613,24 @@ def test_a_damaged_block_is_computed_again(tmp_path, capsys):
             return super().score_pairs(images, captions)
 
     model = Stopping(tmp_path / "log")
-    plain = run(Counting(tmp_path / "plain"), limit=None)
+    plain = run(Counting(tmp_path / "plain"), limit=100)
     with pytest.raises(KeyboardInterrupt):
-        run(model, limit=None, use_cache=str(store))
+        run(model, limit=100, use_cache=str(store))
     blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
     assert len(blocks) == 2
     blocks[0].write_bytes(blocks[1].read_bytes())
     Stopping.limit, before = 10**6, model.calls
-    resumed = run(model, limit=None, use_cache=str(store))
-    assert model.calls - before == 800 - 128 and np.array_equal(raw(plain), raw(resumed))
+    resumed = run(model, limit=100, use_cache=str(store))
+    assert model.calls - before == 400 - 128 and np.array_equal(raw(plain), raw(resumed))
     assert str(blocks[0]) in capsys.readouterr().err
 
 
 def test_two_processes_at_once(tmp_path):
     store, log = tmp_path / "store", tmp_path / "log"
-    model = f"Counting(Path({str(log)!r}), seconds=0.02)"
-    both = [start(model, store, 30) for _ in range(2)]
+    model = f"Counting(Path({str(log)!r}), seconds=0.05)"
+    both = [start(model, store, 70) for _ in range(2)]  # 280 pairs are three blocks
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     (path,) = entries(store)
     assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
-    plain = run(Counting(tmp_path / "plain"), limit=None, batch_size=30)
+    plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
     assert np.array_equal(read_entry(path).arrays["groups"], raw(plain))

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from support.spawned import from_the_server
 
 import ttmbench
 from ttmbench.cli import main
@@ -28,7 +29,7 @@ def apart(tmp_path_factory):
     for device in ("cpu", "cpu,cpu"):
         folder = tmp_path_factory.mktemp(device.replace(",", "_"))
         trained, told = [], []
-        with pytest.MonkeyPatch.context() as patched:
+        with pytest.MonkeyPatch.context() as patched, from_the_server():
             whole = trainer.finetune
 
             def finetune(*given, rng, whole=whole, trained=trained, **more):

@@ -528,7 +528,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     return kept
 
 
-def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys):
+def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys, monkeypatch):
     """Also not of its header: an iteration's number, a threshold or a loss is as much a number as a weight."""
     assert len(kept_seed.read().steps) == 2
     files = {path: path.read_bytes() for path in sorted((tmp_path / "task").rglob("*.safetensors"))}
@@ -537,17 +537,22 @@ def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys):
         "iteration_2.safetensors",
         "training.safetensors",
     ]
-    rng = np.random.RandomState(1)
+    rng, removed, folder = np.random.RandomState(1), [], tmp_path / "task" / "ttm" / "seed_0"
+    remove = shutil.rmtree  # what is damaged is removed; here it stays, or all were written anew for each bit
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **how: removed.append((path, how)))
     for path, content in files.items():
         header = 8 + int.from_bytes(content[:8], "little")
         for bit in {*rng.choice(8 * header, 300, replace=False), *rng.choice(8 * len(content), 50)}:
             changed = bytearray(content)
             changed[bit // 8] ^= 1 << bit % 8
-            path.parent.mkdir(exist_ok=True)
-            for other, whole in files.items():
-                other.write_bytes(whole)
             path.write_bytes(bytes(changed))
             assert kept_seed.read().steps == (), f"bit {bit} of {path.name}"
+            assert removed.pop() == (folder, {"ignore_errors": True}) and not removed
+        path.write_bytes(content)
+        assert len(kept_seed.read().steps) == 2 and not removed
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    path.write_bytes(b"")
+    assert kept_seed.read().steps == () and not folder.exists()
     assert "its seed starts again" in capsys.readouterr().err
 
 
@@ -590,6 +595,9 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
 ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20", "--ttm", "--device", "cpu"]
 
 
+LONG = ["--limit", "8", "--ttm_args", "iterations=200,epochs=1"]  # short iterations, and more than are waited for
+
+
 def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str] | processes.Forked:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
@@ -597,16 +605,16 @@ def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subpr
 
 
 def wait_for(condition, process: subprocess.Popen[str] | processes.Forked) -> None:
-    for _ in range(1200):
+    for _ in range(3000):
         if condition() or process.poll() is not None:
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
     path = tmp_path / "x.json"
-    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5")
+    process = start("-o", str(path), *LONG)
     wait_for(lambda: kept_files(path), process)
     process.send_signal(sent)
     _, told = process.communicate(timeout=60)
@@ -623,10 +631,11 @@ def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
     path = tmp_path / "x.json"
     code = "import runpy, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     code += "runpy.run_module('ttmbench', None, '__main__')"
-    process = start("-o", str(path), "--ttm_args", "iterations=50,epochs=5", program=["-c", code])
+    process = start("-o", str(path), *LONG, program=["-c", code])
     wait_for(lambda: kept_files(path), process)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    before = len(kept_files(path))
+    wait_for(lambda: len(kept_files(path)) > before + 2, process)
     assert process.poll() is None, "Ctrl-C at the terminal is not for it"
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ class Bench:
 
     def __init__(self, model: Model, tasks: Tasks, trains: bool = True) -> None:
         self.model, self.tasks, self._trains = model, tasks, trains
+        self._registry = build_registry()
         self._quiet: dict[str, Seen] = {}
         self._quiet_ttm: dict[str, dict[int, Adapted]] = {}
 
@@ -199,11 +201,17 @@ class Bench:
         common = {"device": "cpu", "bootstrap_iters": 0, "use_cache": "off", **settings}
         return ttmbench.simple_evaluate(self.model(layout, order), names, **common)
 
-    def seen(self, layout: str, order: Order | None = None, **settings: Any) -> Seen:
-        """What a run gives, put back into the plain order."""
+    def seen(self, layouts: Sequence[str], order: Order | None = None, **settings: Any) -> dict[str, Seen]:
+        """What one run of these layouts, in this order, gives for each, put back into the plain order."""
         order = order or Order()
-        result = self.run(layout, order, **settings)
-        return self.in_order(layout, order, result.scores[self.tasks.name(layout, order)][RAW][0])
+        scores = self.run(layouts[-1], order, layouts[:-1], **settings).scores
+        return {one: self.in_order(one, order, scores[self.tasks.name(one, order)][RAW][0]) for one in layouts}
+
+    def together(self) -> list[list[str]]:
+        """Layouts that one run can have: all of them, unless the model is the data."""
+        if isinstance(self.model("pairs", Order()), StoredFeatures):
+            return [[layout] for layout in LAYOUTS]
+        return [list(LAYOUTS)]
 
     def fellows(self, layout: str) -> list[str]:
         """Other layouts that the model of this one can be scored on: stored features fit their own groups alone."""
@@ -218,9 +226,9 @@ class Bench:
         return [size for size in sizes if min(size, pairs) != min(RunConfig.model_fields["batch_size"].default, pairs)]
 
     def quiet(self, layout: str) -> Seen:
-        """The run that the others are measured against."""
+        """The run that the others are measured against; the layout is alone in it."""
         if layout not in self._quiet:
-            self._quiet[layout] = self.seen(layout)
+            self._quiet |= self.seen([layout])
         return self._quiet[layout]
 
     def adapted(self, layout: str, seeds: Sequence[int] = (0, 1), **settings: Any) -> dict[int, Adapted]:
@@ -249,10 +257,9 @@ class Bench:
             rows = (groups[:, None] * shape[0] + images).reshape(-1)
             columns = (groups[:, None] * shape[1] + captions).reshape(-1)
             pairs = pairs[np.ix_(rows, columns)]
-        registry = build_registry()
         names = [*METRICS, *(["global_assignment_accuracy"] if pairs is not None else [])]
         back = Scores(np.ascontiguousarray(inside), pairs)
-        summary = summarise({RAW: [back]}, [registry.metric(name) for name in names], 0, 0)
+        summary = summarise({RAW: [back]}, [self._registry.metric(name) for name in names], 0, 0)
         return Seen(back, dict(summary.results))
 
 
@@ -267,56 +274,69 @@ def threads(count: int):
         torch.set_num_threads(before)
 
 
-def batch_sizes(bench: Bench, layout: str) -> list[Seen]:
+Change = Callable[[Bench, Sequence[str]], list[dict[str, Seen]]]
+"""Makes runs of layouts that one run can have: what each gives."""
+
+
+def batch_sizes(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
     """Small and odd batches, and one larger than the task."""
-    return [bench.seen(layout, batch_size=size) for size in bench.other_batches(1, 3, 7, 1000)]
+    return [bench.seen(layouts, batch_size=size) for size in bench.other_batches(1, 3, 7, 1000)]
 
 
-def order_of(what: str) -> Callable[[Bench, str], list[Seen]]:
+def order_of(what: str) -> Change:
     """Groups, or images or captions inside groups, in another order."""
-    return lambda bench, layout: [bench.seen(layout, bench.tasks.orders[what])]
+    return lambda bench, layouts: [bench.seen(layouts, bench.tasks.orders[what])]
 
 
-def thread_counts(bench: Bench, layout: str) -> list[Seen]:
+def thread_counts(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
     """One, two and four threads, less those that the quiet run has."""
     found = []
     for count in sorted({1, 2, 4} - {torch.get_num_threads()}):
         with threads(count):
-            found.append(bench.seen(layout))
+            found.append(bench.seen(layouts))
     return found
 
 
-def company(bench: Bench, layout: str) -> list[Seen]:
-    """After other tasks of the same run, in either order."""
-    others = bench.fellows(layout)
-    return [bench.seen(layout, others=others), bench.seen(layout, others=others[::-1])]
+def company(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
+    """After other tasks of the same run, in every order."""
+    if len(layouts) > 1:
+        return [bench.seen(order) for order in permutations(layouts)]
+    return [bench.seen([*bench.fellows(layout), layout]) for layout in layouts]
 
 
-def store(bench: Bench, layout: str) -> list[Seen]:
+def store(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
     """A cache that is empty, and one that has the scores; kept with another batch size."""
     with tempfile.TemporaryDirectory() as folder:
-        return [bench.seen(layout, use_cache=folder, batch_size=size) for size in (7, 64)]
+        return [bench.seen(layouts, use_cache=folder, batch_size=size) for size in (7, 64)]
 
 
-def after_ttm(bench: Bench, layout: str) -> list[Seen]:
-    """Raw scores of a run that adapts, of the task after one that was adapted to, and of the model afterwards."""
-    if not bench.adapts(layout):
+def after_ttm(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
+    """Raw scores of runs that adapt, of tasks after others that were adapted to, and of the model afterwards."""
+    adapted = [layout for layout in layouts if bench.adapts(layout)]
+    if not adapted:
         return []
     adapting = {"ttm": True, "ttm_args": SHORT}
-    others = [one for one in bench.fellows(layout) if bench.adapts(one)][:1]
-    return [bench.seen(layout, **adapting), bench.seen(layout, others=others, **adapting), bench.seen(layout)]
+    if len(layouts) > 1:
+        orders = [adapted, adapted[::-1]]
+    else:
+        fellows = [one for one in bench.fellows(layouts[0]) if bench.adapts(one)]
+        orders = [[*fellows, *layouts]]
+    return [*(bench.seen(order, **adapting) for order in orders), bench.seen(adapted)]
 
 
-def saved(bench: Bench, layout: str) -> list[Seen]:
+def saved(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
     """Scores that were saved and read back."""
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        bench.run(layout, save_scores=True, output_path=f"{folder}/x.json")
-        (path,) = Path(folder).glob("*.safetensors")
-        scores = read_scores(path, GroupShape(*LAYOUTS[layout][1])).scores[RAW][0]
-        return [bench.in_order(layout, Order(), scores)]
+        bench.run(layouts[-1], others=layouts[:-1], save_scores=True, output_path=f"{folder}/x.json")
+        for layout in layouts:
+            (path,) = Path(folder).glob(f"*_{bench.tasks.name(layout, Order())}.safetensors")
+            scores = read_scores(path, GroupShape(*LAYOUTS[layout][1])).scores[RAW][0]
+            found[layout] = bench.in_order(layout, Order(), scores)
+    return [found]
 
 
-CHANGES: dict[str, Callable[[Bench, str], list[Seen]]] = {
+CHANGES: dict[str, Change] = {
     "batch size 1, 3, 7, 1000": batch_sizes,
     "order of groups": order_of("groups"),
     "order of captions in groups": order_of("captions"),
@@ -337,7 +357,7 @@ def ttm_batch_size(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
 def ttm_company(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
     """After other tasks of the same run, in either order."""
     others = [one for one in bench.fellows(layout) if bench.adapts(one)]
-    return [bench.adapted(layout, seeds=(0,), others=one) for one in (others, others[::-1])]
+    return [bench.adapted(layout, seeds=(0,), others=one) for one in permutations(others)]
 
 
 def ttm_seeds(bench: Bench, layout: str) -> list[dict[int, Adapted]]:
@@ -452,18 +472,17 @@ class Row:
 
 def measure(name: str, bench: Bench, change: str) -> Row:
     """Makes one change on every layout."""
-    moved, differing = [], []
-    for layout in LAYOUTS:
-        if change in CHANGES:
-            found = [bench.quiet(layout).against(seen) for seen in CHANGES[change](bench, layout)]
-        elif bench.adapts(layout):
+    found = []
+    if change in CHANGES:
+        for layouts in bench.together():
+            seen = [one for run in CHANGES[change](bench, layouts) for one in run.items() if one[0] in layouts]
+            found += [(layout, bench.quiet(layout).against(one)) for layout, one in seen]
+    else:
+        for layout in filter(bench.adapts, LAYOUTS):
             quiet, runs = bench.quiet_ttm(layout), TTM_CHANGES[change](bench, layout)
-            found = [quiet[seed].against(one) for run in runs for seed, one in run.items()]
-        else:
-            found = []
-        moved += [difference for difference, _ in found]
-        differing += [f"{layout}: {what}" for _, names in found for what in names]
-    return Row(name, change, max(moved, default=None), differing)
+            found += [(layout, quiet[seed].against(one)) for run in runs for seed, one in run.items()]
+    moved = max((difference for _, (difference, _) in found), default=None)
+    return Row(name, change, moved, [f"{layout}: {what}" for layout, (_, names) in found for what in names])
 
 
 def main(options: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ def test_three_aggregates_and_eleven_instruments(tmp_path, capsys):
 def test_ties_are_wrong_and_told(tmp_path):
     ties = {"plurals": 200, "relations": 173}
     right = {name: min(count, VALID[name][1] - ties.get(name, 0)) for name, count in RIGHT.items()}
-    scored = ttmbench.score(write(tmp_path / "m.jsonl", lines(right, ties)), "valse")
+    scored = ttmbench.score(write(tmp_path / "m.jsonl", lines(right, ties)), "valse", bootstrap_iters=0)
     assert scored.document["ties"]["valse"]["text_score,none"] == 373
     assert scored.document["ties"]["valse_plurals"]["text_score,none"] == 200
     assert scored.results["valse_plurals"]["text_score,none"] == right["plurals"] / 851

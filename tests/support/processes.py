@@ -39,7 +39,7 @@ LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE", "TORCHIND
 SET_BY_THE_COMMAND = "GOMP_SPINCOUNT"  # for itself, also where a test calls it in this process
 LATER_NAMES = {
     *(SET_BY_THE_COMMAND, "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
-    *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND"),
+    *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND", "CUBLAS_WORKSPACE_CONFIG"),
 }
 # Read when the package or huggingface_hub is imported: fine for a server that has imported neither.
 NOT_YET = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "XDG_", "PYTHONPATH")

@@ -220,9 +220,13 @@ def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
         return stored  # it does not say
     fitting = _by_values(stored.tags, wanted, lambda tags: _fits(tags, wanted))
-    places = [place for place, fits in enumerate(fitting) if fits]
+    return _of_places(stored, [place for place, fits in enumerate(fitting) if fits], spec, path)
+
+
+def _of_places(stored: StoredScores, places: Sequence[int], spec: TaskSpec, path: Path) -> StoredScores:
+    """Those of the scores at the places that are a task's; there is one at least."""
     if not places:
-        of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
+        of = ", ".join(f"{tag} {value}" for tag, value in spec.group.constant_tags.items())
         raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
     return stored.some(places)
 
@@ -240,12 +244,14 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     fitting = _by_values(
         stored.tags, asked, lambda tags: [part for part in parts if _fits(tags, part.group.constant_tags)]
     )
+    places: dict[str, list[int]] = {part.task: [] for part in parts}
     for place, (tags, of) in enumerate(zip(stored.tags, fitting, strict=True)):
         if len(of) != 1:
             stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
             raise DataError(f"{path}: {stored.group_ids[place]} is of no part of task '{spec.task}' (tags: {stated})")
         tags |= of[0].group.constant_tags
-    found = [(part, _of_task(stored, part, path)) for part in parts]
+        places[of[0].task].append(place)
+    found = [(part, _of_places(stored, places[part.task], part, path)) for part in parts]
     for part, scores in found:
         check_count(part, len(scores.group_ids), f"{path}: {part.task}")
     return found

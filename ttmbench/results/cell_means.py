@@ -54,7 +54,8 @@ class CellValues:
         Returns:
             What statistics need; None if no group that counts has a value.
         """
-        scored = {cell: [place for place in places if not np.isnan(row[place])] for cell, places in members.items()}
+        known = (~np.isnan(row)).tolist()  # numpy's own numbers are looked at one by one ten times as slowly
+        scored = {cell: [place for place in places if known[place]] for cell, places in members.items()}
         scored = {cell: places for cell, places in scored.items() if places}
         places = np.array([place for mine in scored.values() for place in mine], np.int64)
         if not len(places):
@@ -76,8 +77,9 @@ class CellValues:
 
     def clusters_of_cells(self) -> Int[np.ndarray, " cells"]:
         """How many clusters each cell has groups of."""
-        pairs = np.unique(np.stack([self.cell, self.cluster]), axis=1)
-        return np.bincount(pairs[0], minlength=len(self.cells))
+        count = int(self.cluster.max()) + 1
+        pairs = np.unique(self.cell.astype(np.int64) * count + self.cluster)
+        return np.bincount(pairs // count, minlength=len(self.cells))
 
     def variance(self) -> float | None:
         """Variance of the mean of means (Cochran 1977, section 5.4); None if a cell has a single cluster."""
