@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from ttmbench.cli import main
 from ttmbench.cli.analyze import KNOWN
@@ -124,7 +124,8 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
     document = json.loads(files[".json"].read_text())
     assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 8)
     with Image.open(files[".png"]) as figure:
-        assert len(figure.convert("RGB").getcolors(figure.width * figure.height)) > 20, "something is drawn"
+        colours = {colour for _, colour in figure.convert("RGB").getcolors(figure.width * figure.height)}
+    assert len(colours) > 20 and ImageColor.getrgb(plots.COUNT) in colours, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
 
 
