@@ -75,13 +75,13 @@ def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> li
     if is_pair_scorer:
         _check_pair_scorer(adapter, images, check)
         if isinstance(adapter, PreparedPairScorer):
-            _check_prepared(adapter, images, check)
+            prepared, pairs = _check_prepared(adapter, images, check)
             if isinstance(adapter, PairTrainable):
-                _check_pair_trainable(adapter, images, check)
+                _check_pair_trainable(adapter, prepared, pairs, check)
     if is_dual:
-        _check_dual_encoder(adapter, images, check)
+        prepared, scores = _check_dual_encoder(adapter, images, check)
         if isinstance(adapter, Trainable):
-            _check_trainable(adapter, images, check)
+            _check_trainable(adapter, prepared, scores, check)
     return made
 
 
@@ -109,21 +109,23 @@ def _check_pair_scorer(adapter: PairScorer, images: list[Image.Image], check: _C
     check("order changes no pair score", _close(together, backwards), _difference(together, backwards))
 
 
-def _check_prepared(adapter: PreparedPairScorer, images: list[Image.Image], check: _Check) -> None:
-    scores = _all_pairs(adapter, images, len(CAPTIONS) ** 2)
+def _check_prepared(
+    adapter: PreparedPairScorer, images: list[Image.Image], check: _Check
+) -> tuple[_Prepared, np.ndarray]:
+    prepared = _prepared(adapter, images)
+    scores = _all_pairs(adapter, prepared, len(CAPTIONS) ** 2)
     direct = np.asarray(adapter.score_pairs(images, list(CAPTIONS)))
     check("preparing changes no pair score", _close(np.diag(scores), direct), _difference(np.diag(scores), direct))
-    single = _all_pairs(adapter, images, 1)
+    single = _all_pairs(adapter, prepared, 1)
     check("pairs: batch size changes no prepared score", _close(scores, single), _difference(scores, single))
-    backwards = _all_pairs(adapter, images[::-1], 3)[::-1]
+    backwards = _all_pairs(adapter, _prepared(adapter, images[::-1]), 3)[::-1]
     check("pairs: order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
+    return prepared, scores
 
 
-def _check_pair_trainable(adapter: Any, images: list[Image.Image], check: _Check) -> None:
+def _check_pair_trainable(adapter: Any, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
     before = snapshot(adapter)
-    scores = _all_pairs(adapter, images, len(images))
-    prepared = _prepared(adapter, images)
-    n = np.arange(len(images))
+    n = np.arange(len(CAPTIONS))
     matched = n % 2 == 0
     loss = adapter.pair_loss(take(prepared.images, n), take(prepared.captions, n), matched)
     check("pairs: loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
@@ -142,42 +144,42 @@ def _check_pair_trainable(adapter: Any, images: list[Image.Image], check: _Check
         make_optimizer(adapter, TTMConfig()),
         config=TTMConfig(epochs=2),
         learning_rate=1e-2,
-        batch=len(images),
+        batch=len(n),
         rng=np.random.default_rng(0),
     )
-    trained = _all_pairs(adapter, images, len(images))
+    trained = _all_pairs(adapter, prepared, scores.size)
     check("pairs: training changes the scores", not _close(scores, trained), "they stay the same")
     restore(adapter, before)
-    after = _all_pairs(adapter, images, len(images))
+    after = _all_pairs(adapter, prepared, scores.size)
     check("pairs: the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
-def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> None:
-    scores = _all_scores(adapter, images, len(images))
-    n = len(CAPTIONS)
+def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> tuple[_Prepared, np.ndarray]:
+    n, prepared = len(CAPTIONS), _prepared(adapter, images)
+    scores = _all_scores(adapter, prepared, n)
     check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
     check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
-    features = adapter.encode_images(adapter.prepare_images(images))
+    inputs = adapter.prepare_images(images)
+    features = adapter.encode_images(inputs)
     check("features are float32", features.dtype == torch.float32, f"dtype is {features.dtype}")
     raw = adapter.logits(features, adapter.encode_captions(adapter.prepare_captions(list(CAPTIONS))))
     check("logits are float32", raw.dtype == torch.float32, f"dtype is {raw.dtype}")
-    check("one row an image", n_rows(adapter.prepare_images(images)) == n, "prepare_images changes the number")
-    single = _all_scores(adapter, images, 1)
+    check("one row an image", n_rows(inputs) == n, "prepare_images changes the number")
+    single = _all_scores(adapter, prepared, 1)
     check("batch size changes no score", _close(scores, single), _difference(scores, single))
     parts = concatenate([adapter.prepare_images([image]) for image in images])
     rows = Rows(np.arange(n)[None], np.arange(n)[None])
     apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
     one_by_one = score_groups(adapter, encode(adapter, apart, n), rows)[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
-    backwards = _all_scores(adapter, images[::-1], n)[::-1]
+    backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
     check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
+    return prepared, scores
 
 
-def _check_trainable(adapter: Any, images: list[Image.Image], check: _Check) -> None:
+def _check_trainable(adapter: Any, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
     before = snapshot(adapter)
-    scores = _all_scores(adapter, images, len(images))
-    prepared = _prepared(adapter, images)
-    n = np.arange(len(images))
+    n = np.arange(len(CAPTIONS))
     loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
     check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
     config = TTMConfig(epochs=2)
@@ -189,13 +191,13 @@ def _check_trainable(adapter: Any, images: list[Image.Image], check: _Check) -> 
         make_optimizer(adapter, config),
         config=config,
         learning_rate=1e-2,
-        batch=len(images),
+        batch=len(n),
         rng=np.random.default_rng(0),
     )
-    trained = _all_scores(adapter, images, len(images))
+    trained = _all_scores(adapter, prepared, len(n))
     check("training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?")
     restore(adapter, before)
-    after = _all_scores(adapter, images, len(images))
+    after = _all_scores(adapter, prepared, len(n))
     check("the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
@@ -212,13 +214,12 @@ def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.
     return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pil_images))[0]
 
 
-def _all_scores(adapter: DualEncoder, pil_images: list[Image.Image], batch_size: int) -> np.ndarray:
-    prepared = _prepared(adapter, pil_images)
+def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> np.ndarray:
     return score_all_pairs(adapter, encode(adapter, prepared, batch_size), prepared.rows)
 
 
-def _all_pairs(adapter: PreparedPairScorer, pil_images: list[Image.Image], batch_size: int) -> np.ndarray:
-    return score_in_memory(adapter, _prepared(adapter, pil_images), batch_size, all_pairs=True).every
+def _all_pairs(adapter: PreparedPairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:
+    return score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import shutil
@@ -76,6 +77,14 @@ def write_model(folder, model_cfg, preprocess_cfg=None, tokenizer_from=None):
             model.logit_bias.fill_(-5.0)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _merges_once():
+    """open_clip reads 49,000 merges for each tokenizer of its own; it changes nothing in one that is made."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(open_clip.factory, "SimpleTokenizer", functools.cache(open_clip.SimpleTokenizer))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -285,11 +294,22 @@ def test_a_long_caption_is_cut_as_open_clip_cuts_it(folders):
 # --- images ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def resizing(tmp_path_factory):
+    """An adapter whose model says how images are resized, one for each way."""
+
+    @functools.cache
+    def make(mode):
+        preprocess = {"resize_mode": mode, "interpolation": "bilinear", "fill_color": 9, "mean": [0.1, 0.2, 0.3]}
+        return load(write_model(tmp_path_factory.mktemp(mode), CLIP, preprocess))
+
+    return make
+
+
 @pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
 @pytest.mark.parametrize("size", [(50, 40), (40, 50), (20, 70)])
-def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(tmp_path, mode, size):
-    preprocess = {"resize_mode": mode, "interpolation": "bilinear", "fill_color": 9, "mean": [0.1, 0.2, 0.3]}
-    adapter = load(write_model(tmp_path / "model", CLIP, preprocess))
+def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizing, mode, size):
+    adapter = resizing(mode)
     model = adapter.model
     images = random_images(size=size)
     options = {**model.visual.preprocess_cfg, "is_train": False}

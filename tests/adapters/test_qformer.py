@@ -76,15 +76,20 @@ def own_logits(name, folder, image, caption, written=()):
         return model(**inputs).logits[0, -count:].double(), processor.tokenizer
 
 
+@lru_cache(maxsize=2)
+def own_logits_of_two_groups(name, folder, written=()):
+    """Of every pair of two groups."""
+    groups = groups_of("shapes_color", 2)
+    pairs = [(i.open(), c) for g in groups for i in g.images for c in g.captions]
+    return [own_logits(name, folder, image, caption, written)[0] for image, caption in pairs]
+
+
 @pytest.mark.parametrize("score", ["log_odds", "yes_token", "yes_and_end"])
 def test_scores_of_a_run_equal_the_models_own(name, folder, score):
-    groups = groups_of("shapes_color", 2)
+    words = own_model(folder)[1].tokenizer
+    yes = words.convert_tokens_to_ids("yes")
     expected = []
-    for image, caption in ((i.open(), c) for g in groups for i in g.images for c in g.captions):
-        logits, words = own_logits(name, folder, image, caption)
-        yes = words.convert_tokens_to_ids("yes")
-        if score == "yes_and_end":
-            logits, _ = own_logits(name, folder, image, caption, [yes])
+    for logits in own_logits_of_two_groups(name, folder, (yes,) if score == "yes_and_end" else ()):
         logs = logits.log_softmax(dim=-1)
         if score == "log_odds":
             sides = [[words.convert_tokens_to_ids(w) for w in (one, one.lower())] for one in ("Yes", "No")]

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -14,6 +14,7 @@ from ttmbench import chance, metrics
 from ttmbench.plugins.builtin import ttmbench_register_metrics
 
 GROUP_METRICS = [spec for spec in ttmbench_register_metrics() if spec.scope == "group"]
+FEW = settings(max_examples=40)  # of up to six groups each
 SHAPES = [(1, 2), (1, 4), (2, 2), (2, 3), (3, 3), (2, 4), (4, 4)]
 
 
@@ -46,6 +47,7 @@ def naive(scores: np.ndarray) -> dict[str, list[float]]:
     return out
 
 
+@FEW
 @given(any_scores())
 def test_metrics_equal_their_definitions(scores):
     expected = naive(scores)
@@ -57,11 +59,13 @@ def test_metrics_equal_their_definitions(scores):
         assert metrics.image_score(scores).tolist() == expected["image"]
 
 
+@FEW
 @given(any_scores(wide=True))
 def test_group_score_implies_group_match(scores):
     assert not np.any(metrics.group_score(scores) & ~metrics.group_match(scores))
 
 
+@FEW
 @given(any_scores(wide=True))
 def test_square_and_single_image_relations(scores):
     if scores.shape[1] == 1:
@@ -71,6 +75,7 @@ def test_square_and_single_image_relations(scores):
     assert np.array_equal(metrics.text_score(scores), metrics.individual_match(scores) == 1)
 
 
+@FEW
 @given(any_scores(), st.integers(0, 2**32 - 1))
 def test_joint_relabelling_changes_nothing(scores, seed):
     rng = np.random.default_rng(seed)
@@ -85,6 +90,7 @@ def test_joint_relabelling_changes_nothing(scores, seed):
             assert np.array_equal(spec.ties(scores), spec.ties(moved)), spec.name
 
 
+@FEW
 @given(any_scores(), st.integers(-50, 50), st.sampled_from([0.25, 0.5, 2.0, 8.0]))
 def test_constant_and_positive_scale_change_nothing(scores, constant, scale):
     _, m, k = scores.shape
@@ -94,6 +100,7 @@ def test_constant_and_positive_scale_change_nothing(scores, constant, scale):
             assert np.array_equal(spec.compute(scores), spec.compute(scores * scale)), spec.name
 
 
+@FEW
 @given(st.sampled_from(SHAPES), st.floats(-1e6, 1e6, width=32))
 def test_a_constant_scorer_scores_zero_and_ties_everywhere(shape, value):
     scores = np.full((3, *shape), value)
@@ -151,7 +158,7 @@ def test_a_score_that_is_not_finite_is_refused_by_group(bad):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_chance_levels_by_simulation(shape):
     """Each closed form within 4 standard errors of a simulated random scorer."""
-    n = 200_000
+    n = 60_000
     scores = np.random.default_rng([7, *shape]).random((n, *shape))
     for spec in GROUP_METRICS:
         level = spec.chance(*shape)
@@ -173,8 +180,9 @@ def test_chance_of_the_paper():
 
 def test_chance_of_global_assignment_by_simulation():
     rng = np.random.default_rng(3)
-    values = np.array([metrics.global_assignment_accuracy(rng.random((6, 9))).mean() for _ in range(3000)])
-    assert abs(values.mean() - chance.global_assignment_accuracy(6, 9)) < 4 * values.std(ddof=1) / np.sqrt(len(values))
+    values = np.array([metrics.global_assignment_accuracy(rng.random((3, 4))).mean() for _ in range(800)])
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    assert abs(values.mean() - chance.global_assignment_accuracy(3, 4)) < 4 * error < 1 / 4 - 1 / 5
 
 
 def test_real_scores_give_the_published_numbers(real_scores):

@@ -113,7 +113,7 @@ def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr,
 
 
 @pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
-@pytest.mark.parametrize(("task", "n", "batch"), [("shapes_color", 24, 10), ("shapes_spatial", 30, 12)])
+@pytest.mark.parametrize(("task", "n", "batch"), [("shapes_color", 16, 6), ("shapes_spatial", 20, 8)])
 def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_siglip, tiny_hf_clip):
     folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
     groups = load(task, n)
@@ -280,11 +280,11 @@ def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
 
 
 def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):
-    groups = load("shapes_color", 40)
+    groups = load("shapes_color", 20)
     stage, raw = phase_of(model, groups)
     config = TTMConfig(iterations=3, epochs=1)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-6, seed=0))
-    assert steps[0].selected.sum() == 10
+    assert steps[0].selected.sum() == 5
     assert steps[-1].threshold == 0 and steps[-1].selected.all()
 
 

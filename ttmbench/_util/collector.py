@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ def seldom_collecting() -> Iterator[None]:
 
     Imports make millions of objects that stay, and looking through them again and again is a tenth of their time.
     """
-    blocks = sys.getallocatedblocks()
+    looks, young = _looks_and_young()
     with _lock:
         _inside.append(gc.get_threshold())
         first, *others = _inside[0]
@@ -29,13 +28,19 @@ def seldom_collecting() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.getallocatedblocks() - blocks > SELDOM:
+        more_looks, more_young = _looks_and_young()
+        if more_looks > looks or more_young - young > SELDOM // 3:
             _all_are_old()
         with _lock:
             before = _inside[0]
             _inside.pop()
             if not _inside:
                 gc.set_threshold(*before)
+
+
+def _looks_and_young() -> tuple[int, int]:
+    """How often what is young was looked through, and how much there is since; allocated blocks take long to count."""
+    return gc.get_stats()[0]["collections"], gc.get_count()[0]
 
 
 def _all_are_old() -> None:
