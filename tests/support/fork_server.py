@@ -4,8 +4,9 @@ Run as ``python fork_server.py SOCKET MODULE ...`` with the number of an open st
 descriptors (stdin, stdout, stderr and where to report) and JSON: what follows ``python`` on a command line, the
 environment and the working folder. The report is the child's process id, then, once it ended, its exit code.
 
-Only imports happen before a fork: no computation, so that no pool of threads exists, which a fork would lose. The child
-ends as an interpreter does, with its exit handlers and its exit code.
+Before a fork there are imports, and what a library works out once a process (``warm``): no tensors are computed, so that
+no pool of threads exists, which a fork would lose. The child ends as an interpreter does, with its exit handlers and its
+exit code.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ from pathlib import Path
 from typing import Any
 
 HEADER = 8
+NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow begins one when it is imported
 
 
 def threads() -> int:
     """How many threads the kernel knows of in this process."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def warm() -> None:
+    """Patterns of the names of all models' weights, which transformers compiles when it reads the first model."""
+    names = sys.modules.get("transformers.conversion_mapping")  # there is none in older versions
+    if names is not None:
+        names.get_checkpoint_conversion_mapping("clip")
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -170,8 +179,10 @@ def end(words: list[str]) -> None:
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
     gc.disable()  # what is imported lives to the end
+    os.environ.setdefault(*NO_THREAD)
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    warm()
     if threads() > 1:
         sys.exit(f"{threads()} threads after the imports: a child would have one of them")
     gc.freeze()  # a child's collector does not look at what all share
