@@ -111,11 +111,11 @@ def test_what_a_program_froze_is_counted_once():
     in_a_small_process(
         """
         gc.freeze()
-        counted, count = [], gc.get_freeze_count
+        kept, counted, count = [], [], gc.get_freeze_count
         gc.get_freeze_count = lambda: counted.append(1) or count()
         for _ in range(3):
             with seldom_collecting():
-                many = [[] for _ in range(2 * SELDOM)]
+                kept.append([[] for _ in range(2 * SELDOM)])
         assert len(counted) == 1 and gc.get_freeze_count() > 0
         """
     )
