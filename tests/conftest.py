@@ -81,11 +81,22 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Plugins, the commit, task files that ship and drawn scenes stay as they are: each is read once a process."""
+    """Plugins, the commit, task files, tables that ship and drawn scenes stay as they are: read once a process."""
     from ttmbench.data import task_file
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
+    from ttmbench.reproduce import tables
     from ttmbench.results import environment
+
+    read_spec, published = tables._spec, Path(tables.__file__).parent / "published"
+    specs: dict[Path, Any] = {}
+
+    def spec_once(path):
+        if getattr(path, "parent", None) != published:
+            return read_spec(path)
+        if path not in specs:
+            specs[path] = read_spec(path)
+        return specs[path]  # frozen
 
     find, read, root = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
@@ -103,6 +114,7 @@ def _read_once():
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(task_file, "read_yaml", read_once)
+        patched.setattr(tables, "_spec", spec_once)
         patched.setattr(environment, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 

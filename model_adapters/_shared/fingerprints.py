@@ -13,6 +13,7 @@ import torch
 from ttmbench.model_adapters._shared.placement import quantization_of
 
 # Where files came from and which version wrote them: the same model has others after a copy.
+_LEAVES = (str, int, float)
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
 
@@ -89,10 +90,14 @@ def _sha256(settings: dict[str, Any]) -> str:
 
 def plain(value: Any) -> Any:
     """Settings as JSON has them, without what only says where they came from."""
-    if value is None or isinstance(value, str | int | float):  # first: a vocabulary has nothing else
+    if value is None or isinstance(value, _LEAVES):
         return value
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items() if name not in _VOLATILE}
+    if isinstance(value, Mapping):  # a vocabulary has leaves alone, for which a call each is most of the time
+        return {
+            str(name): inner if isinstance(inner, _LEAVES) else plain(inner)
+            for name, inner in value.items()
+            if name not in _VOLATILE
+        }
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [inner if isinstance(inner, _LEAVES) else plain(inner) for inner in value]
     return str(value)

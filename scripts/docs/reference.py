@@ -70,9 +70,10 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     named = len(several) > 1
     head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
     lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
+    shown = [figures.columns(run.document) for run in several]
     for task in several[0].document["results"]:
-        for run in several:
-            one = figures.columns(run.document)[task]
+        for run, columns in zip(several, shown, strict=True):
+            one = columns[task]
             shape = "x".join(map(str, run.document["datasets"][task]["shape"]))
             groups = f"{run.document['n-samples'][task]['effective']}, {shape}"
             chance = ", ".join(_percent(value) for value in one["chance"])

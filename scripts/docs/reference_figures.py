@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
     for task in document["results"]:
-        metrics = _headline(document, task)
+        metrics = _headline(document, task, numbers)
         shown = [numbers[task, metrics[which], column.filter] for column, which in COLUMNS]
         found[task] = {
             "metrics": list(metrics),
@@ -48,17 +48,19 @@ def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _headline(document: Mapping[str, Any], task: str) -> tuple[str, str]:
-    metrics = {one.metric for one in numbers_of(document) if (one.task, one.filter) == (task, RAW)}
+def _headline(document: Mapping[str, Any], task: str, keys: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
+    """The two metrics of a task, of the document's numbers' (task, metric, filter)."""
+    metrics = {metric for of, metric, filter_ in keys if (of, filter_) == (task, RAW)}
     return headline(metrics, document["configs"][task]["matching"] == "global")
 
 
 def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
     found = {}
+    keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
     for panel in panels_of(typed_document(document)):
         task = panel.task
-        _, metric = _headline(document, task)
+        _, metric = _headline(document, task, keys)
         chart = next(one for one in panel.charts if one.title == metric.replace("_", " "))
         lines = {line.name: {"x": list(line.x), "y": list(line.y)} for line in chart.lines}
         found[task] = {"title": chart.title, "level": chart.level, "lines": lines}

@@ -6,6 +6,7 @@ All names and all tasks, one process a command and in a fresh environment, are i
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from support.hub_runs import (
 from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
@@ -40,7 +41,10 @@ SOME_TASKS = (
     *("colorswap", "winoground", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
     *("bivlc", "vismin_counting", "aro_flickr30k_order"),
 )
+LONG = ("bivlc", "aro_flickr30k_order")  # thousands of images in one table: the first hundreds are decoded
 SMALL = "--device cpu --bootstrap_iters 0 --use_cache off"
+# What most of the processes import; not datasets itself, which a run offline tells so when it comes.
+MOST_IMPORT = ("pandas", "pyarrow.dataset", "pyarrow.parquet", "timm", "fsspec", "multiprocess")
 # transformers would ask for these to have weights converted behind one's back.
 CONVERSION = ("/discussions", "/commits/", "/refs?")
 
@@ -48,7 +52,7 @@ CONVERSION = ("/discussions", "/commits/", "/refs?")
 @pytest.fixture(scope="module")
 def running(tmp_path_factory, one_place):
     with HubServer(tmp_path_factory.mktemp("hub")) as hub:
-        processes.expect({"OMP_NUM_THREADS": "1", **hub.environment(one_place)})
+        processes.expect({"OMP_NUM_THREADS": "1", **hub.environment(one_place)}, MOST_IMPORT)
         yield hub
 
 
@@ -124,11 +128,16 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     (done,) = run_commands([fetch], environment, home)
     check_done([done])
     assert done.out.count(" ready ") == len(SOME_TASKS) + 1
+    counts = {line.split(":")[0]: line.split()[2] for line in done.out.splitlines() if " ready " in line}
+    assert {task: counts[task] for task in LONG} == {"bivlc": "2933", "aro_flickr30k_order": "5000"}
 
     asked = len(hub.log)
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
-    validated, ran = run_commands([f"validate {' '.join(SOME_TASKS)} --offline", run], environment, home)
-    check_validated(validated, SOME_TASKS)
+    whole = [task for task in SOME_TASKS if task not in LONG]
+    validate = [f"validate {' '.join(whole)} --offline", f"validate {' '.join(LONG)} --offline --limit 400"]
+    *validated, ran = run_commands([*validate, run], environment, home)
+    for one, tasks in zip(validated, (whole, LONG), strict=True):
+        check_validated(one, tasks)
     check_done([ran])
     assert len(hub.log) == asked
     read = {task: data["revision"] for task, data in json.loads(output.read_text(encoding="utf-8"))["datasets"].items()}
@@ -141,11 +150,15 @@ def test_retrieval_comes_from_a_mirror_by_name(hub, home):
     environment, output = hub.environment(home, TOKEN), home / "r.json"
     run = f"--model tiny-clip --tasks flickr30k_retrieval --limit 20 --bootstrap_iters 0 --device cpu -o {output}"
     fetch = "download coco_retrieval --alternative 2"
-    validate = "validate coco_retrieval flickr30k_retrieval --offline"
-    done = run_commands([run, fetch, validate], environment, home)
+    validate = ["validate flickr30k_retrieval --offline", "validate coco_retrieval --offline --limit 400"]
+    done = run_commands([run, fetch, *validate], environment, home)
     check_done(done)
-    check_validated(done[-1], ["coco_retrieval", "flickr30k_retrieval"])
-    assert "5000 images with 25010 captions" in done[-1].out and "1000 images with 5000 captions" in done[-1].out
+    check_validated(done[-2], ["flickr30k_retrieval"])
+    check_validated(done[-1], ["coco_retrieval"])
+    assert re.search("coco_retrieval: +ready +5000 groups", done[1].out)
+    stated = find_task(build_registry(), "coco_retrieval").spec.group
+    assert (stated.n_groups, stated.n_captions) == (5000, 25010), "which is held against the whole as it is fetched"
+    assert "1000 images with 5000 captions" in done[-2].out
     source = json.loads(output.read_text(encoding="utf-8"))["datasets"]["flickr30k_retrieval"]["source"]
     assert source["kind"] == "webdataset" and source["passed_over"] == ["annotations retrieval/flickr30k_test.json"]
     assert source["revision"] == commit_of(hub.root, "clip-benchmark/wds_flickr30k")

@@ -24,7 +24,8 @@ from ttmbench.sweep.plan import expand, read_plan
 
 
 def execute(program: str, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "TTMBENCH_CACHE": str(folder / "kept")}
+    """Its output; what lies in the folder can be imported, as by any program of ``python -c``."""
+    environment = {**os.environ, "TTMBENCH_CACHE": str(folder / "kept")}
     done = processes.run(["-c", program], cwd=folder, capture_output=True, encoding="utf-8", env=environment)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout

@@ -14,9 +14,15 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.Import | ast.ImportFrom | ast.Call]:
+    """Of the whole tree, which is walked once."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+
+
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -57,7 +63,7 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert "pickle" not in {name.split(".")[0] for name in imports(path)}, path.name
-            for call in (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)):
+            for call in (node for node in nodes(path) if isinstance(node, ast.Call)):
                 called = ast.unparse(call.func)
                 if called == "torch.load":  # weights alone, and of those the tensors alone
                     options = {option.arg: ast.unparse(option.value) for option in call.keywords}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -50,6 +51,8 @@ def test_no_rule_holds_and_so_none_is_offered(scripts):
 def test_a_run_of_the_study_is_a_run_of_ttm(scripts, tmp_path, monkeypatch):
     study, _ = scripts
     file = tmp_path / "cells.jsonl"
+    limited = {"limit": 60}
+    monkeypatch.setattr(study, "RunConfig", functools.partial(study.RunConfig, **limited))
     options = argparse.Namespace(tasks="shapes_replace", models="tiny-clip", rates="1e-3", seeds="0,1")
     settings = {"iterations": 2, "epochs": 1}
     study.measure(file, options, settings)
@@ -58,7 +61,7 @@ def test_a_run_of_the_study_is_a_run_of_ttm(scripts, tmp_path, monkeypatch):
     assert file.read_text(encoding="utf-8") == written, "what is there is not run again"
     monkeypatch.setattr(study, "SUMMARY", tmp_path / "summary.json")
     (entry,) = study.summary(file)
-    how = {"seeds": [0, 1], "device": "cpu", "bootstrap_iters": 0}
+    how = {"seeds": [0, 1], "device": "cpu", "bootstrap_iters": 0, **limited}
     run = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm={**settings, "lr": 1e-3}, **how)
     lines = run["ttm"]["shapes_replace"]["iterations"]
     assert entry["reads_labels"]["ttm"] == [line["metrics"]["group_match"] for line in lines if line["iteration"] == 2]

@@ -132,7 +132,7 @@ def test_it_draws_its_own_random_numbers(cold):
 
 @BOTH
 def test_the_command_runs_in_it(cold):
-    done = processes.run(["-m", "ttmbench", "validate", "shapes_color"], cold=cold, **TEXT)
+    done = processes.run(["-m", "ttmbench", "validate", "shapes_color", "--limit", "4"], cold=cold, **TEXT)
     assert done.returncode == 0 and "all images decode" in done.stdout and not done.stderr
     wrong = processes.run(["-m", "ttmbench", "show", "no-such"], cold=cold, **TEXT)
     assert wrong.returncode == 2 and "no-such" in wrong.stderr

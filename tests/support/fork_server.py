@@ -4,8 +4,9 @@ Run as ``python fork_server.py SOCKET MODULE ...`` with the number of an open st
 descriptors (stdin, stdout, stderr and where to report) and JSON: what follows ``python`` on a command line, the
 environment and the working folder. The report is the child's process id, then, once it ended, its exit code.
 
-Only imports happen before a fork: no computation, so that no pool of threads exists, which a fork would lose. The child
-ends as an interpreter does, with its exit handlers and its exit code.
+Before a fork there are imports, and what a library works out once a process (``warm``): no tensors are computed, so
+that no pool of threads exists, which a fork would lose. The child ends as an interpreter does, with its exit handlers
+and its exit code.
 """
 
 from __future__ import annotations
@@ -30,11 +31,26 @@ from pathlib import Path
 from typing import Any
 
 HEADER = 8
+NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow begins one when it is imported
 
 
 def threads() -> int:
     """How many threads the kernel knows of in this process."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def warm() -> None:
+    """Patterns of the names of all models' weights, which transformers compiles when it reads the first model.
+
+    Also that objects are frozen here, for which ttmbench would count them all.
+    """
+    names = sys.modules.get("transformers.conversion_mapping")  # there is none in older versions
+    if names is not None:
+        names.get_checkpoint_conversion_mapping("clip")
+    gc.freeze()  # a child's collector does not look at what all share
+    collector = sys.modules.get("ttmbench._util.collector")
+    if collector is not None:
+        collector._all_are_old()
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -170,11 +186,13 @@ def end(words: list[str]) -> None:
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
     gc.disable()  # what is imported lives to the end
+    os.environ.setdefault(*NO_THREAD)
+    os.fsync = lambda descriptor: None  # as in the tests' own process: no test cuts the power
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    warm()
     if threads() > 1:
         sys.exit(f"{threads()} threads after the imports: a child would have one of them")
-    gc.freeze()  # a child's collector does not look at what all share
     gc.enable()
     mine = serve(socket.socket(fileno=int(sys.argv[1])))
     if mine is not None:

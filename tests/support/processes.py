@@ -6,7 +6,8 @@ the package, but has its own arguments, environment, folder, streams, exit code 
 test's process. ``test_processes.py`` holds the two to the same behaviour.
 
 A first server has imported what reads no variable. Those that have imported everything are forked from it: one for the
-variables of the suite, and one for others as soon as they are asked for again (or are expected, ``expect``).
+variables of the suite, and one for others as soon as they are asked for again (or are expected, ``expect``, which can
+say what its processes will import as well).
 
 A process is started cold, from nothing, with ``cold=True`` (what a test of start-up, of imports or of memory wants), if
 a variable differs that is read while Python starts or a library is imported (``PYTHONHASHSEED``, ``OMP_NUM_THREADS``,
@@ -107,6 +108,7 @@ Early = frozenset[tuple[str, str | None]]
 FIRST = "first"
 _servers: dict[str | Early, Server] = {}
 _asked: set[Early] = set()
+_wanted: dict[Early, tuple[str, ...]] = {}
 
 
 @atexit.register
@@ -122,9 +124,16 @@ def _close(key: str | Early) -> None:
     server.process.wait()
 
 
-def expect(environment: Mapping[str, str]) -> None:
-    """Several processes will be started under these variables: they have a server of their own from the first on."""
-    _asked.add(_early({**os.environ, **environment}))
+def expect(environment: Mapping[str, str], modules: Sequence[str] = ()) -> None:
+    """Several processes will be started under these variables: they have a server of their own from the first on.
+
+    Args:
+        environment: added to that of this process.
+        modules: what most of them import beside EVERYTHING.
+    """
+    early = _early({**os.environ, **environment})
+    _asked.add(early)
+    _wanted[early] = tuple(modules)
 
 
 def _early(environment: Mapping[str, str]) -> Early:
@@ -155,7 +164,7 @@ def server_for(environment: Mapping[str, str]) -> Server | None:
         for other in [key for key in _servers if key != FIRST and key and early]:
             _close(other)  # nobody has asked for these variables of late
         alike = {name: value for name, value in {**BEFORE, **dict(early)}.items() if value is not None}
-        _servers[early] = Server(EVERYTHING, alike, _servers[FIRST])
+        _servers[early] = Server([*EVERYTHING, *_wanted.get(early, ())], alike, _servers[FIRST])
     return _servers[early]
 
 

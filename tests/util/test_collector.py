@@ -105,3 +105,17 @@ def test_a_model_is_made_while_it_collects_seldom(monkeypatch):
     monkeypatch.setitem(sys.modules, "ttmbench_seldom", SimpleNamespace(load=load))
     make_adapter(build_registry(extra=[("mine", Plugin())]), "seldom", {}, {})
     assert seen == [SELDOM] and gc.get_threshold() == before
+
+
+def test_what_a_program_froze_is_counted_once():
+    in_a_small_process(
+        """
+        gc.freeze()
+        kept, counted, count = [], [], gc.get_freeze_count
+        gc.get_freeze_count = lambda: counted.append(1) or count()
+        for _ in range(3):
+            with seldom_collecting():
+                kept.append([[] for _ in range(2 * SELDOM)])
+        assert len(counted) == 1 and gc.get_freeze_count() > 0
+        """
+    )

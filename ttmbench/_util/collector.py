@@ -11,6 +11,7 @@ SELDOM = 100_000  # objects more than were freed; by default a few hundred
 
 _lock = threading.Lock()
 _inside: list[tuple[int, int, int]] = []  # the thresholds that each thread found; the first's are everybody's
+_frozen: list[bool] = []  # whether others froze something, once that is known: a million objects count for 0.1 s
 
 
 @contextmanager
@@ -45,6 +46,10 @@ def _looks_and_young() -> tuple[int, int]:
 
 def _all_are_old() -> None:
     """What there is counts as having outlived collections: the next, of what is young, need not look through it."""
-    if not gc.get_freeze_count():  # else what others froze would thaw
+    if any(_frozen):
+        return
+    if gc.get_freeze_count():  # it would thaw
+        _frozen.append(True)
+    else:
         gc.freeze()
         gc.unfreeze()
