@@ -12,8 +12,8 @@ import torch
 
 from ttmbench.model_adapters._shared.placement import quantization_of
 
-# Where files came from and which version wrote them: the same model has others after a copy.
 _LEAVES = (str, int, float)
+# Where files came from and which version wrote them: the same model has others after a copy.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
 
