@@ -74,7 +74,7 @@ def test_seeds_of_two_processes_have_the_bits_of_one(apart):
             assert np.array_equal(mine.groups, other.groups), name
     assert two.document["config"]["device"] == "cpu,cpu" and two.document["timing"]["shapes_color"]["devices"] > 0
     assert two.document["model_info"]["fingerprint"] == one.document["model_info"]["fingerprint"]
-    assert 0 < trained_here < trained  # the other seed was trained elsewhere, and not again here
+    assert 3 * trained_here == 2 * trained > 0  # one seed of three was trained elsewhere, and not again here
     assert sorted(told_here) == sorted(told) == [(seed, iteration) for seed in SEEDS for iteration in (1, 2)]
 
 
