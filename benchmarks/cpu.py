@@ -28,6 +28,7 @@ from transformers.utils import logging
 
 from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.precision import products
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
@@ -48,9 +49,10 @@ def best_of(times: int, work: Callable[[], object]) -> float:
 
 
 def matrix_peak(dtype: str, side: int) -> float:
-    """Floating-point operations a second of the product of two square matrices."""
+    """Floating-point operations a second of the product of two square matrices, as the package multiplies them."""
     one = torch.randn(side, side, dtype=DTYPES[dtype])
-    return 2 * side**3 / best_of(5, lambda: one @ one)
+    with products(torch.device("cpu"), DTYPES[dtype]):
+        return 2 * side**3 / best_of(5, lambda: one @ one)
 
 
 def flops(model: Path, prepared: Prepared) -> tuple[int, int]:

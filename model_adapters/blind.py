@@ -15,9 +15,10 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
+from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.pair_model import full_precision
+from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
 from ttmbench.model_adapters._shared.pretrained import (
     find,
     load_config,
@@ -203,8 +204,7 @@ class BlindLanguageModel(BlindScorer):
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         ask = self._translate if self.model.config.is_encoder_decoder else self._continue
-        enabled = self.dtype != torch.float32
-        with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.dtype, enabled=enabled):
+        with torch.inference_mode(), arithmetic(self.device, self.dtype, self.model.dtype):
             logits, ids, scored = ask(captions)
         tokens = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         means = torch.where(scored, tokens, 0).sum(dim=1) / scored.sum(dim=1)

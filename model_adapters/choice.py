@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
+from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.placement import Placement, own_parameters, weights_digest
+from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
 from ttmbench.model_adapters._shared.pretrained import find, locate, weights_and_dtype
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
@@ -173,10 +174,7 @@ class ChatChooser:
     def _answer(self, prompt: str, images: Sequence[Image]) -> str:
         model = self.chat.model
         inputs = self._inputs(prompt, images).to(self.chat.device, model.dtype)  # whole numbers stay what they are
-        with (
-            torch.inference_mode(),
-            torch.autocast(self.chat.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32),
-        ):
+        with torch.inference_mode(), arithmetic(self.chat.device, self.dtype, model.dtype):
             tokens = model.generate(**inputs)
         detail = tokens[0, inputs["input_ids"].shape[1] :]
         text: str = self.chat.tokenizer.decode(detail, skip_special_tokens=True)

@@ -16,7 +16,6 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import (
     PIXELS,
     ContrastiveModel,
-    check_dtype,
     compiled,
     count_parameters,
     declared_name,
@@ -26,6 +25,7 @@ from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_fi
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
+from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
 from ttmbench.model_adapters._shared.tokens import longer_than
 from ttmbench.types import ModelFiles

@@ -210,11 +210,11 @@ class MatchingModel(TrainablePairModel):
         pixels = prepared.to(self.device, non_blocking=True)
         if self._scale is not None:
             pixels = self._scale.apply(pixels)
-        with self.autocast():
+        with self.arithmetic():
             return self._encode(pixels)
 
     def _answers(self, states: torch.Tensor, captions: Any) -> torch.Tensor:
-        with self.autocast():
+        with self.arithmetic():
             answers = self._match(states, **on_device(trimmed(captions), self.device))
         return answers.float()
 

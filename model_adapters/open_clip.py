@@ -22,7 +22,6 @@ from torch.func import functional_call
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
     ContrastiveModel,
-    check_dtype,
     compiled,
     count_parameters,
     declared_name,
@@ -31,6 +30,7 @@ from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_fi
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
+from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import check_weights
 from ttmbench.types import ModelFiles
 

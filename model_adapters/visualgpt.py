@@ -9,9 +9,10 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
 from ttmbench.model_adapters._shared.captioning import CaptionModel, Debiasing
-from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
+from ttmbench.model_adapters._shared.contrastive import pick_device
 from ttmbench.model_adapters._shared.image_text import load_image_text
 from ttmbench.model_adapters._shared.placement import Placement, refuse_placement
+from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import (
     find,
     load_config,

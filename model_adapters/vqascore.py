@@ -11,12 +11,13 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
-from ttmbench.model_adapters._shared.contrastive import check_dtype, count_parameters, declared_name, pick_device
+from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
 from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
 from ttmbench.model_adapters._shared.placement import Placement, own_parameters, refuse_placement
+from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import find, load_config, locate, weights_and_dtype
 from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
@@ -192,7 +193,7 @@ class VQAScore(TrainablePairModel):
     def encode_images(self, prepared: Any) -> list[tuple[PreparedImage, EncodedImage]]:
         """Each image with what the vision encoder gives of it."""
         self.model.eval()
-        with self.autocast():
+        with self.arithmetic():
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
@@ -216,7 +217,7 @@ class VQAScore(TrainablePairModel):
         if self.lora is None and self.model.dtype != torch.float32:
             raise UsageError("weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16")
         self.model.train()
-        with self.autocast():
+        with self.arithmetic():
             seen = self.chat.see(images)
         answers = self._log_answers(images, seen, captions)
         wanted = torch.from_numpy(np.where(matched, 0, 1)).to(self.device)
@@ -250,7 +251,7 @@ class VQAScore(TrainablePairModel):
             self.chat.continued(self.chat.row(image, prompt), self._answer[:-1])
             for image, prompt in zip(images, prompts, strict=True)
         ]
-        with self.autocast():
+        with self.arithmetic():
             logs = self.chat.last_logits(seen, rows, len(self._answer)).log_softmax(dim=-1)
         return torch.stack([logs[:, place, token] for place, token in enumerate(self._answer)]).mean(dim=0).exp()
 
@@ -258,6 +259,6 @@ class VQAScore(TrainablePairModel):
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
     ) -> torch.Tensor:
         rows = [self.chat.row(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
-        with self.autocast():
+        with self.arithmetic():
             logits = self.chat.last_logits(seen, rows, 1)[:, 0]
         return log_answers(logits, list(self.yes.values()), list(self.no.values()))

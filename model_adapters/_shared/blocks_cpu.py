@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.model_adapters._shared.attention_cpu import Attention
+from ttmbench.model_adapters._shared.precision import products
 
 QUICK = "quick"
 ACTIVATIONS = (QUICK, "none", "tanh")
@@ -129,50 +130,56 @@ class _RunBlock(torch.autograd.Function):
             _add_bias(out, block.down)
 
         weights = [layer.weight for layer in (*inputs, output, up, down)]
-        ctx.block, ctx.attention, ctx.first, ctx.shape = block, attention, first, shape
+        ctx.block, ctx.attention, ctx.first, ctx.shape, ctx.dtype = block, attention, first, shape, dtype
         ctx.save_for_backward(*(x, seen, *norm1, *heads, means, kept, middle, read, *norm2, before, after, *weights))
         return out.reshape(shape[0], -1, shape[-1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        block, shape, first = ctx.block, ctx.shape, ctx.first
-        x, seen, mean1, scale1, *rest = ctx.saved_tensors
-        query, key, value, means, kept, middle, read, mean2, scale2, before, after, *weights = rest
-        *inputs, output, up, down = weights
-        dtype, needed = seen.dtype, iter(ctx.needs_input_grad[5:])
-        wanted = {name: (next(needed), next(needed)) for name in _names(block)}
-        grad = grad.reshape(middle.shape).float().contiguous()
+        with products(grad.device, ctx.dtype):
+            return _gradients(ctx, grad)
 
-        of_out, factor = grad.to(dtype), 1 / _STEEP if block.activation == QUICK else 1.0
-        found = {"down": (_of_weight(wanted["down"], of_out, after, factor), _of_bias(wanted["down"], grad))}
-        of_before = _activation_backward(of_out @ down, before, block.activation)
-        found["up"] = (_of_weight(wanted["up"], of_before, read), _of_bias(wanted["up"], of_before))
-        of_middle, *found_norm = _norm_backward(of_before @ up, middle, mean2, scale2, block.norms[1])
-        found["norm1"] = (found_norm[0], found_norm[1])
-        of_middle.add_(grad)
 
-        of_output = of_middle.to(dtype)
-        found["output"] = (_of_weight(wanted["output"], of_output, means), _of_bias(wanted["output"], of_middle))
-        split = (shape[0], -1, block.heads, shape[-1] // block.heads)
-        of_heads = ctx.attention.backward(
-            (of_output @ output).reshape(split), query, key, value, means.reshape(split), kept
-        )
-        of_inputs = _joined([one.reshape(-1, shape[-1]) for one in of_heads], len(inputs))
-        for number, one in enumerate(of_inputs):
-            name, looked = f"input{number}", seen if number else _asking(seen, shape, first)
-            found[name] = (_of_weight(wanted[name], one, looked), _of_bias(wanted[name], one))
-        apart = 1 if first else 0  # the queries of the first tokens are added where they belong, the others to all
-        of_seen = of_inputs[apart] @ inputs[apart]
-        for one, weight in zip(of_inputs[apart + 1 :], inputs[apart + 1 :], strict=True):
-            of_seen.addmm_(one, weight)
-        if first:
-            _asking(of_seen, shape, first).addmm_(of_inputs[0], inputs[0])
-        of_x, *found_norm = _norm_backward(of_seen, x, mean1, scale1, block.norms[0])
-        found["norm0"] = (found_norm[0], found_norm[1])
-        _asking(of_x, shape, first).add_(of_middle)
-        grads = [one for name in wanted for one in found[name]]
-        return of_x.reshape(shape), None, None, None, None, *grads
+def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Of what `_RunBlock` was given, from that of what it gave."""
+    block, shape, first = ctx.block, ctx.shape, ctx.first
+    x, seen, mean1, scale1, *rest = ctx.saved_tensors
+    query, key, value, means, kept, middle, read, mean2, scale2, before, after, *weights = rest
+    *inputs, output, up, down = weights
+    dtype, needed = ctx.dtype, iter(ctx.needs_input_grad[5:])
+    wanted = {name: (next(needed), next(needed)) for name in _names(block)}
+    grad = grad.reshape(middle.shape).float().contiguous()
+
+    of_out, factor = grad.to(dtype), 1 / _STEEP if block.activation == QUICK else 1.0
+    found = {"down": (_of_weight(wanted["down"], of_out, after, factor), _of_bias(wanted["down"], grad))}
+    of_before = _activation_backward(of_out @ down, before, block.activation)
+    found["up"] = (_of_weight(wanted["up"], of_before, read), _of_bias(wanted["up"], of_before))
+    of_middle, *found_norm = _norm_backward(of_before @ up, middle, mean2, scale2, block.norms[1])
+    found["norm1"] = (found_norm[0], found_norm[1])
+    of_middle.add_(grad)
+
+    of_output = of_middle.to(dtype)
+    found["output"] = (_of_weight(wanted["output"], of_output, means), _of_bias(wanted["output"], of_middle))
+    split = (shape[0], -1, block.heads, shape[-1] // block.heads)
+    of_heads = ctx.attention.backward(
+        (of_output @ output).reshape(split), query, key, value, means.reshape(split), kept
+    )
+    of_inputs = _joined([one.reshape(-1, shape[-1]) for one in of_heads], len(inputs))
+    for number, one in enumerate(of_inputs):
+        name, looked = f"input{number}", seen if number else _asking(seen, shape, first)
+        found[name] = (_of_weight(wanted[name], one, looked), _of_bias(wanted[name], one))
+    apart = 1 if first else 0  # the queries of the first tokens are added where they belong, the others to all
+    of_seen = of_inputs[apart] @ inputs[apart]
+    for one, weight in zip(of_inputs[apart + 1 :], inputs[apart + 1 :], strict=True):
+        of_seen.addmm_(one, weight)
+    if first:
+        _asking(of_seen, shape, first).addmm_(of_inputs[0], inputs[0])
+    of_x, *found_norm = _norm_backward(of_seen, x, mean1, scale1, block.norms[0])
+    found["norm0"] = (found_norm[0], found_norm[1])
+    _asking(of_x, shape, first).add_(of_middle)
+    grads = [one for name in wanted for one in found[name]]
+    return of_x.reshape(shape), None, None, None, None, *grads
 
 
 def _names(block: Block) -> list[str]:

@@ -120,12 +120,12 @@ class CaptionModel(PairModel):
     def encode_images(self, prepared: Any) -> Any:
         """What the vision encoder gives, one row per image, on the device."""
         self.model.eval()
-        with self.autocast():
+        with self.arithmetic():
             return self._see(prepared)
 
     def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
         """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. No P(t) is taken off here."""
-        with self.autocast():
+        with self.arithmetic():
             logits, targets, rows = self._next_tokens(images, captions)
         tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
         total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PIXELS = "pixel_values"
 
 
@@ -132,25 +132,15 @@ class ContrastiveModel(ABC):
 
     def _unit_images(self, prepared: Any) -> torch.Tensor:
         inputs = self._on_device(prepared)
-        with self._autocast():
+        with arithmetic(self.device, self.dtype):
             features = self._image_features(inputs)
         return unit(features)
 
     def _unit_captions(self, prepared: Any) -> torch.Tensor:
         inputs = self._on_device(prepared)
-        with self._autocast():
+        with arithmetic(self.device, self.dtype):
             features = self._caption_features(inputs)
         return unit(features)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
-
-
-def check_dtype(dtype: str) -> torch.dtype:
-    """What ``--dtype`` means to torch; UsageError for an unknown one."""
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype '{dtype}' is unknown; known: {', '.join(DTYPES)}")
-    return DTYPES[dtype]
 
 
 def pick_device(device: str) -> str:

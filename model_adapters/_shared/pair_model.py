@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype, pick_device
+from ttmbench.model_adapters._shared.contrastive import pick_device
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.placement import replace_forward, settle, untrainable, weights_digest, weights_of
+from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,9 +60,9 @@ class PairModel(ABC):
             encoded = self.encode_images(self.prepare_images(images))
             return self.score_prepared(encoded, self.prepare_captions(captions))
 
-    def autocast(self) -> torch.autocast:
+    def arithmetic(self) -> AbstractContextManager[None]:
         """Arithmetic in ``dtype``, where the weights are in another."""
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+        return arithmetic(self.device, self.dtype, getattr(self.model, "dtype", torch.float32))
 
 
 class TrainablePairModel(PairModel):

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.contrastive import check_dtype
 from ttmbench.model_adapters._shared.hub import not_loaded, quiet_hub
 from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
+from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small, read_json_file
 from ttmbench.types import ModelFiles
 
