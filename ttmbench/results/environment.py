@@ -37,6 +37,7 @@ def hardware() -> dict[str, Any]:
         "platform": platform.platform(terse=True),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability() if torch else None,
         "torch_threads": torch.get_num_threads() if torch else None,
         "accelerator": torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None,
     }
