@@ -7,10 +7,8 @@ import os
 
 KEPT = 1 << 30
 """Bytes: a larger piece goes back to the system once it is freed, and so does what is free beyond this at the end."""
-_OPTIONS = {
-    "MALLOC_MMAP_THRESHOLD_": -3,
-    "MALLOC_TRIM_THRESHOLD_": -1,
-}  # glibc's variables, and numbers in its malloc.h
+# glibc's variables, and numbers in its malloc.h
+_OPTIONS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 _OTHERS = ("MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
 
 
