@@ -85,18 +85,7 @@ cpu.main()
 
 
 def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
-    options = [
-        "--pairs",
-        "3",
-        "--steps",
-        "1",
-        "--threads",
-        "1",
-        "--matrix",
-        "512",
-        "--output",
-        str(tmp_path / "x.json"),
-    ]
+    options = [*"--pairs 3 --steps 1 --threads 1 --matrix 512 --output".split(), str(tmp_path / "x.json")]
     program = OF_A_SMALLER_MODEL.format(benchmarks=str(FOLDER), options=options)
     done = processes.run(["-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
