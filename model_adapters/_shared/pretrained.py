@@ -16,7 +16,7 @@ import torch
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.hub import not_loaded, quiet_hub
 from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
-from ttmbench.model_adapters._shared.precision import check_dtype
+from ttmbench.model_adapters._shared.precision import DTYPES, check_dtype
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small, read_json_file
 from ttmbench.types import ModelFiles
 
@@ -34,7 +34,6 @@ NOT_HERE = {
 }
 """Architectures whose code is in no library that is used here, and what to use instead."""
 WEIGHTS = ("auto", "safetensors")
-_DTYPES = ("fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def weights_and_dtype(weights: str, weights_dtype: str | None) -> tuple[str, str
     >>> weights_and_dtype("safetensors", "bf16"), weights_and_dtype("bf16", None)
     (('safetensors', 'bf16'), ('auto', 'bf16'))
     """
-    if weights in _DTYPES:  # the spelling from before there was a choice of files
+    if weights in DTYPES:  # the spelling from before there was a choice of files
         weights, weights_dtype = "auto", weights_dtype or weights
     return weights, weights_dtype or "fp32"
 
