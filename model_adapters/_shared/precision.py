@@ -95,10 +95,9 @@ class _InFloat32(TorchFunctionMode):
 
 
 def _in_half(given: tuple[Any, ...]) -> bool:
-    """Whether a product of these would be in half precision."""
-    return torch.is_autocast_enabled("cpu") or any(
-        isinstance(one, torch.Tensor) and one.dtype in (torch.bfloat16, torch.float16) for one in given
-    )
+    """Whether a product of these would be in half precision: autocast leaves whole numbers and float64 as they are."""
+    halves = (torch.bfloat16, torch.float16, *([torch.float32] if torch.is_autocast_enabled("cpu") else []))
+    return any(isinstance(one, torch.Tensor) and one.dtype in halves for one in given)
 
 
 def _of_few_rows(func: Callable[..., Any], left: Any = None, *_: Any) -> bool:

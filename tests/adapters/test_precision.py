@@ -129,6 +129,14 @@ def test_everything_else_stays_as_it_is(no_instructions):
         assert torch.equal(one, other(half, *(() if other is functional.gelu else (-1,))))
 
 
+def test_autocast_leaves_whole_numbers_and_float64_as_they_are(no_instructions):
+    whole = torch.arange(1000, 1009).view(3, 3)
+    with arithmetic(CPU, torch.bfloat16):
+        assert torch.equal(whole @ whole, torch.tensor(whole.numpy() @ whole.numpy()))
+        found = X.double() @ W.double().T
+    assert torch.equal(found, X.double() @ W.double().T)
+
+
 @pytest.mark.parametrize("rows", [7, 8])
 def test_few_rows_are_multiplied_as_they_are_unless_they_are_trained(rows, no_instructions):
     x, w = drawn(rows, 33).bfloat16(), W.bfloat16()
