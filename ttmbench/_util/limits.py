@@ -15,6 +15,7 @@ DEFAULTS: dict[str, int] = {
     "yaml_number": 400,  # characters of a number: reading one takes the square of its length
     "yaml_depth": 50,  # mappings and lists inside one another
     "text_bytes": 2_000_000_000,  # of a JSON, JSON lines or CSV file
+    "line_bytes": 32 << 20,  # of a line of JSON lines
     "array_bytes": 16_000_000_000,  # of an npz or safetensors file, unpacked
     "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
     "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
