@@ -369,3 +369,15 @@ def test_a_password_in_a_path_is_neither_printed_nor_stored(kind, address, folde
     assert "host.org/d.jsonl" in printed.out or "@b/d" in printed.out, "the rest of the path is shown"
     for secret in ("hunter2", "abcdef123"):
         assert secret not in printed.out + printed.err + written
+
+
+def test_a_parquet_file_under_kind_folder_names_the_kind_that_reads_it(folder_task, capsys):
+    import pyarrow
+    import pyarrow.parquet
+
+    folder = folder_task(source={"kind": "folder", "path": "rows.parquet", "images": "images"})
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["a"]}), folder / "rows.parquet")
+    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    said = capsys.readouterr().out
+    assert "rows.parquet: is a parquet file; rows are read from JSON lines, JSON or CSV here" in said
+    assert "`source: {kind: huggingface, path: FOLDER, split: NAME}`" in said
