@@ -65,7 +65,7 @@ class _ServedModel:
         return {**self._chat.account.report(), "served": sorted(self._chat.served), **listed, "refused": refused}
 
     def take_notes(self) -> list[str]:
-        """What the answers since the last call cost, which were refused, and the models that answered if several did."""
+        """What the answers since the last call cost, which were refused, and which models answered if several."""
         account, new = self._chat.account, self._refused[self._reported :]
         self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent

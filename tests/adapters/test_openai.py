@@ -286,7 +286,7 @@ def test_minus_infinity_is_a_token_that_cannot_come(chat_server, evaluate):
 def test_a_token_that_is_listed_twice_counts_once(chat_server, evaluate, quiet, tmp_path):
     once = chat_server.listed
     chat_server.listed = lambda share: [*once(share), once(share)[0]]
-    code, document, printed = evaluate()
+    code, _, printed = evaluate()
     assert code == 0, printed
     assert numbers(tmp_path) == quiet
 

@@ -354,7 +354,9 @@ def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
 
 
 @pytest.mark.parametrize("kind", ["folder", "huggingface", "webdataset"])
-@pytest.mark.parametrize("address", ["https://me:hunter2-pw@host.org/d.jsonl?token=abcdef123", "s3://me:hunter2-pw@b/d"])
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter2-pw@host.org/d.jsonl?token=abcdef123", "s3://me:hunter2-pw@b/d"]
+)
 def test_a_password_in_a_path_is_neither_printed_nor_stored(kind, address, folder_task, tmp_path, capsys):
     folder = folder_task(source={"kind": kind, "path": address})
     task, out = str(folder / "mine.yaml"), tmp_path / "out"

@@ -214,8 +214,8 @@ def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
 
 
 def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):
-    text = 'print("hello at import")\n' + HEAD + ADAPTERS.format("loud_a").replace("    return", "    print('asked')\n    return")
-    installed("loud_a", text)
+    adapters = ADAPTERS.format("loud_a").replace("    return", "    print('asked')\n    return")
+    installed("loud_a", 'print("hello at import")\n' + HEAD + adapters)
     assert main(["ls", "plugins", "--json"]) == 0
     out, err = capsys.readouterr()
     assert {row["plugin"]: row["status"] for row in json.loads(out)}["loud_a"] == "loaded"

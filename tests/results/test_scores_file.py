@@ -204,7 +204,9 @@ def test_a_pytorch_or_pickle_file_says_what_is_read_and_how_to_convert_it(tmp_pa
     torch.save(torch.tensor(scores), tmp_path / "b.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "c.pkl").write_bytes(pickle.dumps(scores))
     for name in ("a.pt", "b.pth", "c.pkl"):
-        with pytest.raises(DataError, match="is a PyTorch or pickle file, .* npy, npz, safetensors and JSON lines are"):
+        with pytest.raises(
+            DataError, match=r"is a PyTorch or pickle file, .* npy, npz, safetensors and JSON lines are"
+        ):
             read_scores(tmp_path / name, SQUARE)
         assert main(["score", str(tmp_path / name)]) == 4
         assert f"torch.load('{name}', weights_only=True)" in capsys.readouterr().err

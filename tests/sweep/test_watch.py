@@ -99,8 +99,8 @@ def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path
     assert (summary.cells[0].attempts, summary.cells[0].worker) == (2, "worker-2")
     log = tmp_path / ".sweep/logs/worker-1.log"
     assert told.lines[0] == (
-        f"worker-1 is lost: it hung: no sign of progress for 0.6 s at tiny-clip/shapes_color; {log} has where it stood; "
-        "tiny-clip/shapes_color is tried again"
+        f"worker-1 is lost: it hung: no sign of progress for 0.6 s at tiny-clip/shapes_color; {log} has where it "
+        "stood; tiny-clip/shapes_color is tried again"
     )
     assert "in do" in log.read_text()  # the function that waits
     assert [one.poll() for one in forked] == [-9, 0]

@@ -82,8 +82,8 @@ def refuse_pickle(path: Path) -> None:
             pickled = any(name.endswith("data.pkl") for name in archive.namelist())
     if pickled:
         raise DataError(
-            f"{path}: is a PyTorch or pickle file, which is not read because it can run code; npy, npz, safetensors and "
-            f"JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', weights_only=True)"
+            f"{path}: is a PyTorch or pickle file, which is not read because it can run code; npy, npz, safetensors "
+            f"and JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', weights_only=True)"
             ".numpy())"
         )
 

@@ -191,8 +191,8 @@ def _refuse_parquet(file: Path, name: str) -> None:
     if is_parquet:
         raise DataError(
             f"{name}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
-            "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of the "
-            "split (test-00000-of-00001.parquet)"
+            "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of "
+            "the split (test-00000-of-00001.parquet)"
         )
 
 

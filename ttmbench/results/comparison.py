@@ -172,7 +172,7 @@ def compare_runs(
 
 
 def adjust_for_several(rows: Sequence[dict[str, Any]]) -> None:
-    """Sets Holm's adjusted p of rows that are shown together (``p_holm``), and of how many tests it is (``holm_tests``).
+    """Sets Holm's adjusted p of rows that are shown together (``p_holm``), and for how many tests (``holm_tests``).
 
     One family of tests is every row of one metric and filter: all tasks, and all runs that are compared. Means over
     values of tags (``task/name``) and other tasks (``adapted to@measured on``) are families of their own.
