@@ -90,11 +90,13 @@ def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
     write_run(runs / "c", "t", one([1.0] * 9, "t"), model="c", digest="e")
     write_run(runs / "c", "bare", {}, model="c")
     (runs / "c" / "torn.json").write_text("{")
+    (runs / "c" / "config.json").write_text("{}")
     assert main(["compare", str(runs), "-o", str(tmp_path / "x.json")]) == 0
     printed = capsys.readouterr()
     found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
     assert [(one["names"], one["rows"][0]["task"]) for one in found] == [(["a", "b"], "t"), (["a", "b"], "u")]
     assert "bare.json is skipped: its run wrote no samples" in printed.err and "torn.json is skipped" in printed.err
+    assert "config.json" not in printed.err
     assert "c/t.json: no other run here has its tasks with the same version and data" in printed.err
     assert main(["compare", str(runs), "--allow_different", "-o", str(tmp_path / "x.json")]) == 0
     assert len(json.loads((tmp_path / "x.json").read_text())["comparisons"]) == 3

@@ -83,8 +83,8 @@ def refuse_pickle(path: Path) -> None:
     if pickled:
         raise DataError(
             f"{path}: is a PyTorch or pickle file, which is not read because it can run code; npy, npz, safetensors "
-            f"and JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', weights_only=True)"
-            ".numpy())"
+            f"and JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', "
+            "weights_only=True).numpy())"
         )
 
 

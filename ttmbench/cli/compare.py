@@ -20,6 +20,7 @@ from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_r
 from ttmbench.results.folder_runs import pairs_of, runs_in
 from ttmbench.results.labels import SLASH, key_of, name_of
 from ttmbench.results.models import stated_model, tell_apart
+from ttmbench.results.reader import NOT_A_DOCUMENT
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
 HEAD = (
@@ -88,6 +89,8 @@ def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[Stor
         some, why = runs_in(path) if path.is_dir() else ([read_run(path)], {})
         runs, skipped = [*runs, *some], {**skipped, **why}
     for path, reason in skipped.items():
+        if reason.startswith(NOT_A_DOCUMENT):
+            continue  # the configuration of saved weights, say
         warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"{path} is skipped: {reason}")
     pairs = [(run, run) for run in runs] if len(runs) == 1 else pairs_of(runs, options.allow_different)
     if not pairs:

@@ -184,7 +184,7 @@ class _Work:
     ) -> dict[str, Any]:
         config = self.config
         earlier = finetuned(adapter)
-        seen = [*trained_on(registry, config.model, config.model_args, adapter)]
+        seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
         seen += [name for one in about for name in one.pop("images_from")]
         record = {
             "schema_version": SCHEMA_VERSION,
@@ -192,7 +192,7 @@ class _Work:
             "status": "running",
             "track": "supervised",
             "tasks": [*([] if earlier is None else earlier["tasks"]), *about],
-            "trained_on": list(dict.fromkeys(seen)),
+            "trained_on": list(dict.fromkeys(seen)) or None,
             "loss": loss,
             "pairs": pairs,
             "hyperparameters": settings.model_dump(mode="json"),
