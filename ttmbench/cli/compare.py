@@ -50,7 +50,8 @@ def compare(options: argparse.Namespace) -> int:
     called = dict(
         zip((str(run.path) for run in runs), tell_apart([stated_model(run.document) for run in runs]), strict=True)
     )
-    comparisons, tracks = [], []
+    comparisons: list[dict[str, Any]] = []
+    tracks: list[Tracks] = []
     for baseline, other in pairs:
         try:
             rows = _compare(baseline, other, options)
@@ -120,9 +121,9 @@ def _names(baseline: StoredRun, other: StoredRun, called: Mapping[str, str]) -> 
 def _adjusted(rows: Sequence[Mapping[str, Any]], tables: int) -> str:
     """What the adjusted p takes into account."""
     most = max(row["holm_tests"] for row in rows)
-    runs = "this table" if tables == 1 else f"all {tables} tables"
+    runs = "this table" if tables == 1 else f"the {tables} tables"
     return (
-        f"p (Holm) is adjusted over the tasks of {runs}, for each metric and filter apart: at most {most} "
+        f"p (Holm) is adjusted over all tasks of {runs}, for each metric and filter apart: at most {most} "
         f"{'test' if most == 1 else 'tests'}"
     )
 

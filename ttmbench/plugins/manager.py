@@ -132,7 +132,8 @@ class Plugins:
             name = implementation.plugin_name
             try:
                 with _code_of(name, "asked what it registers"):
-                    items = list(islice(implementation.function(), most + 1))
+                    returned: Any = implementation.function()
+                    items = list(islice(returned, most + 1))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # whatever another's code raises
