@@ -63,7 +63,7 @@ class Watch:
             silence.seconds += passed
             limit = None if self._limit is None else max(self._limit, silence.at_least)
             if limit is not None and silence.seconds > limit:
-                found[worker] = f"it hung: no sign of progress for {limit:g} s at {silence.what}"
+                found[worker] = f"it hung: no sign of progress for {limit:g} s"
             elif self._limit is None and silence.seconds > SAID_AFTER and not silence.said:
                 silence.said = True
                 warn(
