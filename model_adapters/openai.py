@@ -32,7 +32,8 @@ OPENAI = "https://api.openai.com/v1"
 DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
 CHOICE_TOKENS = 100  # of an answer in words
-SHOWN = 5  # prompts in a note
+SHOWN = 5  # prompts, or models, in a note
+MODEL_CHARACTERS = 100  # of the name of a model in a note
 
 
 class _ServedModel:
@@ -64,7 +65,7 @@ class _ServedModel:
         return {**self._chat.account.report(), "served": sorted(self._chat.served), **listed, "refused": refused}
 
     def take_notes(self) -> list[str]:
-        """What the answers since the last call cost, and which were refused."""
+        """What the answers since the last call cost, which were refused, and which models answered if several."""
         account, new = self._chat.account, self._refused[self._reported :]
         self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent
@@ -77,6 +78,13 @@ class _ServedModel:
         if self._chat.listed is not None:
             asked = self._chat.settings.parameters["top_logprobs"]
             notes.append(f"the server lists at most {self._chat.listed} tokens, of {asked} that were asked for")
+        if len(self._chat.models) > 1:
+            named = ", ".join(repr(one[:MODEL_CHARACTERS]) for one in sorted(self._chat.models)[:SHOWN])
+            more = f" and {len(self._chat.models) - SHOWN} more" if len(self._chat.models) > SHOWN else ""
+            notes.append(
+                f"the server answered as {len(self._chat.models)} models: {named}{more}; these scores are of no single "
+                "model"
+            )
         return notes
 
     def _declared(self, scorer: str, **more: Any) -> dict[str, Any]:

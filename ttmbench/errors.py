@@ -43,7 +43,27 @@ class OutOfReachError(DataError):
 
 
 class DivergedError(TtmbenchError):
-    """Training left the finite numbers: a lower learning rate may help (exit 1)."""
+    """Training left the finite numbers: a lower learning rate may help (exit 1).
+
+    Args:
+        what: what was seen.
+        learning_rate: that was too large; None to suggest none.
+        option: that sets it.
+        usual: the learning rate of the model or preset where the user gives none. It is suggested if it is lower,
+            else a tenth of ``learning_rate``.
+    """
+
+    def __init__(
+        self, what: str, learning_rate: float | None = None, option: str = "--ttm_args", usual: float = 1e-5
+    ) -> None:
+        super().__init__(what, learning_rate, option, usual)  # all of them: another process makes it anew of these
+        self.what, self.learning_rate, self.option, self.usual = what, learning_rate, option, usual
+
+    def __str__(self) -> str:
+        if self.learning_rate is None:
+            return self.what
+        lower = self.usual if self.usual < self.learning_rate else self.learning_rate / 10
+        return f"{self.what}; a lower learning rate may help ({self.option} lr={lower:.1e})"
 
 
 @contextmanager

@@ -202,14 +202,14 @@ class ModelCard:
         license: of the weights, as their page declares it; None where it declares none.
         gated: whether terms have to be accepted on the hub first.
         trained_on: names of the image collections that it was trained on, as its authors state them (``coco``,
-            ``visual-genome``, ...); empty where they do not say.
+            ``visual-genome``, ...); empty for none, None where they do not say.
     """
 
     weights: str
     bytes: int | None = None
     license: str | None = None
     gated: bool = False
-    trained_on: tuple[str, ...] = ()
+    trained_on: tuple[str, ...] | None = None
 
     @property
     def size(self) -> str:

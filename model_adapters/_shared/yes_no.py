@@ -42,6 +42,8 @@ class YesNo:
 def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
 
+    An entry that is repeated (the same token with the same log-probability) counts once: the formula sums over tokens.
+
     A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
     tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
 
@@ -60,7 +62,8 @@ def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     >>> read_yes_no([("The", -0.1)]) is None
     True
     """
-    known = [(token, value) for token, value in listed if math.isfinite(value) and value > UNLISTED]
+    finite = [(token, value) for token, value in listed if math.isfinite(value) and value > UNLISTED]
+    known = list(dict.fromkeys(finite))
     sides = {
         side: [value for token, value in known if token.strip(_SPACES).casefold() == side] for side in ("yes", "no")
     }

@@ -6,12 +6,12 @@ import email.utils
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _REFUSALS = ("content_policy", "content_filter", "moderation_blocked", "responsibleaipolicyviolation")
-_ROUNDING = 0.01  # by so much may a log-probability be above 0
+_ROUNDING = 0.01  # by so much may a log-probability, and the logarithm of the sum of all probabilities, be above 0
 _MOST_TOKENS = 10**12  # a larger count is none
 
 
@@ -113,7 +113,7 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> dict[str, Any]:
     return {
         "text": clean(_writable(text)) if isinstance(text, str) else None,
         "refusal": _cleaned(refusal, clean) if refusal else None,
-        "top_logprobs": [pair for one in listed for pair in _listed(one, clean)],
+        "top_logprobs": _listed_tokens(listed, clean),
         "finish_reason": _cleaned(finish, clean),
         "usage": _usage(found.get("usage")),
         "model": _cleaned(found.get("model"), clean),
@@ -127,14 +127,26 @@ def refused(reason: str) -> dict[str, Any]:
     return {**empty, "refusal": reason, "top_logprobs": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
 
 
-def _listed(one: Mapping[str, Any], clean: Callable[[str], str]) -> list[list[Any]]:
-    """[token, log-probability], or nothing for a token that cannot come."""
-    token, value = clean(_writable(str(one["token"]))), float(one["logprob"])
-    if value == -math.inf:
-        return []
-    if not value <= _ROUNDING:  # also what is no number
-        raise BadAnswerError(f"gives {value} as the log-probability of {token[:40]!r}")
-    return [[token, value]]
+def _listed_tokens(listed: Sequence[Mapping[str, Any]], clean: Callable[[str], str]) -> list[list[Any]]:
+    """[token, log-probability] of each listed token that is possible; an entry that is repeated counts once.
+
+    Two tokens may have the same text ("Yes" with and without a space before it, which some servers strip). They have
+    different log-probabilities and both count.
+    """
+    found: dict[tuple[str, float], None] = {}
+    for one in listed:
+        token, value = clean(_writable(str(one["token"]))), one["logprob"]
+        if isinstance(value, bool | str) or not value <= _ROUNDING:  # NaN is not <= either
+            shown = value if isinstance(value, float) else json.dumps(value)[:40]
+            raise BadAnswerError(
+                f"gives {shown} as the log-probability of {token[:40]!r}; a log-probability is a number of at most 0"
+            )
+        if value != -math.inf:
+            found[token, float(value)] = None
+    total = math.fsum(math.exp(value) for _, value in found)
+    if total > math.exp(_ROUNDING):
+        raise BadAnswerError(f"lists tokens whose probabilities add up to {total:.4f}; they can be 1 at most")
+    return [[token, value] for token, value in found]
 
 
 def _usage(usage: Any) -> dict[str, int] | None:

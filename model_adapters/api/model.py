@@ -72,7 +72,8 @@ class ChatModel:
     ) -> None:
         self.settings, self.server, self.account = settings, server, account
         self._cache, self._concurrency, self._offline = cache, concurrency, offline
-        self.served: set[str] = set()  # what the server says that it used
+        self.served: set[str] = set()  # what the server says that it used, with the fingerprint of its system
+        self.models: set[str] = set()  # the same without the fingerprint
         self.listed: int | None = None  # tokens that an answer lists at most, if fewer than were asked for
         self._dialect = Dialect()
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
@@ -207,6 +208,7 @@ class ChatModel:
         if asked is not None:
             self.listed = asked if self.listed is None else min(asked, self.listed)
         if answer.get("model"):
+            self.models.add(str(answer["model"]))
             self.served.add(" ".join(filter(None, (str(answer["model"]), answer.get("system_fingerprint")))))
 
     def _count_request(self) -> None:

@@ -246,6 +246,9 @@ BAD = {
     "NaN": "gives nan as the log-probability of 'Yes'",
     "infinite": "gives inf as the log-probability",
     "above 0": "gives 0.7 as the log-probability",
+    "false": "gives false as the log-probability of 'Yes'; a log-probability is a number of at most 0",
+    "text": "gives \"-0.5\" as the log-probability of 'Yes'",
+    "sum above 1": "lists tokens whose probabilities add up to 1.7236; they can be 1 at most",
     "null": "has no text (content: null, finish_reason: length)",
 }
 
@@ -278,6 +281,24 @@ def test_minus_infinity_is_a_token_that_cannot_come(chat_server, evaluate):
     chat_server.listed = lambda share: [("Yes", -0.5 - share), ("No", -1.0), ("The", -math.inf)]
     code, document, _ = evaluate()
     assert code == 0 and "bounds" not in " ".join(document["notes"]["shapes_color"])
+
+
+def test_a_token_that_is_listed_twice_counts_once(chat_server, evaluate, quiet, tmp_path):
+    once = chat_server.listed
+    chat_server.listed = lambda share: [*once(share), once(share)[0]]
+    code, _, printed = evaluate()
+    assert code == 0, printed
+    assert numbers(tmp_path) == quiet
+
+
+def test_a_server_that_answers_as_several_models_gets_a_note_that_names_them(chat_server, evaluate):
+    chat_server.names = lambda number: ("model-a", "model-b")[number % 2]
+    code, document, printed = evaluate(concurrency=1)
+    note = "the server answered as 2 models: 'model-a', 'model-b'"
+    assert code == 0 and note in " ".join(document["notes"]["shapes_color"]) and note in " ".join(printed.split())
+    chat_server.names = lambda number: "model-a"
+    _, document, _ = evaluate(cache="b.sqlite")
+    assert "answered as" not in " ".join(document["notes"]["shapes_color"])
 
 
 REFUSALS_OF_20 = {

@@ -88,6 +88,10 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
         (["--tasks", "mmvp_vlm"], 4, "ttmbench download mmvp_vlm"),
         (["--tasks", "shapes_place", "--models", "siglip-b16"], 4, "model google/siglip-base-patch16-224 is not in"),
         (["--models", "hf"], 4, "unknown"),
+        (["shapes_color"], 0, "drawn on this machine"),
+        (["tiny-clip"], 0, "assets/tiny_clip"),
+        (["shapes_place", "tiny-clip,mmvp_vlm"], 4, "ttmbench download mmvp_vlm"),
+        (["shapes_place", "--models", "siglip-b16"], 4, "model google/siglip-base-patch16-224 is not in"),
     ],
 )
 def test_what_is_asked_for_decides_the_exit_code(capsys, words, code, said):
@@ -98,6 +102,10 @@ def test_what_is_asked_for_decides_the_exit_code(capsys, words, code, said):
 def test_unknown_names_are_usage_errors(capsys):
     assert run(capsys, "doctor", "--tasks", "shape_place")[0] == 2
     assert run(capsys, "doctor", "--models", "tiny-clap")[0] == 2
+    code, out, err = run(capsys, "doctor", "tiny-clap")
+    assert (code, out) == (2, "") and "unknown task or model 'tiny-clap'; did you mean 'tiny-clip'" in err
+    code, out, _ = run(capsys, "doctor", "tiny-clip", "--json")
+    assert [one["name"] for one in json.loads(out)["findings"]] == ["tiny-clip"]
 
 
 def test_json(capsys, tmp_path):

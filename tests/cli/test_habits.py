@@ -53,6 +53,17 @@ def test_short_options_and_tasks_between_blanks(tmp_path, capsys):
     assert document["config"]["batch_size"] == "auto" and document["config"]["limit"] == 4
 
 
+@pytest.mark.parametrize(("key", "near"), [("task", "tasks"), ("models", "model"), ("batch", "batch_size")])
+def test_a_misspelt_key_of_the_configuration_is_named_with_the_right_one(key, near, tmp_path, capsys):
+    file = tmp_path / "c.yaml"
+    settings = {"model": "tiny-clip", "tasks": "shapes_color", key: "x"}
+    settings.pop(near, None)
+    file.write_text(json.dumps(settings))
+    assert refused(capsys, "--config", str(file)) == (
+        f"ttmbench: --config {file}: unknown key '{key}'; did you mean '{near}'?"
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [["analyze", "lr", "--tasks", "a", "b"], ["doctor", "--tasks", "a", "b"], ["reproduce", "t", "--tasks", "a", "b"]],

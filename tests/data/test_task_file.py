@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task, select_tasks
 from ttmbench.data.loader import load_groups, load_task_data
 from ttmbench.data.task_file import TaskFile, load_task
@@ -350,3 +351,35 @@ def test_a_dataset_out_of_reach_says_so_and_offline_tries_nothing():
         load_groups(registry, find_task(registry, "winoground"), limit=1, offline=True)
     assert "\n" not in str(caught.value)
     assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)
+
+
+@pytest.mark.parametrize("kind", ["folder", "huggingface", "webdataset"])
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter2-pw@host.org/d.jsonl?token=abcdef123", "s3://me:hunter2-pw@b/d"]
+)
+def test_a_password_in_a_path_is_neither_printed_nor_stored(kind, address, folder_task, tmp_path, capsys):
+    folder = folder_task(source={"kind": kind, "path": address})
+    task, out = str(folder / "mine.yaml"), tmp_path / "out"
+    main(["validate", task, "--offline"])
+    main(["show", task])
+    main(["doctor", "--tasks", task])
+    main(["download", "--tasks", task, "--dry_run"])
+    main(["--model", "tiny-clip", "--tasks", task, "--offline", "-o", str(out)])
+    printed = capsys.readouterr()
+    written = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*") if path.is_file())
+    assert "<redacted>" in printed.out and "<redacted>" in printed.err + written
+    assert "host.org/d.jsonl" in printed.out or "@b/d" in printed.out, "the rest of the path is shown"
+    for secret in ("hunter2", "abcdef123"):
+        assert secret not in printed.out + printed.err + written
+
+
+def test_a_parquet_file_under_kind_folder_names_the_kind_that_reads_it(folder_task, capsys):
+    import pyarrow
+    import pyarrow.parquet
+
+    folder = folder_task(source={"kind": "folder", "path": "rows.parquet", "images": "images"})
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["a"]}), folder / "rows.parquet")
+    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    said = capsys.readouterr().out
+    assert "rows.parquet: is a parquet file; rows are read from JSON lines, JSON or CSV here" in said
+    assert "`source: {kind: huggingface, path: FOLDER, split: NAME}`" in said

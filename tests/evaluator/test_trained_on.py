@@ -13,6 +13,8 @@ from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import trained_on
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.numbers import numbers_of
+from ttmbench.types import ModelFiles
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
 
@@ -21,7 +23,7 @@ class Scorer:
     trained_on = ("coco", "laion")
 
     def fingerprint(self):
-        return {"model": "scorer"}
+        return {"model": type(self).__name__}
 
     def score_pairs(self, images, captions):
         return np.array([len(caption) for caption in captions], dtype=np.float32)
@@ -61,15 +63,53 @@ def test_without_such_a_model_no_table_speaks_of_it(coco_task, tmp_path):
     assert "†" not in "".join(path.read_text() for path in (tmp_path / "board").iterdir())
 
 
+class Untrained(Scorer):
+    trained_on = ()
+
+
+class Silent(Scorer):
+    trained_on = None
+
+
+def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for adapter, stated in ((Scorer(), ["coco", "laion"]), (Untrained(), []), (Silent(), None)):
+        made = ttmbench.simple_evaluate(adapter, coco_task, output_path=str(runs), **QUICK)
+        assert made["model_info"]["trained_on"] == stated
+    assert set(made.to_frame()["trained_on"]) == {"unknown"}
+    assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
+    rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
+    expected = {"Scorer": "coco, laion", "Untrained": "none", "Silent": "unknown"}
+    assert {row["model"].partition("-")[0]: row["trained_on"] for row in rows} == expected
+    for name in ("leaderboard.md", "leaderboard.tex", "leaderboard.html"):
+        text = (tmp_path / "board" / name).read_text()
+        assert "collection that the task's images are of; unknown for Silent" in text.replace("&#39;", "'"), name
+    capsys.readouterr()
+    for name, stated in (("clip-b32", None), ("tiny-clip", ["rendered-scenes"])):
+        assert main(["show", name]) == 0
+        assert json.loads(capsys.readouterr().out)["card"]["trained_on"] == stated
+
+
+def test_a_document_and_a_record_of_older_versions_know_nothing(tmp_path, coco_task):
+    made = ttmbench.simple_evaluate(Silent(), coco_task, output_path=str(tmp_path), **QUICK)
+    document = json.loads(json.dumps(made.document))
+    del document["model_info"]["trained_on"]
+    assert {one.trained_on for one in numbers_of(document, "x.json")} == {"unknown"}
+
+    class Finetuned(Scorer):
+        files = ModelFiles(name="x", folder=tmp_path, weights=(), commit=None)
+
+    record = '{"kind": "finetuning", "tasks": [{"task": "t"}], "trained_on": []}'
+    (tmp_path / "ttmbench_finetune.json").write_text(record)
+    assert trained_on(build_registry(), "x", {}, Finetuned()) is None
+
+
 def test_a_card_is_of_its_own_weights_alone():
     registry = build_registry()
     assert "coco" in trained_on(registry, "blip-itm", {}, object())
-    assert trained_on(registry, "blip-itm", {"pretrained": "my/blip"}, object()) == []
-    assert (
-        trained_on(registry, "hf", {"pretrained": "x"}, object())
-        == trained_on(registry, "clip-b32", {}, object())
-        == []
-    )
+    assert trained_on(registry, "blip-itm", {"pretrained": "my/blip"}, object()) is None
+    assert trained_on(registry, "hf", {"pretrained": "x"}, object()) is None
+    assert trained_on(registry, "clip-b32", {}, object()) is None
     wrong = Scorer()
     wrong.trained_on = "coco"
     with pytest.raises(UsageError, match="trained_on of Scorer should be a list of names, got 'coco'"):
@@ -79,7 +119,7 @@ def test_a_card_is_of_its_own_weights_alone():
 def test_collections_of_tasks_are_names_that_models_use():
     registry = build_registry()
     tasks = {name: file.spec.images_from for name, file in all_tasks(registry).items()}
-    used = {name for spec, _ in registry.adapters.values() if spec.card for name in spec.card.trained_on}
+    used = {name for spec, _ in registry.adapters.values() if spec.card for name in spec.card.trained_on or ()}
     assert {name for names in tasks.values() for name in names} <= used | {"flickr30k"}, "which no model here states"
     assert {name for name, found in tasks.items() if found == ["coco"]} >= {
         *(f"sugarcrepe_{kind}" for kind in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel")),

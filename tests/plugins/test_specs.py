@@ -213,6 +213,52 @@ def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
     assert rows["broken_a"]["status"] == "broken" and rows["sound_b"]["status"] == "loaded"
 
 
+def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):
+    adapters = ADAPTERS.format("loud_a").replace("    return", "    print('asked')\n    return")
+    installed("loud_a", 'print("hello at import")\n' + HEAD + adapters)
+    assert main(["ls", "plugins", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert {row["plugin"]: row["status"] for row in json.loads(out)}["loud_a"] == "loaded"
+    assert "hello at import" in err and "asked" in err
+
+
+ENDLESS = """import itertools
+@hookimpl
+def {hook}():
+    yield from ({item} for n in itertools.count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "item"),
+    [
+        ("ttmbench_register_adapters", 'AdapterSpec(f"m{n}", "a:b")'),
+        ("ttmbench_register_task_dirs", "pathlib.Path(__file__).parent"),
+    ],
+)
+def test_a_plugin_that_registers_without_end_is_refused_with_its_name(hook, item, installed, capsys, monkeypatch):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "plugin_items=50")
+    installed("endless_a", HEAD + ENDLESS.format(hook=hook, item=item))
+    assert main(["ls", "models"]) == 0
+    out, err = capsys.readouterr()
+    assert f"plugin 'endless_a' returns more than 50 items from {hook}" in err and "tiny-clip" in out
+    assert "endless_a/plugin.py, line 4" in err and "TTMBENCH_LIMITS=plugin_items=N raises the limit" in err
+    assert not re.search(r"\bm\d+\b", out)
+
+
+@pytest.mark.parametrize(
+    ("text", "doing"),
+    [
+        ("raise KeyboardInterrupt\n", "imported"),
+        ("@hookimpl\ndef ttmbench_register_metrics():\n    raise KeyboardInterrupt\n", "asked what it registers"),
+    ],
+)
+def test_an_interrupt_inside_a_plugin_names_it(text, doing, installed, capsys):
+    installed("slow_a", HEAD + text)
+    assert main(["ls", "models"]) == 130
+    assert capsys.readouterr().err == f"ttmbench: interrupted while plugin 'slow_a' was being {doing}\n"
+
+
 def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):
     installed("first_a", HEAD + ADAPTERS.format("shared"))
     installed("second_b", HEAD + ADAPTERS.format("shared"))

@@ -64,6 +64,49 @@ def test_holm_is_over_the_tasks_of_one_metric(tmp_path):
     assert [row["p_holm"] for row in rows] == pytest.approx([2 * rows[0]["p"], rows[1]["p"]])
 
 
+def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
+    paths = [
+        str(write_run(tmp_path, name, one([1.0] * ones + [0.0] * (12 - ones)), model=name))
+        for name, ones in (("a", 0), ("b", 12), ("c", 8), ("d", 6))
+    ]
+    assert main(["compare", *paths, "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
+    rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
+    assert [row["p_holm"] for row in rows] == pytest.approx([3 * rows[0]["p"], 2 * rows[1]["p"], rows[2]["p"]])
+    assert [row["holm_tests"] for row in rows] == [3, 3, 3]
+    says = "p (Holm) is adjusted over all tasks of the 3 tables, for each metric and filter apart: at most 3 tests"
+    assert says in capsys.readouterr().out
+    assert main(["compare", *paths, "-o", str(tmp_path / "x.md"), "--bootstrap_iters", "20"]) == 0
+    assert says in (tmp_path / "x.md").read_text()
+
+
+def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for model in ("a", "b", "c"):
+        (runs / model).mkdir(parents=True)
+    write_run(runs / "a", "t", one([0.0] * 10), model="a")
+    write_run(runs / "a", "u", one([0.0] * 10, "u"), model="a")
+    write_run(runs / "b", "t", one([1.0] * 10), model="b")
+    write_run(runs / "b", "u", one([1.0] * 10, "u"), model="b")
+    write_run(runs / "c", "t", one([1.0] * 9, "t"), model="c", digest="e")
+    write_run(runs / "c", "bare", {}, model="c")
+    (runs / "c" / "torn.json").write_text("{")
+    (runs / "c" / "config.json").write_text("{}")
+    assert main(["compare", str(runs), "-o", str(tmp_path / "x.json")]) == 0
+    printed = capsys.readouterr()
+    found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
+    assert [(one["names"], one["rows"][0]["task"]) for one in found] == [(["a", "b"], "t"), (["a", "b"], "u")]
+    assert "bare.json is skipped: its run wrote no samples" in printed.err and "torn.json is skipped" in printed.err
+    assert "config.json" not in printed.err
+    assert "c/t.json: no other run here has its tasks with the same version and data" in printed.err
+    assert main(["compare", str(runs), "--allow_different", "-o", str(tmp_path / "x.json")]) == 0
+    assert len(json.loads((tmp_path / "x.json").read_text())["comparisons"]) == 3
+    assert main(["compare", str(runs / "c")]) == 2, "one run with raw numbers alone"
+    assert "holds raw numbers only" in capsys.readouterr().err
+    write_run(runs / "c", "v", one([1.0] * 9, "v"), model="c")
+    assert main(["compare", str(runs / "c")]) == 4
+    assert "2 runs with samples, and no two of them have a task" in capsys.readouterr().err
+
+
 def test_means_over_seeds_take_the_permutation_test(tmp_path):
     a = read_run(write_run(tmp_path, "a", one([0.5] * 12)))
     b = read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3))

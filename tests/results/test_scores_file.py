@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.results.scores_file import read_scores, save_scores
 from ttmbench.types import GroupShape, Scores
@@ -192,3 +193,32 @@ def test_a_page_of_errors_under_the_name_of_arrays_is_called_so(tmp_path, name):
     (tmp_path / name).write_text("<html>not found</html>", encoding="utf-8")
     with pytest.raises(DataError, match=f"{name}: holds no {name[2:]} arrays"):
         read_scores(tmp_path / name, None)
+
+
+def test_a_pytorch_or_pickle_file_says_what_is_read_and_how_to_convert_it(tmp_path, scores, capsys):
+    import pickle
+
+    import torch
+
+    torch.save(torch.tensor(scores), tmp_path / "a.pt")
+    torch.save(torch.tensor(scores), tmp_path / "b.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "c.pkl").write_bytes(pickle.dumps(scores))
+    for name in ("a.pt", "b.pth", "c.pkl"):
+        with pytest.raises(
+            DataError, match=r"is a PyTorch or pickle file, .* npy, npz, safetensors and JSON lines are"
+        ):
+            read_scores(tmp_path / name, SQUARE)
+        assert main(["score", str(tmp_path / name)]) == 4
+        assert f"torch.load('{name}', weights_only=True)" in capsys.readouterr().err
+        assert main(["score", str(tmp_path / name), "--task", "shapes_retrieval"]) == 4
+        assert "is a PyTorch or pickle file" in capsys.readouterr().err
+    save_file({"x": scores}, tmp_path / "d", {"pad": "x" * (640 - len(safe_header(tmp_path, scores)))})
+    assert (tmp_path / "d").read_bytes()[:2] == b"\x80\2", "the length of its header is 640"
+    assert read_scores(tmp_path / "d", SQUARE).format
+
+
+def safe_header(folder: Path, scores: np.ndarray) -> bytes:
+    """The header of a safetensors file of these scores with an empty ``pad``."""
+    save_file({"x": scores}, folder / "e", {"pad": ""})
+    content = (folder / "e").read_bytes()
+    return content[8 : 8 + int.from_bytes(content[:8], "little")].rstrip()

@@ -19,7 +19,8 @@ class ChatServer:
     """Answers by a digest of prompt and images, so that the same question always has the same answer.
 
     ``fault`` maps the number of a request (from 0) to what goes wrong with it, None for nothing; ``delay`` is how long
-    an answer takes; ``before`` is called with the number of the request before it is answered.
+    an answer takes; ``before`` is called with the number of the request before it is answered; ``names`` maps that
+    number to the model that the answer names.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class ChatServer:
         self.retry_after = "0.1"
         self.words: Callable[[str, list[bytes]], str] = lambda prompt, images: "A"
         self.listed: Callable[[float], list[tuple[str, float]]] = yes_and_no
+        self.names: Callable[[int], str] = lambda number: "test-model-served"
         self.lists_at_most, self.refuses_more = 1000, "Requested sample logprobs of {asked}, max allowed: {most}"
         self.forget()
         self._start()
@@ -93,12 +95,12 @@ class ChatServer:
         try:
             self.before(number)
             time.sleep(self.delay)
-            self._reply(handler, body, self.fault(number))
+            self._reply(handler, body, self.fault(number), self.names(number))
         finally:
             with self._lock:
                 self._at_once -= 1
 
-    def _reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None) -> None:
+    def _reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None, name: str) -> None:
         if fault == "drop":
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
@@ -140,7 +142,7 @@ class ChatServer:
             return self._send(handler, 400, {"error": {"message": "logprobs are not supported with this model"}})
         if fault == "other name" and "max_tokens" in body:
             return self._send(handler, 400, {"error": {"message": "use 'max_completion_tokens' instead"}})
-        answer = self._answer(body, fault)
+        answer = {**self._answer(body, fault), "model": name}
         if fault != "slow":
             with self._lock:
                 self.answered[question_of(body)] += 1
@@ -158,7 +160,7 @@ class ChatServer:
             listed = listed[: body["top_logprobs"]]
             message["content"] = listed[0]["token"]
             choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
-        answer = {"id": "x", "object": "chat.completion", "model": f"{body['model']}-served", "choices": [choice]}
+        answer = {"id": "x", "object": "chat.completion", "choices": [choice]}
         return {**answer, **({"usage": self.usage} if self.usage else {})}
 
     def _send_without_end(self, handler: BaseHTTPRequestHandler) -> None:
@@ -182,9 +184,9 @@ class ChatServer:
         handler.wfile.write(data)
 
 
-def _listing(value: str) -> str:
-    """A chat completion, as text, with one listed token of this log-probability."""
-    listed = f'{{"token": "Yes", "logprob": {value}}}'
+def _listing(*values: str) -> str:
+    """A chat completion, as text, that lists the token "Yes" with these log-probabilities."""
+    listed = ", ".join(f'{{"token": "Yes", "logprob": {value}}}' for value in values)
     return (
         '{"choices": [{"message": {"content": "Yes"}, "finish_reason": "stop", "logprobs": {"content": [{"top_logprobs"'
         f": [{listed}]}}]}}}}]}}"
@@ -195,6 +197,9 @@ BODIES = {
     "NaN": _listing("NaN"),
     "infinite": _listing("Infinity"),
     "above 0": _listing("0.7"),
+    "false": _listing("false"),
+    "text": _listing('"-0.5"'),
+    "sum above 1": _listing("-0.1", "-0.2"),
     "null": '{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}',
     "deep": "[" * 100_000,
 }

@@ -32,6 +32,20 @@ def test_a_dry_run_lists_cells_and_invents_no_time(plan, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
 
 
+def test_runs_of_a_sweep_can_be_compared_unless_the_plan_leaves_samples_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_plan(tmp_path, models=["tiny-clip", "tiny-clip-seed1"], tasks=["shapes_color"], options=SMALL)
+    for cell in "12":
+        assert main(["sweep", "plan.yaml", "-o", "board", "--cell", cell]) == 0
+    capsys.readouterr()
+    assert main(["compare", "board", "--bootstrap_iters", "20"]) == 0
+    printed = capsys.readouterr()
+    assert "tiny-clip -> tiny-clip-seed1: percent" in printed.out and printed.err == ""
+    write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "log_samples": False})
+    assert main(["sweep", "plan.yaml", "-o", "bare", "--cell", "1"]) == 0
+    assert not list(Path("bare").rglob("*samples*"))
+
+
 def test_cells_one_by_one_make_the_same_board_and_the_sweep_finds_them_done(plan, tmp_path, capsys):
     assert main(["sweep", plan, "-o", "board", "--cell", "2"]) == 0
     said = capsys.readouterr().out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +19,7 @@ from ttmbench.sweep import watch as module
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.local import LocalExecutor
 from ttmbench.sweep.process import Signs
-from ttmbench.sweep.watch import SAID_AFTER, Watch
+from ttmbench.sweep.watch import SAID_AFTER, START, Watch
 
 # Real processes; in place of a cell the first one waits for what never comes, later ones take their time, but move.
 STAND_IN = """
@@ -90,8 +92,6 @@ def test_without_a_limit_nothing_is_ended_and_it_is_said_once(clock, capsys):
 
 def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path, forked, monkeypatch):
     monkeypatch.setattr("ttmbench.sweep.local._BEGIN", STAND_IN)
-    begin = Watch.begin
-    monkeypatch.setattr(Watch, "begin", lambda self, *given: given[1] == "its start" or begin(self, *given))
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
     told = Told()
     summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, workers=1, stall=0.6), told)
@@ -106,7 +106,34 @@ def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path
     assert [one.poll() for one in forked] == [-9, 0]
 
 
+def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, clock):
+    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "import signal; signal.pause()")
+    monkeypatch.setattr("ttmbench.sweep.local._STOP", 0.1)
+    executor = LocalExecutor(tmp_path, workers=1, stall=10)
+    executor.start()
+    for _ in range(100):
+        clock[0] += 5
+        assert executor.wait(0) == []
+    assert [one.poll() for one in forked] == [None], "500 seconds of a start are no stall"
+    executor.stop(True)
+
+
+def test_what_units_import_is_imported_before_a_worker_is_ready(tmp_path):
+    code = "import sys; from pathlib import Path; from ttmbench.sweep.worker import Worker; Worker(Path()); print("
+    code += "'torch' in sys.modules, 'ttmbench.evaluator.run' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["True", "True"]
+
+
+def test_a_start_without_end_is_ended_after_a_limit_of_its_own(clock):
+    watch = Watch(10)
+    watch.begin("starts", "its start", START)
+    assert looks(watch, clock, START) == {}
+    assert looks(watch, clock, 1) == {"starts": f"it hung: no sign of progress for {START:g} s"}
+
+
 def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, monkeypatch):
+    monkeypatch.setattr("ttmbench.sweep.local.START", 0.0)
     monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "import signal; signal.pause()")
     executor = LocalExecutor(tmp_path, workers=1, stall=0.05)
     executor.start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+import re
 from dataclasses import replace
 from itertools import permutations
 
@@ -12,11 +14,12 @@ import torch
 
 from ttmbench import schedules
 from ttmbench._util.progress import progress_bar
+from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError
+from ttmbench.errors import DivergedError, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
@@ -356,6 +359,28 @@ def test_a_loss_that_is_not_finite_is_an_error(model):
     stage, raw = phase_of(model, groups)
     with pytest.raises(TtmbenchError, match="lower learning rate"):
         list(adapt(stage, raw, config=TTMConfig(epochs=3), schedule=LINEAR, learning_rate=1e30, seed=0))
+
+
+def suggested(words, capsys) -> str:
+    assert main([*words, "--tasks", "shapes_color", "--limit", "6", "--device", "cpu"]) == 1
+    return re.search(r"a lower learning rate may help \((--\w+ lr=[^)]+)\)", capsys.readouterr().err)[1]
+
+
+def test_after_a_huge_rate_the_usual_one_of_the_model_is_suggested(capsys, tmp_path):
+    model = ["--model", "tiny-clip", "--bootstrap_iters", "0"]
+    adapt = [*model, "--ttm", "--seeds", "0"]
+    usual = build_registry().adapter("tiny-clip").ttm_defaults["lr"]
+    assert suggested([*adapt, "--ttm_args", "lr=1e30,epochs=3"], capsys) == f"--ttm_args lr={usual:.1e}"
+    assert suggested(["finetune", *model[:2], "-o", str(tmp_path / "w"), "--finetune_args", "lr=1e30"], capsys) == (
+        "--finetune_args lr=1.0e-05"
+    )
+
+
+def test_below_the_usual_rate_a_tenth_is_suggested():
+    assert str(DivergedError("x", 2e-6)) == "x; a lower learning rate may help (--ttm_args lr=2.0e-07)"
+    assert str(DivergedError("x", 1e10)) == "x; a lower learning rate may help (--ttm_args lr=1.0e-05)"
+    copied = pickle.loads(pickle.dumps(DivergedError("x", 1e10, "--finetune_args", 3e-4)))
+    assert str(copied) == "x; a lower learning rate may help (--finetune_args lr=3.0e-04)"
 
 
 def test_task_file_of_global_variant():

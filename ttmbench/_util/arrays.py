@@ -57,6 +57,7 @@ def read_arrays(path: Path) -> Arrays:
     try:
         if not path.is_file():
             raise DataError(f"{path}: cannot be read ({'is no regular file' if path.exists() else 'No such file'})")
+        refuse_pickle(path)
         with path.open("rb") as file:
             head = file.read(len(NPY))
         kind = "npz" if head[:2] == b"PK" else "npy" if head == NPY else kind
@@ -69,6 +70,22 @@ def read_arrays(path: Path) -> Arrays:
     except Exception as error:  # the library of safetensors has a class of its own
         raise DataError(f"{path}: is no readable {kind} file ({' '.join(str(error).split())[:200]})") from None
     return Arrays({name: _plain_numbers(path, name, array) for name, array in found.arrays.items()}, found.about)
+
+
+def refuse_pickle(path: Path) -> None:
+    """DataError for a file of ``torch.save`` or ``pickle.dump``, with how to convert it; a file that is none passes."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    pickled = head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head[8:] != b"{"  # of safetensors
+    if head[:2] == b"PK" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            pickled = any(name.endswith("data.pkl") for name in archive.namelist())
+    if pickled:
+        raise DataError(
+            f"{path}: is a PyTorch or pickle file, which is not read because it can run code; npy, npz, safetensors "
+            f"and JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', "
+            "weights_only=True).numpy())"
+        )
 
 
 def _read_npz(path: Path) -> Arrays:

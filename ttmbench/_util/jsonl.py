@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.text import Unreadable, parse_json, read_text
+from ttmbench._util.text import Unreadable, parse_json, text_lines
 from ttmbench.errors import DataError
 
 
@@ -24,13 +24,9 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         Line number and object.
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8 text, or a line is no JSON object.
+        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or no JSON object.
     """
-    try:
-        text = read_text(path)
-    except Unreadable as error:
-        raise DataError(f"{path}: {error}") from None
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -40,3 +36,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(value, dict):
             raise DataError(f"{path}: line {number} is not a JSON object")
         yield number, value
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        yield from text_lines(path)
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None

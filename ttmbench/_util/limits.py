@@ -15,6 +15,7 @@ DEFAULTS: dict[str, int] = {
     "yaml_number": 400,  # characters of a number: reading one takes the square of its length
     "yaml_depth": 50,  # mappings and lists inside one another
     "text_bytes": 2_000_000_000,  # of a JSON, JSON lines or CSV file
+    "line_bytes": 32 << 20,  # of a line of JSON lines
     "array_bytes": 16_000_000_000,  # of an npz or safetensors file, unpacked
     "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
     "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
@@ -37,6 +38,7 @@ DEFAULTS: dict[str, int] = {
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
     "caption_characters": 100_000,
+    "plugin_items": 10_000,  # that a plugin registers through one hook
     "message_characters": 2_000,  # of one line on the terminal or in results
 }
 PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself

@@ -23,7 +23,9 @@ _VALUE = re.compile(
     r"|github_pat_\w{16,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{20,}|xox[abprs]-[\w-]{8,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
 )
-_USER_IN_URL = re.compile(r"(\w://)[^/?#\s\"']+@")  # up to the last @: a password may have one
+_USER_IN_URL = re.compile(  # up to the last @: a password may have one; a path made of a URL has a single slash
+    r"(\w://|\b(?:https?|s?ftps?|s3|gs|hf):/|\w\w:/(?=[^/?#\s\"'@]*:))[^/?#\s\"']+@"
+)
 _QUERY = re.compile(rf"([?&]{_QUERY_NAME}=)[^&\s#\"',]+")
 SHORTEST = 8  # a shorter value of an environment variable may be any word
 _VARIABLE = re.compile(r"(?i:[\w-]*(?:token|key|secret|password|passwd|credentials?|authorization))")
@@ -123,6 +125,8 @@ def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
 
     >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
+    >>> scrub("/data/s3:/me:pass@bucket/x and C:/a@b/x")
+    '/data/s3:/<redacted>@bucket/x and C:/a@b/x'
     """
     return _scrubbed(text, secrets_in_environment() if secrets is None else secrets)
 

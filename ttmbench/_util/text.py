@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,7 @@ def bounded_bytes(path: Traversable, most: str) -> bytes:
     """
     try:
         if isinstance(path, Path):
-            about = path.stat()
-            if stat.S_ISDIR(about.st_mode):
-                raise Unreadable("cannot be read (Is a directory)")
-            if not stat.S_ISREG(about.st_mode):
-                raise Unreadable("is no regular file")
-            _check_size(about.st_size, most)
+            _check_regular(path, most)
         content = path.read_bytes()
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
@@ -64,6 +59,48 @@ def bounded_bytes(path: Traversable, most: str) -> bytes:
         raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
     _check_size(len(content), most)
     return content
+
+
+def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without their line feeds, which alone end lines, and without a byte-order mark.
+
+    Args:
+        path: the file.
+        most: name of the limit on its bytes.
+
+    Yields:
+        The lines.
+
+    Raises:
+        Unreadable: as `read_text`, or a line is too long; what follows it is not read.
+    """
+    longest = limit("line_bytes")
+    try:
+        _check_regular(path, most)
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(longest + 1):
+                number += 1
+                if len(line) > longest:
+                    raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+                yield line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise Unreadable("is not UTF-8 text") from None
+    except ValueError as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
+
+
+def _check_regular(path: Path, most: str) -> None:
+    about = path.stat()
+    if stat.S_ISDIR(about.st_mode):
+        raise Unreadable("cannot be read (Is a directory)")
+    if not stat.S_ISREG(about.st_mode):
+        raise Unreadable("is no regular file")
+    _check_size(about.st_size, most)
 
 
 def _check_size(size: int, most: str) -> None:

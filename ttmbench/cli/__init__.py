@@ -109,8 +109,8 @@ def _execute(given: list[str]) -> int:
             print_traceback()
         warn(_without(given, str(error)))
         return error.exit_code
-    except KeyboardInterrupt:
-        warn("interrupted")
+    except KeyboardInterrupt as error:
+        warn(f"interrupted {error}".strip())  # it says during which plugin's code it came
         return INTERRUPTED
     except BaseException as error:
         if debug:

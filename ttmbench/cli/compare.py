@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.collector import seldom_collecting
-from ttmbench._util.console import as_shown, echo, printable
+from ttmbench._util.console import as_shown, echo, printable, warn
 from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within, read_run
+from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within, read_run
+from ttmbench.results.folder_runs import pairs_of, runs_in
 from ttmbench.results.labels import SLASH, key_of, name_of
 from ttmbench.results.models import stated_model, tell_apart
+from ttmbench.results.reader import NOT_A_DOCUMENT
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
 HEAD = (
@@ -31,7 +33,7 @@ _PART = "compared on a part of its groups, so this is no result of the task"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench compare``."""
-    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents of runs with --log_samples")
+    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results of runs with --log_samples, or folders")
     parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="these only")
     parser.add_argument("--filters", metavar="A,B", type=names, help="A of the first run with B of the others")
     parser.add_argument("--allow_different", action="store_true", help="also other versions or data, by shared ids")
@@ -44,33 +46,97 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 @seldom_collecting()  # hundreds of documents are millions of objects, and all of them stay
 def compare(options: argparse.Namespace) -> int:
     """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
-    runs = [read_run(Path(name)) for name in options.runs]
+    runs, pairs = _runs(options)
     called = dict(
         zip((str(run.path) for run in runs), tell_apart([stated_model(run.document) for run in runs]), strict=True)
     )
-    comparisons = []
-    for other in runs[1:] or runs:
-        rows = _compare(runs[0], other, options)
-        rows = [row for row in rows if not options.metrics or row["metric"] in options.metrics]
-        if not rows:
-            raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
+    comparisons: list[dict[str, Any]] = []
+    tracks: list[Tracks] = []
+    for baseline, other in pairs:
+        try:
+            rows = _compare(baseline, other, options)
+        except UsageError as error:
+            if not _has_folder(options) or (other is pairs[-1][1] and not comparisons):
+                raise
+            warn(str(error))
+            continue
         comparisons.append(
             {
-                "baseline": as_shown(str(runs[0].path)),
+                "baseline": as_shown(str(baseline.path)),
                 "other": as_shown(str(other.path)),
-                "names": [called[str(run.path)] for run in (runs[0], other)],
+                "names": _names(baseline, other, called),
                 "rows": rows,
             }
         )
-    tracks = runs[0].document["tracks"]
-    for comparison in comparisons:
-        _print(comparison, tracks)
+        tracks.append(baseline.document["tracks"])
+    shown = [row for comparison in comparisons for row in comparison["rows"]]
+    adjust_for_several(shown)
+    for comparison, of in zip(comparisons, tracks, strict=True):
+        _print(comparison, of)
+    echo()
+    echo(_adjusted(shown, len(comparisons)))
     if options.output_path:
         _write(Path(options.output_path), comparisons, tracks)
     return 0
 
 
+def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[StoredRun, StoredRun]]]:
+    """The runs that were given, and which are compared: (baseline, other), the same twice for a single run."""
+    if not _has_folder(options):
+        runs = [read_run(Path(name)) for name in options.runs]
+        return runs, [(runs[0], other) for other in runs[1:] or runs]
+    runs, skipped = [], dict[Path, str]()
+    for path in map(Path, options.runs):
+        some, why = runs_in(path) if path.is_dir() else ([read_run(path)], {})
+        runs, skipped = [*runs, *some], {**skipped, **why}
+    for path, reason in skipped.items():
+        if reason.startswith(NOT_A_DOCUMENT):
+            continue  # the configuration of saved weights, say
+        warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"{path} is skipped: {reason}")
+    pairs = [(run, run) for run in runs] if len(runs) == 1 else pairs_of(runs, options.allow_different)
+    if not pairs:
+        raise DataError(
+            f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
+            "version and data; run the models with --log_samples on the same task"
+        )
+    paired = {run.path for pair in pairs for run in pair}
+    for run in runs:
+        if run.path not in paired:
+            warn(f"{run.path}: no other run here has its tasks with the same version and data")
+    return runs, pairs
+
+
+def _has_folder(options: argparse.Namespace) -> bool:
+    return any(Path(name).is_dir() for name in options.runs)
+
+
+def _names(baseline: StoredRun, other: StoredRun, called: Mapping[str, str]) -> list[str]:
+    """What the two models are called; with their files where that is the same."""
+    names = [called[str(run.path)] for run in (baseline, other)]
+    if names[0] == names[1] and baseline.path != other.path:
+        return [f"{name} ({as_shown(str(run.path))})" for name, run in zip(names, (baseline, other), strict=True)]
+    return names
+
+
+def _adjusted(rows: Sequence[Mapping[str, Any]], tables: int) -> str:
+    """What the adjusted p takes into account."""
+    most = max(row["holm_tests"] for row in rows)
+    runs = "this table" if tables == 1 else f"the {tables} tables"
+    return (
+        f"p (Holm) is adjusted over all tasks of {runs}, for each metric and filter apart: at most {most} "
+        f"{'test' if most == 1 else 'tests'}"
+    )
+
+
 def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = _all_rows(baseline, other, options)
+    rows = [row for row in rows if not options.metrics or row["metric"] in options.metrics]
+    if not rows:
+        raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
+    return rows
+
+
+def _all_rows(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
     settings = {
         "allow_different": options.allow_different,
         "iterations": options.bootstrap_iters,
@@ -144,9 +210,11 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Tracks) -> None:
+def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Sequence[Tracks]) -> None:
     if path.suffix == ".md":
-        text = "\n".join(_markdown(comparison, tracks) for comparison in comparisons)
+        text = "\n".join(_markdown(one, of) for one, of in zip(comparisons, tracks, strict=True))
+        rows = [row for comparison in comparisons for row in comparison["rows"]]
+        text += f"\n{_adjusted(rows, len(comparisons))}\n"
     elif path.suffix == ".json":
         text = to_json({"comparisons": list(comparisons)})
     else:

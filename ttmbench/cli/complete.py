@@ -51,6 +51,8 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     }
     if parser.prog.endswith(" show"):
         names["name"] = both
+    if parser.prog.endswith(" doctor"):
+        names["names"] = both
     for action in parser._actions:
         if action.dest in names and action.choices is None:
             action.completer = listed(names[action.dest])  # type: ignore[attr-defined]

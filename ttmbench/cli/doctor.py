@@ -21,12 +21,12 @@ from ttmbench.cache.location import cache_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.data.catalog import all_tasks, is_named, select_tasks
 from ttmbench.data.download.files import amount
 from ttmbench.data.loader import data_locations
 from ttmbench.data.loading import data_folder
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.models import locate_files
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import TableColumn, print_table
@@ -40,6 +40,7 @@ EXIT_MISSING = 4
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench doctor``."""
+    parser.add_argument("names", nargs="*", metavar="TASK|MODEL", help="exit 4 if one of these is not usable")
     parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
     parser.add_argument("--models", "-M", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
@@ -51,12 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def doctor(options: argparse.Namespace) -> int:
     """Prints one line a task and model; 4 if something that was asked for by name is not usable."""
     registry = build_registry(options.include_path or [], quiet=True)  # its own table tells of plugins
-    asked = options.tasks is not None or options.models is not None
+    named_tasks, named_models = _asked(registry, options)
+    asked = bool(options.names) or options.tasks is not None or options.models is not None
     given = Path(options.data_dir) if options.data_dir else None
-    names = [name for words in options.tasks or [] for name in split_names(words)]
-    tasks = select_tasks(registry, names) if asked else all_tasks(registry)
+    tasks = select_tasks(registry, named_tasks) if asked else all_tasks(registry)
     models: dict[str, AdapterSpec] = {}
-    for name in options.models or ([] if asked else sorted(registry.adapters)):
+    for name in named_models if asked else sorted(registry.adapters):
         spec = registry.adapter(name)
         models.setdefault(spec.name, spec)
     findings = [check_task(registry, task, data_folder(given)) for task in tasks.values()]
@@ -77,6 +78,25 @@ def doctor(options: argparse.Namespace) -> int:
         warn(f"not usable as it is: {', '.join(lacking)}")
         return EXIT_MISSING
     return 0
+
+
+def _asked(registry: Registry, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The tasks and the models that were asked for; UsageError for a name of neither."""
+    tasks = [name for words in options.tasks or [] for name in split_names(words)]
+    models = list(options.models or [])
+    for name in (name for words in options.names for name in split_names(words)):
+        if name in registry.adapters:
+            models.append(name)
+        else:
+            try:
+                select_tasks(registry, [name])
+            except UsageError:
+                if is_named(registry, name):
+                    raise
+                known = [*registry.task_files, *registry.adapters]
+                raise UsageError(registry.unknown("task or model", name, known)) from None
+            tasks.append(name)
+    return tasks, models
 
 
 def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:

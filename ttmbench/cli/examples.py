@@ -50,7 +50,7 @@ EXAMPLES = {
     ),
     "power": ("ttmbench power winoground", "ttmbench power winoground --rate 0.6 --difference 0.02,0.05"),
     "cache": ("ttmbench cache ls", "ttmbench cache prune --older_than 30 --dry_run"),
-    "doctor": ("ttmbench doctor", "ttmbench doctor --tasks winoground --models siglip-b16"),
+    "doctor": ("ttmbench doctor", "ttmbench doctor winoground siglip-b16"),
     "new": ("ttmbench new task my_colors", "ttmbench new adapter my_model"),
     "schema": ("ttmbench schema results", "ttmbench schema task"),
     "help": ("ttmbench help run",),

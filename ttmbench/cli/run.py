@@ -120,6 +120,8 @@ def show(results: EvalResults | None) -> None:
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """Command line over ``--config``; what neither sets is left to the defaults."""
     settings = read_config_file(Path(options.config)) if options.config else {}
+    if not set(settings) <= set(RunConfig.model_fields):
+        make_run_config(settings, f"--config {options.config}")  # names the unknown key, which explains what is missing
     for key in _PAIRS:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     over = parser.add_argument_group("options of every cell, over those of the plan")
     over.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
     over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help="first N groups only; below 1 a share")
-    over.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
+    over.add_argument("--log_samples", action="store_true", default=None, help="one line per group (default)")
     over.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
     add_machine(over, seed="of the bootstrap, and the first of --seeds")
     add_verbosity(parser)

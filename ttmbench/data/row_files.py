@@ -43,6 +43,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, n
         DataError: the file cannot be read, or a row is not what it should be.
     """
     name = name or str(file)
+    _refuse_parquet(file, name)
     suffix = file.suffix.lower()
     if suffix == ".csv":
         yield from csv_rows(read_text(file, name), name)
@@ -176,6 +177,23 @@ def csv_rows(text: str, name: str) -> Iterator[Row]:
             yield Row(str(index), cells, index)
     except csv.Error as error:
         raise DataError(f"{name}: line {reader.line_num} is not CSV ({error})") from None
+
+
+def _refuse_parquet(file: Path, name: str) -> None:
+    """DataError for a parquet file, which another kind of source reads."""
+    if not file.is_file():
+        return  # its reader says so
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(4) == b"PAR1"
+    except OSError:
+        return
+    if is_parquet:
+        raise DataError(
+            f"{name}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
+            "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of "
+            "the split (test-00000-of-00001.parquet)"
+        )
 
 
 def _leaves(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:

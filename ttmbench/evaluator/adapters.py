@@ -174,8 +174,8 @@ def model_info(adapter: Any) -> dict[str, Any]:
     return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
 
 
-def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: Any) -> list[str]:
-    """The image collections that a model was trained on, as far as it is known.
+def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: Any) -> list[str] | None:
+    """The image collections that a model was trained on; None where that is unknown.
 
     Args:
         registry: where names are looked up.
@@ -184,23 +184,23 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
         adapter: the model; its own attribute ``trained_on`` wins, and over it the record of a finetuning.
 
     Returns:
-        Names as cards have them; empty where nothing is known.
+        Names as cards have them; empty for a model that was trained on none.
 
     Raises:
         UsageError: the adapter's attribute is no list of names.
     """
     record = finetuned(adapter)
     if record is not None:
-        return list(record.get("trained_on", ()))
+        return record.get("trained_on") or None  # an empty list is what older versions wrote for unknown
     own = getattr(adapter, "trained_on", None)
     if own is not None:
         if isinstance(own, str) or not all(isinstance(name, str) for name in own):
             raise UsageError(f"trained_on of {type(adapter).__name__} should be a list of names, got {own!r:.80}")
         return list(own)
     if model not in registry.adapters or any(name in model_args for name in ("pretrained", "model", "path", "weights")):
-        return []
+        return None
     card = registry.adapter(model).card
-    return [] if card is None else list(card.trained_on)
+    return None if card is None or card.trained_on is None else list(card.trained_on)
 
 
 def remark_on_files(adapter: Any) -> str | None:

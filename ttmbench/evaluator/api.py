@@ -23,7 +23,7 @@ from ttmbench.evaluator.stored_answers import score_answers
 from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.comparison import StoredRun, compare_runs, pairs_within
+from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores
@@ -88,8 +88,9 @@ def compare(
 
     Returns:
         One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
-        ``p_holm`` (adjusted over tasks), ``test``, ``groups``, ``clusters`` (how many they make where it is known which
-        share images, else None), and the ids of groups that were ``won`` and ``lost``.
+        ``p_holm`` (adjusted over the tasks of these rows), ``holm_tests`` (how many), ``test``, ``groups``,
+        ``clusters`` (how many they make where it is known which share images, else None), and the ids of groups that
+        were ``won`` and ``lost``.
         ``pandas.DataFrame(rows)`` makes a table of them.
 
     Raises:
@@ -111,6 +112,7 @@ def compare(
         )
         if metrics is None or row["metric"] in metrics
     ]
+    adjust_for_several(rows)
     if not rows:
         raise UsageError(f"the runs share none of the metrics {', '.join(metrics or ())}")
     return rows

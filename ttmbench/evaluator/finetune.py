@@ -26,7 +26,7 @@ from ttmbench._util.sealed import SealError, load_sealed, save_sealed, separated
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, trained_on
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
@@ -151,11 +151,15 @@ class _Work:
         with foreign_errors(f"finetuning of model '{config.model}'"), _Keeper(self.folder, key) as keeper:
             with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
                 bar.update(0 if state is None else len(state.epochs))
-                for now in train(adapter, prepared, settings, config.seed, resume=state, part_size=sizer):
-                    keeper.keep(now, last=len(now.epochs) == settings.epochs)
-                    bar.set_postfix_str(f"loss {now.epochs[-1].loss:.3f}")
-                    bar.update()
-                    state = now
+                try:
+                    for now in train(adapter, prepared, settings, config.seed, resume=state, part_size=sizer):
+                        keeper.keep(now, last=len(now.epochs) == settings.epochs)
+                        bar.set_postfix_str(f"loss {now.epochs[-1].loss:.3f}")
+                        bar.update()
+                        state = now
+                except DivergedError as error:
+                    error.usual = settings_of(self.preset, loss, {}).lr
+                    raise
             assert state is not None, "there is at least one epoch"
             self._save(adapter)
             epochs, digest = [asdict(one) for one in state.epochs], tensors_digest(adapter.state_dict())
@@ -184,7 +188,7 @@ class _Work:
     ) -> dict[str, Any]:
         config = self.config
         earlier = finetuned(adapter)
-        seen = [*trained_on(registry, config.model, config.model_args, adapter)]
+        seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
         seen += [name for one in about for name in one.pop("images_from")]
         record = {
             "schema_version": SCHEMA_VERSION,
@@ -192,7 +196,7 @@ class _Work:
             "status": "running",
             "track": "supervised",
             "tasks": [*([] if earlier is None else earlier["tasks"]), *about],
-            "trained_on": list(dict.fromkeys(seen)),
+            "trained_on": list(dict.fromkeys(seen)) or None,
             "loss": loss,
             "pairs": pairs,
             "hyperparameters": settings.model_dump(mode="json"),

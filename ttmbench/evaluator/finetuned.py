@@ -42,7 +42,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         raise DataError(f"{path} {error}; it says what the weights beside it were finetuned on") from None
     tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
     sound = isinstance(tasks, list) and all(isinstance(one, dict) and isinstance(one.get("task"), str) for one in tasks)
-    if not sound or not all(isinstance(name, str) for name in content.get("trained_on", ())):
+    if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
         raise DataError(f"{path} is no record of a finetuning, which says what the weights beside it were trained on")
     return dict(content)
 

@@ -152,16 +152,17 @@ class RunRecord:
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
     def describe_model(
-        self, adapter: Any, trained_on: Sequence[str] = (), finetuning: Mapping[str, Any] | None = None
+        self, adapter: Any, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
     ) -> None:
         """Takes down what the adapter states about itself; what it has used is asked for with every document.
 
         Args:
             adapter: the model.
-            trained_on: image collections that it was trained on.
+            trained_on: image collections that it was trained on; None if that is unknown.
             finetuning: the record of the finetuning that made its weights; None if there was none.
         """
-        self.model_info = {**model_info(adapter), **({"trained_on": list(trained_on)} if trained_on else {})}
+        collections = None if trained_on is None else list(trained_on)
+        self.model_info = {**model_info(adapter), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuned.shown(finetuning)
@@ -231,7 +232,7 @@ class RunRecord:
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
-        collections = self.model_info.get("trained_on", ())
+        collections = self.model_info.get("trained_on") or ()
         now = {name: _entries(outcome, collections, self._finetuning) for name, outcome in self.outcomes.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.config import RunConfig, TTMConfig, with_rate_note
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks, take_in
 from ttmbench.data.loading import given_data_folder
 from ttmbench.data.memory import Task
@@ -232,6 +232,13 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     if config.adapts:
         settings.by_share(spec.is_global)
     return settings
+
+
+def usual_rate(registry: Registry, config: RunConfig, spec: TaskSpec) -> float:
+    """The learning rate of TTM where the user gives none: the preset's, the task's, the model's or the package's."""
+    others = {name: value for name, value in config.ttm_args.items() if name != "lr"}
+    lr = task_settings(registry, config.model_copy(update={"ttm_args": others}), spec).lr
+    return DEFAULT_LEARNING_RATE if lr is None else lr
 
 
 def read_samples(path: str) -> set[str]:

@@ -15,7 +15,7 @@ from ttmbench._version import __version__
 from ttmbench.cache.scores import ImagesAlone
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import TtmbenchError, UsageError, phase
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
 from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
@@ -24,6 +24,7 @@ from ttmbench.evaluator.plan import RunContext, TaskPlan, plan_task
 from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import ScoredTask, score_task
+from ttmbench.evaluator.settings import usual_rate
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.gains import differences
@@ -118,6 +119,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
                     also = beside.outcomes(config.run_seeds)
         except Exception as error:
             failure = error
+            if isinstance(error, DivergedError):
+                error.usual = usual_rate(context.registry, config, spec)
     elif config.adapts and spec.shape.true_captions > 1:
         notes.append(
             f"{spec.shape.true_captions} captions are true for each image, and no way is defined to adapt a model to "

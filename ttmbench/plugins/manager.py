@@ -6,10 +6,13 @@ that a program passes along is an error, since that program can mend it.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from typing import Any
 
 import pluggy
@@ -17,6 +20,7 @@ import pluggy
 from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line, error_with_place, place_of_function
+from ttmbench._util.limits import limit, raised_by
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
 from ttmbench.plugins.specs import problem_of
@@ -122,16 +126,24 @@ class Plugins:
     def each(self, hook: str) -> list[tuple[str, list[Any]]]:
         """What each plugin returns from a registering hook: (plugin name, items), the built-in plugin first."""
         results = []
+        most = limit("plugin_items")
         implementations = self._implementations(hook)
         for implementation in sorted(implementations, key=lambda one: self.names.index(one.plugin_name)):
             name = implementation.plugin_name
             try:
-                items: Any = implementation.function()
-                results.append((name, list(items)))
+                with _code_of(name, "asked what it registers"):
+                    returned: Any = implementation.function()
+                    items = list(islice(returned, most + 1))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # whatever another's code raises
                 self.refuse(name, f"failed in {hook}: {error_with_place(error)}")
+                continue
+            if len(items) > most:
+                place = self._place(name, hook)
+                self.refuse(name, f"returns more than {most} items from {hook}{place}; {raised_by('plugin_items')}")
+                continue
+            results.append((name, items))
         return results
 
     def _place(self, plugin: str, hook: str) -> str:
@@ -178,7 +190,8 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
         name = _label(point)
         try:
-            plugin = point.load()
+            with _code_of(name, "imported"):
+                plugin = point.load()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever another's code raises
@@ -196,6 +209,16 @@ def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
     for name, plugin in extra:
         _register(manager, name, plugin)
     return plugins
+
+
+@contextmanager
+def _code_of(plugin: str, doing: str) -> Iterator[None]:
+    """Inside, what a plugin prints goes to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"while plugin '{plugin}' was being {doing}") from error
 
 
 def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:

@@ -28,7 +28,7 @@ NOT_RUN = "published numbers of "  # how the name of what was left out begins, w
 CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
-    *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen"),
+    *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
 )
 
 

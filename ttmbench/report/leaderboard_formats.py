@@ -11,7 +11,7 @@ from ttmbench._util.escape import csv_cell, latex, markdown
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, tables
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_TITLES
-from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import UNKNOWN, Number
 from ttmbench.results.transfer import TITLE, Transfer
 
 _IN_LATEX = (r" $\pm$ ", r"$^\dagger$")
@@ -42,8 +42,8 @@ def to_markdown(board: Leaderboard) -> str:
             for who, line in lines.items()
         ]
         parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
-    if _legend(board):
-        parts.append(f"{_legend(board)}\n")
+    if legend := _legend(board, markdown):
+        parts.append(f"{legend}\n")
     if board.transfers:
         text = [_markdown_row(TRANSFER_HEAD), _markdown_row(["---"] * 4 + ["---:"] * 5, rule=True)]
         text += [_markdown_row(row) for row in transfer_cells(board.transfers)]
@@ -65,8 +65,8 @@ def to_latex(board: Leaderboard) -> str:
             f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
-    if _legend(board):
-        parts.append(f"% {_legend(board)}\n")
+    if legend := _legend(board, latex):
+        parts.append(f"% {legend}\n")
     if board.transfers:
         rows = [" & ".join(map(latex, cells)) + r" \\" for cells in (TRANSFER_HEAD, *transfer_cells(board.transfers))]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
@@ -98,7 +98,7 @@ def to_html(board: Leaderboard, made: str) -> str:
         tasks=sorted({row.task for row in board.rows}),
         metrics=sorted({row.metric for row in board.rows}),
         board=board,
-        legend=_legend(board),
+        legend=_legend(board, str),
         transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(board.transfers)},
         made=made,
     )
@@ -188,8 +188,12 @@ def _cell(row: Number | None, plus_minus: str = " ± ", mark: str = SEEN_MARK) -
     return f"{100 * (row.value or 0.0):.2f}{spread}{mark if row.seen else ''}"
 
 
-def _legend(board: Leaderboard) -> str | None:
-    return SEEN_LEGEND if any(row.seen for row in board.rows) else None
+def _legend(board: Leaderboard, escape: Callable[[str], str]) -> str | None:
+    """What the mark means, and which models do not say what they were trained on; None if no number has the mark."""
+    if not any(row.seen for row in board.rows):
+        return None
+    unknown = sorted({row.model for row in board.rows if row.trained_on == UNKNOWN})
+    return f"{SEEN_LEGEND}; unknown for {', '.join(map(escape, unknown))}" if unknown else SEEN_LEGEND
 
 
 def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:

@@ -27,6 +27,7 @@ from ttmbench.results.samples import sample_value
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group
 
+NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"
 Values = dict[str, dict[str, dict[str, float]]]
 """filter -> metric -> group id -> value, a mean over seeds."""
 
@@ -89,7 +90,7 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     document = read_document(path)
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
-        raise DataError(f"{path}: its run wrote no samples, so there are no groups to compare; use --log_samples")
+        raise DataError(f"{path}: {NO_SAMPLES}")
     return StoredRun(path, document, groups)
 
 
@@ -146,7 +147,7 @@ def compare_runs(
     Returns:
         One row for each task, filter and metric, and for each mean over values of tags that both runs have
         (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``);
-        ``p_holm`` is adjusted over the tasks of one metric and filter, and apart from them over each of these kinds.
+        ``p_holm`` is adjusted by `adjust_for_several`, over these rows alone.
 
     Raises:
         UsageError: the runs share no task or filter, or a task differs and that is not allowed.
@@ -166,12 +167,24 @@ def compare_runs(
             rows += list(_mean_rows(baseline, other, task, *pair, iterations, seed))
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
+    adjust_for_several(rows)
+    return rows
+
+
+def adjust_for_several(rows: Sequence[dict[str, Any]]) -> None:
+    """Sets Holm's adjusted p of rows that are shown together (``p_holm``), and for how many tests (``holm_tests``).
+
+    One family of tests is every row of one metric and filter: all tasks, and all runs that are compared. Means over
+    values of tags (``task/name``) and other tasks (``adapted to@measured on``) are families of their own.
+
+    Args:
+        rows: of `compare_runs`; changed.
+    """
     families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
-            row["p_holm"] = adjusted
-    return rows
+            row.update(p_holm=adjusted, holm_tests=len(family))
 
 
 def _rows(

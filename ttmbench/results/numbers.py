@@ -31,6 +31,10 @@ from ttmbench.results.reader import Found, read_document, walk_documents
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
 
 
+UNKNOWN = "unknown"
+"""What a number says of the training of a model that states nothing of it."""
+
+
 @dataclass(frozen=True)
 class Number:
     """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
@@ -60,6 +64,8 @@ class Number:
         of_tasks: number of tasks that this is the mean of; None for a single task.
         published: typed from a paper.
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
+        trained_on: image collections that the model was trained on, by commas, or ``none``, or ``unknown``; None of a
+            published number.
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
@@ -91,6 +97,7 @@ class Number:
     limited: bool = False
     fingerprint: str | None = None
     seen: str | None = None
+    trained_on: str | None = None
     higher_is_better: bool = True
     cells: int | None = None
     adapted_to: str | None = None
@@ -297,6 +304,7 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             date=date,
             file=file,
             seen=_seen_in(document, task),
+            trained_on=_trained_on(document),
             limited=extent.limited,
             fingerprint=fingerprint,
             higher_is_better=upwards.get(metric) is not False,
@@ -323,6 +331,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 file=file,
                 of_tasks=len(tasks),
                 seen=_seen_in(document, *tasks),
+                trained_on=_trained_on(document),
                 groups=extent.groups,
                 groups_of_task=extent.of,
                 limited=extent.limited,
@@ -355,6 +364,11 @@ def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -
 def _seen_in(document: Mapping[str, Any], *tasks: str) -> str | None:
     found = document.get("seen_in_training") or {}
     return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
+
+
+def _trained_on(document: Mapping[str, Any]) -> str:
+    collections = document.get("model_info", {}).get("trained_on")
+    return UNKNOWN if collections is None else ", ".join(map(str, collections)) or "none"
 
 
 def date_of(document: Mapping[str, Any]) -> str | None:

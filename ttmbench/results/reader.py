@@ -24,6 +24,7 @@ _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "object"),
     **{"list_type": "list", "string_type": "text", "int_type": "whole number", "bool_type": "true or false"},
 }
+NOT_A_DOCUMENT = "is no results document of ttmbench"  # how the reason begins for JSON of another kind
 _PLACE = 120  # characters of the key that is named
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -101,9 +102,9 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
         The document.
     """
     if not isinstance(content, dict):
-        raise _RefusedError(f"is no results document of ttmbench (a JSON {type(content).__name__}, not an object)")
+        raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
     if "schema_version" not in content:
-        raise _RefusedError("is no results document of ttmbench (it has no schema_version)")
+        raise _RefusedError(f"{NOT_A_DOCUMENT} (it has no schema_version)")
     document = dict(content)
     seen: set[str] = set()
     while (version := str(document["schema_version"])) in migrations and version not in seen:

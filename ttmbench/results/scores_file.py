@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.arrays import LARGEST, NPY, Arrays, metadata_list, read_arrays, too_large
+from ttmbench._util.arrays import LARGEST, NPY, Arrays, metadata_list, read_arrays, refuse_pickle, too_large
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
@@ -97,6 +97,7 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
             raise DataError(f"{path}: cannot be read (is no regular file)")
         with path.open("rb") as file:
             head = file.read(16)
+        refuse_pickle(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"

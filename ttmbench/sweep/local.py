@@ -21,7 +21,7 @@ from ttmbench.sweep.executor import Event, Finished, Progress, WorkerJoined, Wor
 from ttmbench.sweep.process import WHERE
 from ttmbench.sweep.transfer import OWN
 from ttmbench.sweep.units import Unit, result_from_json
-from ttmbench.sweep.watch import Watch
+from ttmbench.sweep.watch import START, Watch
 
 PLACE = "this machine"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -62,7 +62,7 @@ class LocalExecutor:
         devices: names of accelerators as CUDA numbers them, one of which each process sees; none to leave that.
         most: no more processes than this, whatever else is said: there are no more units.
         keep: how many models stay loaded in each.
-        stall: seconds without a sign of progress after which a process is ended; None for none ever.
+        stall: seconds without a sign of progress at a unit after which a process is ended; None for none ever.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class LocalExecutor:
             )
         one = _Process(name, desk, process, log)
         self._processes[name] = one
-        self._watch.begin(name, "its start")
+        self._watch.begin(name, "its start", START)
         self._tell(one, {"root": str(self._root), "keep": self._keep})
         one.heard.append(threading.Thread(target=self._hear, args=(one,), daemon=True))
         one.heard[0].start()

@@ -235,6 +235,7 @@ def _merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _planned(registry: Registry, given: Mapping[str, Any], where: str, task: TaskFile, setting: str) -> PlannedCell:
+    given = {"log_samples": True, **given}  # without samples no two of the runs can be compared
     config = make_run_config({**given, "output_path": "."}, where)  # where a cell writes is told by `Cell.config_at`
     name = task.spec.task
     folder = "/".join(part for part in (setting, safe_name(config.model_name), safe_name(name)) if part)

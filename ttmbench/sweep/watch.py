@@ -15,6 +15,7 @@ from ttmbench._util.console import warn
 from ttmbench.errors import UsageError
 
 LEAST = 10.0  # seconds that can be asked for; signs take a few to arrive
+START = 600.0  # seconds that a worker may take to start, at least: the limit is for what it does once it is ready
 SAID_AFTER = 1800.0  # seconds of silence after which it is said where nobody gave a limit
 _BLINK = 5.0  # the most that one look adds: a driver that was stopped itself, or a machine that slept, saw nothing
 
@@ -22,6 +23,7 @@ _BLINK = 5.0  # the most that one look adds: a driver that was stopped itself, o
 @dataclass
 class _Silence:
     what: str
+    at_least: float = 0.0
     seconds: float = 0.0
     said: bool = False
 
@@ -38,9 +40,9 @@ class Watch:
         self._silent: dict[str, _Silence] = {}
         self._looked = time.monotonic()
 
-    def begin(self, worker: str, what: str) -> None:
-        """A worker is at work from now on; ``what`` it is at, for a person."""
-        self._silent[worker] = _Silence(what)
+    def begin(self, worker: str, what: str, at_least: float = 0.0) -> None:
+        """Starts the clock of a worker; ``what`` says to a person what it does, ``at_least`` raises a lower limit."""
+        self._silent[worker] = _Silence(what, at_least)
 
     def heard(self, worker: str) -> None:
         """It has given a sign."""
@@ -59,8 +61,9 @@ class Watch:
         found = {}
         for worker, silence in self._silent.items():
             silence.seconds += passed
-            if self._limit is not None and silence.seconds > self._limit:
-                found[worker] = f"it hung: no sign of progress for {self._limit:g} s"
+            limit = None if self._limit is None else max(self._limit, silence.at_least)
+            if limit is not None and silence.seconds > limit:
+                found[worker] = f"it hung: no sign of progress for {limit:g} s"
             elif self._limit is None and silence.seconds > SAID_AFTER and not silence.said:
                 silence.said = True
                 warn(

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class Worker:
     """
 
     def __init__(self, root: Path, *, common: bool = True, cache: str | None = None, keep: int = 1) -> None:
+        import_module("ttmbench.evaluator.run")  # takes seconds: part of the start of a worker, not of its first unit
         self._root, self._common, self._cache, self._keep = root, common, cache, keep
         self._adapters: dict[str, Any] = {}
         self._memory: tuple[int, TaskMemory] | None = None

@@ -219,10 +219,7 @@ def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) ->
     """Scores of the model after an iteration; DivergedError if training has blown it up."""
     scores = stage.score()
     if not np.isfinite(scores.groups).all():
-        raise DivergedError(
-            f"after iteration {iteration} the model's scores are no finite numbers; a lower learning rate may help "
-            f"(--ttm_args lr={learning_rate / 10:.1e})"
-        )
+        raise DivergedError(f"after iteration {iteration} the model's scores are no finite numbers", learning_rate)
     return scores
 
 

@@ -126,10 +126,7 @@ def finetune(
             total = total + loss * len(chosen)  # stays on the device: one wait an epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):
-            raise DivergedError(
-                f"the loss became {losses[-1]} in epoch {epoch + 1}; a lower learning rate may help "
-                f"({option} lr={learning_rate / 10:.1e})"
-            )
+            raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate, option)
         epoch_done(losses[-1])
     return tuple(losses)
 

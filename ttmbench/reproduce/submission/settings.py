@@ -209,9 +209,9 @@ def _check_model(document: Mapping[str, Any], config: RunConfig, registry: Regis
             continue  # not every kind of model states it; a digest of the weights is there
         findings.same(f"model_info.fingerprint.{key}", declared.get(key), expected, f"model {config.model} has")
     if spec.card is not None and "finetuned" not in info and not config.model_args:
-        stated = info.get("trained_on", [])
-        if "trained_on" in info or not _is_older(document):
-            findings.same("model_info.trained_on", stated, list(spec.card.trained_on), f"model {config.model} states")
+        known = None if spec.card.trained_on is None else list(spec.card.trained_on)
+        if "trained_on" in info or (known is not None and not _is_older(document)):
+            findings.same("model_info.trained_on", info.get("trained_on"), known, f"model {config.model} states")
 
 
 def _is_older(document: Mapping[str, Any]) -> bool:
