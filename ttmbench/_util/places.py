@@ -115,8 +115,8 @@ def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
     if half:
         place = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
         raise UsageError(
-            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... for "
-            "a folder of this machine"
+            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... "
+            "for a folder of this machine"
         )
     if not is_address(given):
         return given

@@ -89,7 +89,7 @@ def compare(
     Returns:
         One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
         ``p_holm`` (adjusted over tasks), ``test``, ``groups``, ``clusters`` (how many they make where it is known which
-        share images, else None), and the ids of groups that were ``won`` and ``lost``.
+        share images, else None, and ``clusters_unknown`` says why), and the ids of groups ``won`` and ``lost``.
         ``pandas.DataFrame(rows)`` makes a table of them.
 
     Raises:
