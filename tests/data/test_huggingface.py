@@ -234,14 +234,14 @@ def encoded(number: int) -> bytes:
     return content.getvalue()
 
 
-def plain_table(folder: Path, column: object) -> Path:
+def plain_table(folder: Path, column: object, **more: object) -> Path:
     """A task on a parquet file as other libraries than ``datasets`` write it: without its feature metadata."""
     import pyarrow
     from pyarrow import parquet
 
     (folder / "table").mkdir()
     captions = pyarrow.array([[f"one {n}", f"two {n}"] for n in range(3)])
-    table = pyarrow.table({"picture": column, "captions": captions, "blob": [b"no image"] * 3})
+    table = pyarrow.table({"picture": column, "captions": captions, "blob": [b"no image"] * 3, **more})
     parquet.write_table(table, folder / "table" / "test-00000-of-00001.parquet")
     group = {"shape": [1, 2], "images": ["picture"], "captions": "captions"}
     spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface", "path": str(folder / "table")}}
@@ -286,6 +286,36 @@ def test_a_column_without_images_is_told(tmp_path, cells, line, capsys):
     assert main(["validate", str(plain_table(tmp_path, cells))]) != 0
     said = "".join(capsys.readouterr())
     assert re.search(line, said) and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [
+        (["x", None, "z"], "'id' of row 1 is null"),
+        ([0.0, float("nan"), 2.0], "'id' of row 1 is NaN"),
+        (["x", "", "z"], "'id' of row 1 is blank"),
+        ([b"x", b"y", b"z"], "'id' of row 0 is bytes"),
+        ([1, 2, 3], None),
+    ],
+)
+def test_ids_of_a_table(tmp_path, ids, line, capsys):
+    path = plain_table(tmp_path, [encoded(n) for n in range(3)], id=ids)
+    path.write_text(path.read_text().replace("group:", "group:\n  id: id"))
+    assert (main(["validate", str(path)]) == 0) is (line is None)
+    said = "".join(capsys.readouterr())
+    assert line is None or (f"{line}; an id must be " in said and said.count("\n") == 1), said
+
+
+def test_a_text_that_is_not_utf8_names_row_and_column(tmp_path, capsys):
+    """Arrow does not look at the bytes of texts before they are read."""
+    import pyarrow
+
+    texts = pyarrow.array([b"good", b"also good", b"caf\xe9"])
+    strings = pyarrow.Array.from_buffers(pyarrow.string(), 3, texts.buffers())
+    path = plain_table(tmp_path, [encoded(n) for n in range(3)], note=strings)
+    assert main(["validate", str(path)]) == 4
+    said = "".join(capsys.readouterr())
+    assert "'note' of row 2 is not UTF-8 text" in said and said.count("\n") == 1, said
 
 
 def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:

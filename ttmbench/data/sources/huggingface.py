@@ -79,8 +79,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
-    rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
-    groups = groups_from_rows(rows, replace(request, limit=None), where, image)
+    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
     kept = list(islice(_kept(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, Any] = {"revision": opened.revision, "exif": options.exif}
@@ -112,6 +111,26 @@ def _kept(groups: Iterator[Group], drop: dict[str, str], dropped: list[dict[str,
 def _plain(caption: str) -> str:
     """A caption without what copies of a dataset differ in: case, spaces, a full stop at the end."""
     return " ".join(caption.split()).rstrip(" .").casefold()
+
+
+def _rows(table: Any, where: str) -> Iterator[Row]:
+    """The rows of a table; DataError where the bytes of a text are not UTF-8."""
+    index = -1
+    try:
+        for index, cells in enumerate(table):
+            yield Row(str(index), cells, index)
+    except UnicodeDecodeError:
+        index += 1
+        column = next((one for one in table.column_names if not _is_text(table, one, index)), "?")
+        raise DataError(f"{where}: '{column}' of row {index} is not UTF-8 text; save it as UTF-8") from None
+
+
+def _is_text(table: Any, column: str, index: int) -> bool:
+    try:
+        table.select_columns([column])[index]
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _image_columns(features: Any, wanted: str | Sequence[str]) -> dict[str, bool]:
