@@ -193,7 +193,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
 
 
 def _check_uses_16_bits(image: Image) -> None:
-    """Refuses samples of 12 bits that were not scaled: to PNG and TIFF 65535 is white, so they would be nearly black."""
+    """Refuses samples of 12 bits that were not scaled: white is 65535 to PNG and TIFF, so they are nearly black."""
     import numpy as np
 
     samples = np.asarray(image)
