@@ -634,3 +634,51 @@ def test_two_processes_at_once(tmp_path):
     assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
     plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
     assert np.array_equal(read_entry(path).arrays["groups"], raw(plain))
+
+
+# --- where scores were computed ------------------------------------------------------------------------------
+
+
+def test_scores_of_another_instruction_set_say_which(tmp_path, monkeypatch):
+    """The document's hardware is this run's, which did not compute the scores that it loaded."""
+    model, store = Counting(tmp_path / "log"), str(tmp_path / "store")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    first = run(model, use_cache=store)
+    assert "notes" not in first.document or "shapes_color" not in first["notes"]
+    calls = model.calls
+    same = run(model, use_cache=store)
+    (earlier,) = same["datasets"]["shapes_color"]["from_store"]["hardware"]
+    assert earlier == first["hardware"] and "shapes_color" not in same.document.get("notes", {})
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    other = run(model, use_cache=store)
+    assert model.calls == calls and other["hardware"]["cpu_capability"] == "AVX2"
+    (earlier,) = other["datasets"]["shapes_color"]["from_store"]["hardware"]
+    assert earlier["cpu_capability"] == "AVX512"
+    (note,) = other["notes"]["shapes_color"]
+    assert "computed with AVX512 " in note and "this run has AVX2 " in note
+    jsonschema.Draft202012Validator(schema("results")).validate(other.document)
+
+
+class StoppedAtCaptions(CountingClip):
+    """Stops before it encodes captions, the first time."""
+
+    has_stopped = False
+
+    def encode_captions(self, prepared):
+        if not StoppedAtCaptions.has_stopped:
+            StoppedAtCaptions.has_stopped = True
+            raise KeyboardInterrupt
+        return super().encode_captions(prepared)
+
+
+def test_blocks_of_another_instruction_set_say_which_and_so_do_the_scores_made_of_them(
+    tmp_path, tiny_hf_clip, monkeypatch
+):
+    model, store = StoppedAtCaptions(hf.load(pretrained=str(tiny_hf_clip), device="cpu")), str(tmp_path / "store")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    with pytest.raises(KeyboardInterrupt):
+        run(model, use_cache=store)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    for kind, expected in (("blocks", ["AVX512"]), ("date", ["AVX512", "AVX2"])):
+        kept = run(model, use_cache=store)["datasets"]["shapes_color"]["from_store"]
+        assert kind in kept and [one["cpu_capability"] for one in kept["hardware"]] == expected

@@ -121,6 +121,37 @@ def test_what_cannot_be_reached_is_one_line_that_says_why(command, address, line
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --model tiny-clip --tasks shapes_color --limit 6 -o {}",
+        "export {place} --to csv -o {}",
+        "score {place} -o {}",
+        "report {}",
+        "compare {place} {place} -o {}",
+    ],
+)
+@pytest.mark.parametrize("address", ["gs://x.json", "memory://x.json", "memory:///x.json", "s3://", "s3:/x.json"])
+def test_an_address_without_a_bucket_is_one_line_and_no_local_folder(
+    command, address, place, capsys, monkeypatch, tmp_path
+):
+    """``gs://x.json`` was a file in the folder ``gs:`` here, and the command ended well."""
+    monkeypatch.setenv("TTMBENCH_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "put_file", None)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(command.format(address, place=place).split()) == 2
+    err = capsys.readouterr().err
+    assert f"write {address.partition(':')[0]}://BUCKET/PATH" in err and err.count("\n") == 1
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_folder_with_a_colon_in_its_name_is_still_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*RUN, "-o", "./gs:/x.json"]) == 0
+    assert (tmp_path / "gs:" / "x.json").is_file()
+
+
 def test_what_is_fetched_is_bounded(place, monkeypatch, capsys):
     for limits, line in (
         ("text_bytes=500", "is too large: more than 500 bytes"),

@@ -76,6 +76,7 @@ def data(tmp_path) -> Path:
         ("rows.jsonl", "\n".join(json.dumps(row) for row in ROWS), ["0", "1", "2"]),
         ("rows.csv", "image,good,bad\n0.png,good 0,bad 0\n1.png,good 1,bad 1\n2.png,good 2,bad 2\n", ["0", "1", "2"]),
         ("rows.csv", "\ufeffimage,good,bad\r\n0.png,good 0,bad 0\r\n", ["0"]),
+        ("rows.tsv", 'image\tgood\tbad\n0.png\tgood 0\tbad 0\n1.png\ta, b\t"two\tcells"\n', ["0", "1"]),
         ("rows.json", [["0.png", "good 0", "bad 0"]], ["0"]),
     ],
 )
@@ -105,6 +106,23 @@ def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, conten
         ("rows.csv", "image,good,bad\n0.png,good\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good,bad\n0.png,good,bad,worse\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good\n0.png,good\n", "row 0 has no column 'bad'; it has image, good"),
+        ("rows.tsv", "image,good,bad\n0.png,good,bad\n", "row 0 has no column 'good'; it has image,good,bad"),
+        ("rows.tsv", "image\tgood\tbad\n0.png\tgood\n", "row 0 (line 2) has not as many cells as the header"),
+        (
+            "rows.tsv",
+            'image\tgood\tbad\n0.png\t"A" is it\tbad\n',
+            "line 2 is not TSV ('\\t' expected after '\"'); quote",
+        ),
+        (
+            "rows.csv",
+            b"image,good,bad\n0.png,caf\xc3\xa9 \xe9,bad\n",
+            "is not UTF-8 text: line 2, character 12 is byte 0xe9",
+        ),
+        (
+            "rows.jsonl",
+            b'{"image": "0.png"}\n{"image": "\xff"}\n',
+            "is not UTF-8 text: line 2, character 12 is byte 0xff",
+        ),
     ],
 )
 def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, name, content, message):
@@ -117,6 +135,51 @@ def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, nam
         load(task_file(tmp_path, source, PAIR), data)
     assert message in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
     assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "column", "message"),
+    [
+        ("rows.jsonl", [{"id": "x"}, {"id": None}], "id", "'id' of row 1 is null"),
+        ("rows.jsonl", [{"id": "x"}, {"id": float("nan")}], "id", "'id' of row 1 is NaN"),
+        ("rows.json", [{"id": ""}], "id", "'id' of row 0 is blank"),
+        ("rows.json", {"a": {}, " ": {}}, None, "the key of row 1 is blank"),
+        ("rows.csv", "id,image,good,bad\n  ,0.png,a,b\n", "id", "'id' of row 0 is blank"),
+        ("rows.tsv", "id\timage\tgood\tbad\n\t0.png\ta\tb\n", "id", "'id' of row 0 is blank"),
+        ("rows.jsonl", [{"id": ["a"]}], "id", "'id' of row 0 is a list"),
+        ("rows.jsonl", [{"id": {"a": 1}}], "id", "'id' of row 0 is an object"),
+        ("rows.jsonl", [{"id": {"a": None}}], "id.a", "'id.a' of row 0 is null"),
+        ("rows.jsonl", [{"id": None}], "v-{id}", "'id' of row 0 is null"),
+    ],
+)
+def test_a_row_without_an_id_is_refused(tmp_path, data, name, rows, column, message):
+    """Its group was called None or nan, or nothing at all."""
+    if isinstance(rows, list):
+        whole = [{**ROWS[n], **row} for n, row in enumerate(rows)]
+        rows = "\n".join(map(json.dumps, whole)) if name.endswith("l") else whole
+    elif isinstance(rows, dict):
+        rows = {key: {**ROWS[n], **row} for n, (key, row) in enumerate(rows.items())}
+    write(data / name, rows)
+    source = {"kind": "annotations", "file": name, "images": "images"}
+    with pytest.raises(DataError) as caught:
+        load(task_file(tmp_path, source, {**PAIR, **({"id": column} if column else {})}), data)
+    assert f"{name}: {message}; an id must be " in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
+def test_numbers_and_texts_are_ids(tmp_path, data, given, name):
+    write(data / "rows.json", [{**ROWS[0], "id": given}])
+    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
+    (group,) = load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data).groups
+    assert group.group_id == name
+
+
+def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, data):
+    write(data / "one.json", [{**ROWS[0], "id": "a"}])
+    write(data / "two.json", [{**ROWS[1], "id": None}])
+    source = {"kind": "annotations", "files": {"one": "one.json", "two": "two.json"}, "images": "images"}
+    with pytest.raises(DataError, match=r"'id' of row 0 of two is null"):
+        load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data)
 
 
 def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, data):

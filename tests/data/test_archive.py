@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import tarfile
@@ -10,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.damaged_tars import DAMAGE, damaged, end, end_as
 
 from ttmbench.data.download import archive as module
 from ttmbench.data.download.archive import Limits, unpack
@@ -271,6 +275,59 @@ def test_one_changed_byte_is_noticed(tmp_path):
     archive.write_bytes(raw)
     with pytest.raises(DataError, match=r"x\.zip is damaged"):
         unpack(archive, tmp_path / "out")
+
+
+PACKED = {"w": bytes, "w:gz": gzip.compress, "w:bz2": bz2.compress, "w:xz": lzma.compress}
+
+
+@pytest.mark.parametrize("mode", PACKED)
+@pytest.mark.parametrize("how", DAMAGE)
+def test_no_file_is_lost_to_damage_that_looks_like_the_end_of_a_tar(tmp_path, how, mode):
+    """The packing itself is whole: the tar was damaged before."""
+    whole = tarred(tmp_path / "x.tar", {f"{n}.jpg": b"a" * 100 for n in range(6)}, mode="w").read_bytes()
+    (tmp_path / "x.tar").write_bytes(PACKED[mode](damaged(whole, how, member=4)))
+    with pytest.raises(DataError, match=r"x\.tar is damaged.*at byte.*download it again"):
+        unpack(tmp_path / "x.tar", tmp_path / "out")
+    assert left(tmp_path, tmp_path / "x.tar") == []
+
+
+@pytest.mark.parametrize("padding", [0, 1, 18, 2000])
+@pytest.mark.parametrize("mode", PACKED)
+def test_the_ends_that_writers_of_tars_make(tmp_path, mode, padding):
+    archive = tarred(tmp_path / "x.tar", FILES, mode="w")
+    end_as(archive, padding)
+    archive.write_bytes(PACKED[mode](archive.read_bytes()))
+    assert unpack(archive, tmp_path / "out").files == len(FILES)
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("damage", ["flipped", "cut trailer", "cut at the end of the tar"])
+def test_the_checksum_of_a_packed_tar_is_read(tmp_path, mode, damage):
+    """Also where it stands behind all files: in a flipped byte of an image, and at the very end."""
+    content = {"images/a.jpg": os.urandom(50_000), "images/b.jpg": os.urandom(40_000)}
+    raw = bytearray(tarred(tmp_path / "x.tar", content, mode="w").read_bytes())
+    if mode == "w:gz":  # stored blocks: a changed byte of the packed file is a changed byte of an image
+        packed = bytearray(gzip.compress(bytes(raw), compresslevel=0))
+    else:
+        packed = bytearray(PACKED[mode](bytes(raw)))
+    if damage == "flipped":
+        packed[len(packed) // 2] ^= 1
+    elif damage == "cut trailer":
+        packed = packed[:-4]
+    else:
+        assert len(raw) > end(bytes(raw)) + 1024
+        packed = packed[: -(len(raw) - end(bytes(raw)))] if mode == "w:gz" else packed[:-20]
+    (tmp_path / "x.tar").write_bytes(packed)
+    with pytest.raises(DataError, match=r"x\.tar is damaged"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", "images/a.jpg")
+    assert left(tmp_path, tmp_path / "x.tar") == []
+
+
+def test_zeros_without_end_behind_a_tar_are_no_padding(tmp_path):
+    whole = tarred(tmp_path / "x.tar", FILES, mode="w").read_bytes()
+    (tmp_path / "x.tar").write_bytes(gzip.compress(whole + bytes(17 << 20), compresslevel=1))
+    with pytest.raises(DataError, match="16777216 zero bytes and more"):
+        unpack(tmp_path / "x.tar", tmp_path / "out")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 from PIL import Image
+from support.damaged_tars import damaged
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
@@ -73,6 +76,25 @@ def table(folder: Path, split: str) -> bytes:
     folder.mkdir(exist_ok=True)
     datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}.parquet")
     return (folder / f"{split}.parquet").read_bytes()
+
+
+def png(number: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (8, 8 + number)).save(content, "PNG")
+    return content.getvalue()
+
+
+def packed(samples: int) -> bytes:
+    """A shard."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, body in [
+            (f"{n}.{end}", b"one" if end == "txt" else png(n)) for n in range(samples) for end in ("txt", "png")
+        ]:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(body)
+            tar.addfile(entry, io.BytesIO(body))
+    return content.getvalue()
 
 
 def task_file(folder: Path, source: dict, **more) -> Path:
@@ -184,6 +206,23 @@ def test_built_in_tasks_fetch_their_own_shards_alone(hub, tmp_path, task, split)
     asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
     assert asked == {"README.md", f"{split}-00000-of-00002.parquet", f"{split}-00001-of-00002.parquet"}
     assert need.missing() is None
+
+
+def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path):
+    files = {f"test/{shard}.tar": packed(samples=shard + 3) for shard in range(2)}
+    repository(hub, "me/shards", files)
+    source = {"kind": "webdataset", "path": "me/shards", "revision": SHA, "lines": ["txt"]}
+    more = {"kind": "retrieval", "group": {"images": ["image"], "captions": "txt"}, "metrics": ["i2t_recall_at_1"]}
+    path = task_file(tmp_path, source, **more)
+    assert fetched(path, tmp_path / "data")[0]
+    (cached,) = (tmp_path / "hub").rglob("0.tar")
+    cached.resolve().write_bytes(damaged(files["test/0.tar"], "flipped bit", member=2))
+    with pytest.raises(DataError, match=r"0\.tar .*download it again"):
+        read_offline(path)
+    hub.log.clear()
+    done, said = fetched(path, tmp_path / "data")
+    assert done and [line.status for line in said] == ["fetched", "ready"] and said[1].detail == "7 groups", said
+    assert not any(at.endswith("1.tar") and verb == "GET" for verb, at, _ in hub.log), "the other one is whole"
 
 
 def test_a_preview_writes_nothing(hub, tmp_path):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from datasets.exceptions import DatasetNotFoundError
 from PIL import Image
 
+from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.selection import Condition
@@ -220,8 +224,98 @@ def test_a_column_of_several_images(tmp_path):
     assert [image.open().size for image in groups[1].images] == [(20, 11), (20, 10)]
     assert len({image.name for one in groups for image in one.images}) == 4
     wrong = spec.model_copy(update={"group": group.model_copy(update={"images": "texts"}), "source": source})
-    with pytest.raises(DataError, match="'texts' is no image column; it has both"):
+    with pytest.raises(DataError, match=r"'texts' holds .* and no images"):
         load_task_data(registry, TaskFile(wrong, None))
+
+
+def encoded(number: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (20, 10 + number), (number, 0, 0)).save(content, "PNG")
+    return content.getvalue()
+
+
+def plain_table(folder: Path, column: object, **more: object) -> Path:
+    """A task on a parquet file as other libraries than ``datasets`` write it: without its feature metadata."""
+    import pyarrow
+    from pyarrow import parquet
+
+    (folder / "table").mkdir()
+    captions = pyarrow.array([[f"one {n}", f"two {n}"] for n in range(3)])
+    table = pyarrow.table({"picture": column, "captions": captions, "blob": [b"no image"] * 3, **more})
+    parquet.write_table(table, folder / "table" / "test-00000-of-00001.parquet")
+    group = {"shape": [1, 2], "images": ["picture"], "captions": "captions"}
+    spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface", "path": str(folder / "table")}}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**spec, "group": group, "metrics": ["group_match"]}))
+    return folder / "mine.yaml"
+
+
+@pytest.mark.parametrize("form", ["bytes", "large bytes", "struct", "struct of bytes alone", "list", "list of structs"])
+def test_images_without_the_metadata_of_the_library_are_read(tmp_path, form):
+    import pyarrow
+
+    cells = [encoded(n) for n in range(3)]
+    column = {
+        "bytes": lambda: cells,
+        "large bytes": lambda: pyarrow.array(cells, pyarrow.large_binary()),
+        "struct": lambda: [{"bytes": one, "path": "a.png"} for one in cells],
+        "struct of bytes alone": lambda: [{"bytes": one} for one in cells],
+        "list": lambda: [[one] for one in cells],
+        "list of structs": lambda: [[{"bytes": one, "path": None}] for one in cells],
+    }[form]()
+    registry = build_registry()
+    path = plain_table(tmp_path, column)
+    if form.startswith("list"):
+        path.write_text(path.read_text().replace("images:\n  - picture", "images: picture"))
+    loaded = load_task_data(registry, find_task(registry, str(path)), offline=True)
+    assert [group.images[0].open().height for group in loaded.groups] == [10, 11, 12]
+    assert [group.images[0].read() for group in loaded.groups] == cells
+    assert loaded.groups[2].captions == ("one 2", "two 2")
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        (["a.png", "b.png", "c.png"], r"'picture' holds string and no images; an image column holds encoded images"),
+        ([1, 2, 3], r"'picture' holds int64 and no images"),
+        ([{"x": 1}] * 3, r"'picture' holds struct<x: int64> and no images"),
+        ([b"png"] * 3, r"image 0/picture of group 0 cannot be read: it is no image of a known format"),
+        ([None, b"png", b"png"], r"'picture' of group 0 holds no image"),
+    ],
+)
+def test_a_column_without_images_is_told(tmp_path, cells, line, capsys):
+    assert main(["validate", str(plain_table(tmp_path, cells))]) != 0
+    said = "".join(capsys.readouterr())
+    assert re.search(line, said) and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [
+        (["x", None, "z"], "'id' of row 1 is null"),
+        ([0.0, float("nan"), 2.0], "'id' of row 1 is NaN"),
+        (["x", "", "z"], "'id' of row 1 is blank"),
+        ([b"x", b"y", b"z"], "'id' of row 0 is bytes"),
+        ([1, 2, 3], None),
+    ],
+)
+def test_ids_of_a_table(tmp_path, ids, line, capsys):
+    path = plain_table(tmp_path, [encoded(n) for n in range(3)], id=ids)
+    path.write_text(path.read_text().replace("group:", "group:\n  id: id"))
+    assert (main(["validate", str(path)]) == 0) is (line is None)
+    said = "".join(capsys.readouterr())
+    assert line is None or (f"{line}; an id must be " in said and said.count("\n") == 1), said
+
+
+def test_a_text_that_is_not_utf8_names_row_and_column(tmp_path, capsys):
+    """Arrow does not look at the bytes of texts before they are read."""
+    import pyarrow
+
+    texts = pyarrow.array([b"good", b"also good", b"caf\xe9"])
+    strings = pyarrow.Array.from_buffers(pyarrow.string(), 3, texts.buffers())
+    path = plain_table(tmp_path, [encoded(n) for n in range(3)], note=strings)
+    assert main(["validate", str(path)]) == 4
+    said = "".join(capsys.readouterr())
+    assert "'note' of row 2 is not UTF-8 text" in said and said.count("\n") == 1, said
 
 
 def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from PIL import Image
+from support.damaged_tars import DAMAGE, damaged, end, end_as, offset
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
@@ -137,6 +138,45 @@ def test_a_shard_that_is_none_is_told(tmp_path, what):
     with pytest.raises(DataError, match=words):
         for group in load(task(tmp_path, {})).groups:
             group.images[0].open()
+
+
+@pytest.fixture
+def six(tmp_path) -> Path:
+    """The path of a shard of six samples of two files each."""
+    files = {f"{n}.{ending}": photo(n) if ending == "jpg" else b"one" for n in range(6) for ending in ("jpg", "txt")}
+    return shard(tmp_path / "shards" / "test" / "0.tar", files)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, six, capsys, how):
+    whole = six.read_bytes()
+    six.write_bytes(damaged(whole, how, member=4))
+    at = end(whole) if how in ("cut in the marker", "joined") else offset(whole, 4)
+    path = task(tmp_path, {"lines": ["txt"]})
+    with pytest.raises(DataError, match=rf"0\.tar .*at byte {at}, .*download it again"):
+        load(path)
+    assert [group.group_id for group in load(path, limit=1).groups] == ["0"], "what is asked for is before the damage"
+    assert main(["download", str(path)]) != 0
+    out = capsys.readouterr().out
+    assert "ready" not in out and "present" not in out and f"at byte {at}, " in out
+
+
+@pytest.mark.parametrize("padding", [0, 1, 18, 2000])
+def test_the_ends_that_writers_of_tars_make(tmp_path, six, padding):
+    """Two blocks of zeros (Go, Rust), filled up to 20 blocks (GNU tar, Python), or to more (``tar -b``)."""
+    end_as(six, padding)
+    path = task(tmp_path, {"lines": ["txt"]})
+    assert len(load(path).groups) == 6
+    assert main(["download", str(path)]) == 0
+
+
+def test_a_shard_of_zeros_is_no_empty_one(tmp_path, six):
+    six.write_bytes(bytes(10240))
+    with pytest.raises(DataError, match=r"0\.tar .*it has no files"):
+        load(task(tmp_path, {"lines": ["txt"]}))
+    six.write_bytes(shard(tmp_path / "good.tar", {"a.jpg": photo(1), "a.txt": b"one"}).read_bytes() + bytes(17 << 20))
+    with pytest.raises(DataError, match="16777216 zero bytes and more"):
+        load(task(tmp_path, {"lines": ["txt"]}))
 
 
 def test_shards_are_read_by_their_numbers():

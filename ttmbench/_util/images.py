@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ttmbench._util.limits import limit, raised_by
 from ttmbench.errors import DataError
@@ -27,6 +27,9 @@ class BadImage(DataError):
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 _START_OF_SCAN = b"\xff\xda"
+_BITS = "bits_of_samples"  # in an opened image's info: of its file, where Pillow's mode has 8 or 16
+_MOST_OF_12_BITS = 4095
+_BITS_PER_SAMPLE = 258  # tag of a TIFF
 _THREAD = threading.local()
 KEPT = 4  # decoded images that an opener may keep: those of one group, say
 
@@ -66,9 +69,17 @@ def open_image(file: Path | io.BytesIO) -> Image:
             raise BadImage(f"it is no image of a known format ({', '.join(FORMATS)})") from None
         except Image.DecompressionBombError as error:
             raise BadImage(f"it is too large: {error}") from None
+    image.info[_BITS] = _bits_of_samples(image, content)
     if animated and image.format != "MPO":  # a photograph with its preview beside it
         image.info["animated"] = True
     return image
+
+
+def _bits_of_samples(image: Any, content: bytes) -> int:
+    """Bits of a sample in the file: Pillow gives colours of 16 bits as their upper 8, and 12 bits as 16."""
+    if image.format == "PNG":
+        return content[24]  # in the header that a PNG begins with
+    return int(image.tag_v2.get(_BITS_PER_SAMPLE, (8,))[0]) if image.format == "TIFF" else 8
 
 
 def open_array(file: Path, colors: Colors) -> Image:
@@ -149,7 +160,8 @@ def _check_scans(content: bytes) -> None:
 def as_rgb(image: Image, turn: bool = True) -> Image:
     """An image turned upright, if that is wanted, and to RGB as models take it.
 
-    Transparency is dropped: the colours below it show. 16-bit grey is divided by 256; CMYK becomes RGB.
+    Transparency is dropped: the colours below it show. 16-bit grey is divided by 256, 12-bit grey of a TIFF by 16; CMYK
+    becomes RGB.
 
     Args:
         image: as stored.
@@ -159,7 +171,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
         An RGB image.
 
     Raises:
-        BadImage: its pixels are no colours (32-bit numbers).
+        BadImage: its pixels are no colours (32-bit numbers), or have 16 bits and use 12 of them.
     """
     import numpy as np
     from PIL import Image as Pillow
@@ -167,14 +179,31 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
 
     check_size(image.size)
     upright = ImageOps.exif_transpose(image) if turn else image
-    if upright.mode.startswith("I;16"):
-        values = np.asarray(upright)
-        return Pillow.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    is_deep = upright.mode.startswith("I;16")
+    bits = image.info.get(_BITS, 16 if is_deep else 8)
+    if bits == 16:
+        _check_uses_16_bits(upright)
+    if is_deep:
+        return Pillow.fromarray((np.asarray(upright) >> (bits - 8)).astype(np.uint8)).convert("RGB")
     if upright.mode in ("I", "F"):
         raise BadImage(f"its pixels are 32-bit numbers (mode {upright.mode}), which are no colours")
     if upright.mode == "P" and "transparency" in upright.info:
         upright = upright.convert("RGBA")
     return upright.convert("RGB")
+
+
+def _check_uses_16_bits(image: Image) -> None:
+    """Refuses samples of 12 bits that were not scaled: white is 65535 to PNG and TIFF, so they are nearly black."""
+    import numpy as np
+
+    samples = np.asarray(image)
+    colours = samples[..., :-1] if image.mode in ("LA", "RGBA") else samples
+    largest = int(colours.max()) << (0 if image.mode.startswith("I;16") else 8)
+    if 0 < largest <= _MOST_OF_12_BITS:
+        raise BadImage(
+            f"it has 16 bits a sample and no sample is above {_MOST_OF_12_BITS}, so it would be nearly black: if its "
+            "samples have 12 bits, multiply them by 16, or save it with 8 bits"
+        )
 
 
 class LazyImages(Sequence["Image"]):

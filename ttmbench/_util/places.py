@@ -15,6 +15,7 @@ _ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
 _WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
 _PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
+_HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
@@ -105,11 +106,18 @@ def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
         The path, or the address.
 
     Raises:
-        UsageError: it is an address that is not taken; the message says what to do.
+        UsageError: it is an address that is not taken, or has one slash in place of two; the message says what to do.
 
     >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
     ('/data/my results', 'data')
     """
+    half = _HALF_ADDRESS.match(given) if isinstance(given, str) else None
+    if half:
+        place = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
+        raise UsageError(
+            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... "
+            "for a folder of this machine"
+        )
     if not is_address(given):
         return given
     scheme, _, rest = given.partition("://")

@@ -59,6 +59,8 @@ class RemoteFolder:
         Raises:
             UsageError: no such kind of address, a package is missing, or it cannot be one place.
         """
+        if not address.partition("?")[0].partition("://")[2].strip("/"):
+            raise _no_bucket(address, what)
         shown, scheme = place_in_url(address), address.partition("://")[0].lower()
         if "::" in address or any(character in address.partition("?")[0] for character in "*[]"):
             raise UsageError(f"{what} {shown} is a pattern or a chain of addresses; give the address of one place")
@@ -183,6 +185,34 @@ class RemoteFolder:
                 raise
             why = _clean(error_line(error), self._secrets)
             raise RemoteError(f"{self.named(name)} cannot be {done}: {why}") from None
+
+
+def folder_and_name(address: str, what: str) -> tuple[str, str]:
+    """The address of the folder that a file is in, and the file's name.
+
+    Args:
+        address: of the file.
+        what: the option or argument, for messages.
+
+    Returns:
+        The folder's address, with what stands behind a question mark; the name.
+
+    Raises:
+        UsageError: it names no bucket or folder.
+
+    >>> folder_and_name("s3://bucket/results/x.json?key=1", "--output_path")
+    ('s3://bucket/results?key=1', 'x.json')
+    """
+    base, mark, query = address.partition("?")
+    folder, _, name = base.rstrip("/").rpartition("/")
+    if not folder.partition("://")[2].strip("/"):
+        raise _no_bucket(address, what)
+    return f"{folder}{mark}{query}", name
+
+
+def _no_bucket(address: str, what: str) -> UsageError:
+    scheme = address.partition(":")[0]
+    return UsageError(f"{what} {place_in_url(address)} names no bucket or folder; write {scheme}://BUCKET/PATH")
 
 
 def _is_plain(name: str) -> bool:

@@ -112,8 +112,16 @@ def read_text(path: Traversable, most: str = "text_bytes") -> str:
     """A file's UTF-8 text without a byte-order mark; Unreadable if it is none."""
     try:
         return bounded_bytes(path, most).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Unreadable("is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(error) from None
+
+
+def not_utf8(error: UnicodeDecodeError) -> Unreadable:
+    """The error of a text that cannot be decoded, with the line and the character where that begins."""
+    before = error.object[: error.start]
+    line, character = before.count(b"\n") + 1, len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+    place = f"line {line}, character {character}"
+    return Unreadable(f"is not UTF-8 text: {place} is byte {error.object[error.start]:#04x}; save the file as UTF-8")
 
 
 def parse_json(text: str, finite: bool = True) -> Any:

@@ -21,6 +21,7 @@ from ttmbench.cache.location import SCORES, cache_folder, prepared_limit
 from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
+from ttmbench.results.environment import hardware
 from ttmbench.scoring.blocks import FEATURES
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.types import Scores
@@ -198,7 +199,7 @@ class StartedBlocks:
         self.slot.cache.write(block_path(self.folder, side, block), Entry(about, {"values": values}))
         self.kept()
 
-    def found(self, side: str, block: int) -> np.ndarray | None:
+    def found(self, side: str, block: int) -> Entry | None:
         """A block of a run that was stopped, if its images are those of now, all of which are known."""
 
         def check(entry: Entry) -> str | None:
@@ -212,7 +213,7 @@ class StartedBlocks:
             return None
         values = entry.arrays["values"]
         first = block * FEATURES
-        return values if entry.about.get("pixels") == self.pixels(first, first + len(values)) else None
+        return entry if entry.about.get("pixels") == self.pixels(first, first + len(values)) else None
 
 
 def block_path(folder: Path, side: str, block: int) -> Path:
@@ -239,6 +240,7 @@ def _about(slot: Slot, data: str, kind: str) -> dict[str, Any]:
         "task": slot.identity.about["task"],
         "task_version": slot.identity.about["task_version"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": [hardware()],
     }
 
 
@@ -253,6 +255,7 @@ class CacheEntry:
         found: blocks that an earlier run left.
         before: files of blocks that were there when several processes began to fill it together; None if none did.
         new: blocks that this run has computed.
+        hardware: of the runs that computed what was found.
     """
 
     slot: Slot
@@ -261,6 +264,7 @@ class CacheEntry:
     found: set[tuple[str, int]] = field(default_factory=set)
     before: set[str] | None = None
     new: set[tuple[str, int]] = field(default_factory=set)
+    hardware: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -291,6 +295,7 @@ class CacheEntry:
             return None
         with suppress(OSError):
             self.path.touch()  # when it was used last, for who makes room
+        self._note_hardware(entry)
         arrays = entry.arrays
         parts = None
         if debiased:
@@ -310,8 +315,7 @@ class CacheEntry:
             arrays |= {"prior": parts.prior, "conditional_groups": parts.conditional.groups}
             if parts.conditional.all_pairs is not None:
                 arrays["conditional_all_pairs"] = parts.conditional.all_pairs
-        about = {"n_groups": len(raw.groups), "model_name": model_name, "made_of": self.slot.identity.about}
-        if self.slot.cache.write(self.path, Entry({**_about(self.slot, self.data, "scores"), **about}, arrays)):
+        if self.slot.cache.write(self.path, Entry(self._about_scores(len(raw.groups), model_name), arrays)):
             shutil.rmtree(self._blocks, ignore_errors=True)
             if self.started is not None:
                 shutil.rmtree(self.started.folder, ignore_errors=True)
@@ -323,12 +327,12 @@ class CacheEntry:
             return None
         with suppress(OSError):
             self.path.touch()
+        self._note_hardware(entry)
         return entry.arrays, str(entry.about["date"])
 
     def save_arrays(self, arrays: Mapping[str, np.ndarray], n_groups: int, model_name: str) -> None:
         """Keeps arrays, float32, and drops the blocks that they were made of."""
-        about = {"n_groups": n_groups, "model_name": model_name, "made_of": self.slot.identity.about}
-        if self.slot.cache.write(self.path, Entry({**_about(self.slot, self.data, "scores"), **about}, dict(arrays))):
+        if self.slot.cache.write(self.path, Entry(self._about_scores(n_groups, model_name), dict(arrays))):
             shutil.rmtree(self._blocks, ignore_errors=True)
 
     def get(self, side: str, block: int) -> np.ndarray | None:
@@ -340,12 +344,14 @@ class CacheEntry:
             return self._wrong(entry, "block", {"values": None})
 
         entry = self.slot.cache.read(block_path(self._blocks, side, block), check)
-        values = None if entry is None else entry.arrays["values"]
-        if values is None and self.started is not None and side == "images":
-            values = self.started.found(side, block)
-        if values is not None and (self.before is None or block_path(self._blocks, side, block).name in self.before):
+        if entry is None and self.started is not None and side == "images":
+            entry = self.started.found(side, block)
+        if entry is None:
+            return None
+        if self.before is None or block_path(self._blocks, side, block).name in self.before:
             self.found.add((side, block))
-        return values
+            self._note_hardware(entry)
+        return entry.arrays["values"]
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
         """Keeps a finished block."""
@@ -361,6 +367,15 @@ class CacheEntry:
     @property
     def _blocks(self) -> Path:
         return self.slot.folder / f"{self.data}{BLOCKS}"
+
+    def _about_scores(self, n_groups: int, model_name: str) -> dict[str, Any]:
+        about = _about(self.slot, self.data, "scores")
+        earlier = [one for one in self.hardware if one not in about["hardware"]]
+        more = {"n_groups": n_groups, "model_name": model_name, "made_of": self.slot.identity.about}
+        return {**about, **more, "hardware": [*earlier, *about["hardware"]]}
+
+    def _note_hardware(self, entry: Entry) -> None:
+        self.hardware += [one for one in entry.about.get("hardware", ()) if one not in self.hardware]
 
     def _wrong(self, entry: Entry, kind: str, expected: dict[str, Any]) -> str | None:
         """What is wrong with an entry whose digest is right; None if nothing is."""

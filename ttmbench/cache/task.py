@@ -61,7 +61,8 @@ class KnownData:
             save: writes a new one.
 
         Returns:
-            What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
+            What an earlier run kept: key and date of an entry, or a number of blocks, and on which hardware; None for
+            nothing.
         """
         if self._pixels is not None:
             self._pixels.flush()
@@ -72,14 +73,14 @@ class KnownData:
         cache, identity = self._slot.cache, self._slot.identity
         if date is not None:
             cache.warn_once("hit", f"{what} come from the cache in {cache.folder}; --use_cache off computes them again")
-            return {"key": identity.key, "date": date}
+            return {"key": identity.key, "date": date, "hardware": self._place.hardware}
         save(self._place)
         found, total = len(self._place.found), len(self._place.found | self._place.new)
         if not found:
             return None
         task = identity.about["task"]
         cache.warn_once(f"blocks {task}", f"{task}: {found} of {total} blocks were kept by a stopped run")
-        return {"key": identity.key, "blocks": found, "of": total}
+        return {"key": identity.key, "blocks": found, "of": total, "hardware": self._place.hardware}
 
 
 class TaskCache(KnownData):

@@ -83,24 +83,24 @@ def _output(command: str, options: argparse.Namespace) -> str | None:
     if given is None and command in ("report", "leaderboard"):
         read: str = getattr(options, _READ[command])
         if is_address(read):
-            base, _, query = read.partition("?")
-            folder = base.rpartition("/")[0] if base.endswith(".json") else base.rstrip("/")
-            given = f"{folder}/report.html" if command == "report" else folder
-            given = f"{given}?{query}" if query else given
+            from ttmbench._util.remote import folder_and_name
+
+            is_file = read.partition("?")[0].endswith(".json")
+            base, mark, query = (folder_and_name(read, command)[0] if is_file else read).partition("?")
+            base = base.rstrip("/")
+            given = f"{base}/report.html{mark}{query}" if command == "report" else f"{base}{mark}{query}"
     return given if is_address(given) else None
 
 
 def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteCopy:
     """A folder to write into; a file that lies at the address already is put there, with what belongs to it."""
-    from ttmbench._util.remote import RemoteFolder
+    from ttmbench._util.remote import RemoteFolder, folder_and_name
     from ttmbench._util.remote_copy import RemoteCopy
     from ttmbench.results.remote import fetch_artifacts
 
-    base, _, query = address.partition("?")
-    base = base.rstrip("/")
-    is_file = command != "leaderboard" and bool(PurePosixPath(base).suffix)
-    folder, _, name = base.rpartition("/") if is_file else (base, "", "")
-    copy = RemoteCopy.temporary(RemoteFolder.at(f"{folder}?{query}" if query else folder, "--output_path"))
+    is_file = command != "leaderboard" and bool(PurePosixPath(address.partition("?")[0]).suffix)
+    folder, name = folder_and_name(address, "--output_path") if is_file else (address, "")
+    copy = RemoteCopy.temporary(RemoteFolder.at(folder, "--output_path"))
     if is_file and copy.fetch(name, "text_bytes") and command == "score":
         fetch_artifacts(copy, name)
     options.output_path = str(copy.folder / name) if is_file else str(copy.folder)

@@ -201,12 +201,10 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["clusters"] is not None and row["clusters"] < row["groups"]
     ]
     lines += [f"{task}: mean over {row['cells']} kinds of groups" for task, row in first.items() if "cells" in row]
-    unknown = [task for task, row in first.items() if row["clusters"] is None and "cells" not in row]
-    if unknown:
-        lines.append(
-            f"{', '.join(unknown)}: the samples do not say which groups share images (an older version wrote them), so "
-            "every group is taken for independent"
-        )
+    unknown = {task: row["clusters_unknown"] for task, row in first.items() if row.get("clusters_unknown")}
+    for why in dict.fromkeys(unknown.values()):
+        tasks = ", ".join(task for task in unknown if unknown[task] == why)
+        lines.append(f"{tasks}: {why}; every group is treated as independent")
     return lines
 
 

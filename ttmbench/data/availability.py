@@ -103,4 +103,6 @@ class LocalFile:
 
     def fetch(self, web: Any) -> str:
         """Cannot be fetched."""
-        raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")
+        if not self.path.exists():
+            raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")
+        raise OutOfReachError(f"{self.path} is part of the task and is not downloaded: {self.missing()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,6 +124,50 @@ def fill(template: str, row: Row, where: str) -> str:
                 raise DataError(f"{where}: '{column}' of row {row.index} is {value!r}, not a whole number") from None
         filled.append(str(value))
     return "".join(filled)
+
+
+def id_of(row: Row, column: str | None, where: str) -> str:
+    """A row's id as text.
+
+    Args:
+        row: the row.
+        column: that holds it, or a template of columns; None for the row's own key or number.
+        where: names the data, for messages.
+
+    Returns:
+        The id, after the name of its file where the data lie in several.
+
+    Raises:
+        DataError: a cell is null, NaN, blank, or neither text nor a number; row and column are named.
+    """
+    if column is None:
+        own, parts = row.key, {"": row.key}
+    else:
+        names = [column] if "{" not in column else [name for _, name, _, _ in Formatter().parse(column) if name]
+        own = str(value_of(row, column, where))
+        parts = {name: cell(row, name, where) for name in names}
+    for name, value in parts.items():
+        what = _no_id(value)
+        if what is not None:
+            named = f"'{name}'" if name else "the key"
+            of_file = f" of {row.file}" if row.file else ""
+            raise DataError(
+                f"{where}: {named} of row {row.index}{of_file} is {what}; an id must be text that is not blank, or a "
+                "number"
+            )
+    return f"{row.file}/{own}" if row.file else own
+
+
+def _no_id(value: Any) -> str | None:
+    """What a cell is that names nothing; None for one that may be an id."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    if isinstance(value, str) and not value.strip():
+        return "blank"
+    kinds = ((bytes, "bytes"), (list, "a list"), (Mapping, "an object"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), None)
 
 
 def tags_of(row: Row, columns: Any, where: str) -> dict[str, str]:

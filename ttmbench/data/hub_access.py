@@ -91,7 +91,7 @@ def where_it_is(path: str, revision: str | None) -> str:
     return f"dataset {path}" + (f" at revision {revision}" if revision else "")
 
 
-def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool) -> Path:
+def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
     """The folder of a dataset repository in the hub's cache, fetched if need be.
 
     Args:
@@ -99,6 +99,7 @@ def snapshot(path: str, revision: str | None, patterns: list[str] | None, offlin
         revision: commit.
         patterns: of the files to fetch; None for all.
         offline: never touch the network.
+        again: also fetch files that are in the cache.
 
     Returns:
         The folder.
@@ -111,7 +112,12 @@ def snapshot(path: str, revision: str | None, patterns: list[str] | None, offlin
     def fetch() -> str:
         here = offline or not hub_answers()
         return snapshot_download(
-            path, repo_type="dataset", revision=revision, allow_patterns=patterns, local_files_only=here
+            path,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=patterns,
+            local_files_only=here,
+            force_download=again,
         )
 
     return Path(reach(where_it_is(path, revision), path, offline, fetch))

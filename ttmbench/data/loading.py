@@ -80,7 +80,7 @@ class FileOptions(BaseModel):
     """Options of files of rows beside images, the same wherever the files come from.
 
     Attributes:
-        file: JSON, JSON lines or CSV of the rows.
+        file: JSON, JSON lines, CSV or TSV of the rows.
         files: in its place, name -> one of several such files; ids of groups begin with the name.
         join: name -> a file with as many rows as ``file``, whose cells are further ones: ``name.column``.
         images: folder that image names start from, or folders in which an image is looked for one after the other.

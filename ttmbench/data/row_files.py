@@ -1,4 +1,4 @@
-"""Files of rows: JSON, JSON lines and CSV, told apart by their ending, read with errors that name file and row."""
+"""Files of rows: JSON, JSON lines, CSV and TSV, told apart by their ending, read with errors that name file and row."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAME = "_file"  # cell of the name of a row's file, where there are several
 def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, nested: bool = False) -> Iterator[Row]:
     """Reads the rows of a file.
 
-    ``.csv`` has a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys name them;
-    its items are taken as they come, so a gap in the keys is no row. Anything else is JSON lines.
+    ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
+    name them; its items are taken as they come, so a gap in the keys is no row. Anything else is JSON lines.
 
     Args:
         file: the file.
@@ -45,8 +45,8 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, n
     name = name or str(file)
     _refuse_parquet(file, name)
     suffix = file.suffix.lower()
-    if suffix == ".csv":
-        yield from csv_rows(read_text(file, name), name)
+    if suffix in (".csv", ".tsv"):
+        yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
     elif suffix == ".json":
         value = read_json(file, name)
         yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
@@ -159,13 +159,17 @@ def read_json(file: Path, name: str) -> Any:
         raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
 
 
-def csv_rows(text: str, name: str) -> Iterator[Row]:
-    """Rows of a CSV table with a header.
+def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
+    """Rows of a table with a header, whose cells commas or tabs part.
+
+    Of a table with tabs, a cell that begins with a quote has to be quoted as a whole: otherwise it would swallow what
+    follows it.
 
     Raises:
         DataError: a row has another number of cells than the header, or a column is named twice.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    dialect: Any = {"delimiter": "\t", "strict": True} if tabs else {}
+    reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
     try:
         names = list(reader.fieldnames or ())
         doubled = next((one for one in names if names.count(one) > 1), None)
@@ -176,7 +180,9 @@ def csv_rows(text: str, name: str) -> Iterator[Row]:
                 raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")
             yield Row(str(index), cells, index)
     except csv.Error as error:
-        raise DataError(f"{name}: line {reader.line_num} is not CSV ({error})") from None
+        why = str(error).replace("\t", "\\t")
+        why = f"TSV ({why}); quote a cell that begins with a quote, and double its quotes" if tabs else f"CSV ({why})"
+        raise DataError(f"{name}: line {reader.reader.line_num} is not {why}") from None
 
 
 def _refuse_parquet(file: Path, name: str) -> None:

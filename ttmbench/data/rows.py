@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.images import Colors, open_array, open_image
-from ttmbench.data.cells import Row, cell, fill, tags_of, value_of
+from ttmbench.data.cells import Row, cell, fill, id_of, tags_of, value_of
 from ttmbench.data.crops import box_of, cropped
 from ttmbench.data.selection import kept_rows
 from ttmbench.errors import DataError, UsageError
@@ -107,7 +107,7 @@ def _group(
     per_row: tuple[int, int | None],
 ) -> Group:
     columns = request.columns
-    group_id = "-".join(_own_id(row, columns.get("id"), where) for row in rows)
+    group_id = "-".join(id_of(row, columns.get("id"), where) for row in rows)
     if request.kind == "classification":
         captions = [_label(rows[0], columns["captions"][0], where, group_id)]
     else:
@@ -126,12 +126,6 @@ def _group(
                     f"differs: {tags[0][column]!r} and {value!r}"
                 )
     return Group(group_id, tuple(images), tuple(captions), tags[0])
-
-
-def _own_id(row: Row, column: str | None, where: str) -> str:
-    """A row's id; of one of several files, with its name before it."""
-    own = str(value_of(row, column, where)) if column else row.key
-    return f"{row.file}/{own}" if row.file else own
 
 
 def _label(row: Row, column: str, where: str, group_id: str) -> str:

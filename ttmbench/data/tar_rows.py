@@ -13,7 +13,7 @@ from typing import Any
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import Unreadable, parse_json
 from ttmbench.data.cells import Row
-from ttmbench.data.download.archive import ShortReads
+from ttmbench.data.download.archive import ShortReads, check_end
 from ttmbench.errors import DataError
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp")
@@ -81,6 +81,36 @@ def tar_rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
             index += 1
 
 
+def tar_members(tar: Path) -> Iterator[TarMember]:
+    """The files of a tar, one after the other, and at last whether it is whole.
+
+    Args:
+        tar: the archive, uncompressed.
+
+    Yields:
+        Where each file is.
+
+    Raises:
+        DataError: it is no such tar, is damaged or cut off, or has something else than files and folders.
+    """
+    try:
+        with tar.open("rb") as stream:
+            short: Any = ShortReads(stream, tar)  # tarfile asks for less of a file than its type says
+            opened = tarfile.open(fileobj=short, mode="r:")
+            for count, one in enumerate(opened):
+                if count >= limit("archive_files"):
+                    raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
+                if one.isreg() and one.sparse is None:
+                    yield TarMember(tar, one.name, one.offset_data, one.size)
+                elif not one.isdir():
+                    raise DataError(f"{tar}: {one.name!r:.80} is neither a file nor a folder")
+            check_end(opened)
+            if not opened.getmembers():
+                raise tarfile.ReadError("it has no files")
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise DataError(f"{tar} cannot be read as an uncompressed tar ({error}); download it again") from None
+
+
 def in_order(names: Sequence[str]) -> list[str]:
     """Names by the numbers in them.
 
@@ -93,7 +123,7 @@ def in_order(names: Sequence[str]) -> list[str]:
 def _samples(tar: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     key: str | None = None
     cells: dict[str, Any] = {}
-    for member in _members(tar):
+    for member in tar_members(tar):
         folder, slash, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
         own, ending = f"{folder}{slash}{stem}", ending.lower()
@@ -110,22 +140,6 @@ def _samples(tar: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             cells[column] = _text(member, ending)
     if key is not None:
         yield key, cells
-
-
-def _members(tar: Path) -> Iterator[TarMember]:
-    try:
-        with tar.open("rb") as stream:
-            short: Any = ShortReads(stream, tar)  # tarfile asks for less of a file than its type says
-            opened = tarfile.open(fileobj=short, mode="r:")
-            for count, one in enumerate(opened):
-                if count >= limit("archive_files"):
-                    raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
-                if one.isreg() and one.sparse is None:
-                    yield TarMember(tar, one.name, one.offset_data, one.size)
-                elif not one.isdir():
-                    raise DataError(f"{tar}: {one.name!r:.80} is neither a file nor a folder")
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise DataError(f"{tar} cannot be read as an uncompressed tar ({error})") from None
 
 
 def _text(member: TarMember, ending: str) -> Any:

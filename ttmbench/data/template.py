@@ -21,7 +21,7 @@ license: CC0-1.0               # of the images and captions
 tag: [mine, group_2x2]         # --tasks selects by these too
 source:
   kind: folder                 # rows in a file beside images; other kinds are in docs/add-a-task.md
-  path: groups.jsonl           # one group a line; .json and .csv work too
+  path: groups.jsonl           # one group a line; .json, .csv and .tsv work too
   images: images               # folder that the names of images start from
 group:
   shape: [2, 2]                # images and captions in each group; [1, 2] is one image and two captions

@@ -89,8 +89,8 @@ def compare(
     Returns:
         One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
         ``p_holm`` (adjusted over the tasks of these rows), ``holm_tests`` (how many), ``test``, ``groups``,
-        ``clusters`` (how many they make where it is known which share images, else None), and the ids of groups that
-        were ``won`` and ``lost``.
+        ``clusters`` (how many they make where it is known which share images, else None, and ``clusters_unknown`` says
+        why), and the ids of groups that were ``won`` and ``lost``.
         ``pandas.DataFrame(rows)`` makes a table of them.
 
     Raises:

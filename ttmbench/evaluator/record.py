@@ -264,6 +264,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mappin
     notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
     notes += finetuned.fits_note(finetuning, spec.task)
     notes += _notes_on_coverage(outcome.source.get("coverage"))
+    notes += _notes_on_hardware((outcome.from_store or {}).get("hardware", ()))
     return {
         "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
@@ -322,6 +323,20 @@ def _notes_on_coverage(coverage: Mapping[str, Any] | None) -> list[str]:
         f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are left out, so numbers "
         "compare only with those of the same groups (datasets, coverage)"
     ]
+
+
+def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where an earlier run computed scores on other hardware, which may round in another way."""
+
+    def words(hardware: Mapping[str, Any]) -> str:
+        parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
+        return " ".join(str(one) for one in parts if one is not None)
+
+    own = words(environment.hardware())
+    others = dict.fromkeys(one for one in map(words, earlier) if one != own)
+    if not others:
+        return []
+    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
 
 
 def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:

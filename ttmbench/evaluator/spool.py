@@ -97,15 +97,14 @@ class _Spool:
 
     @classmethod
     def of(cls, config: RunConfig, key: str) -> _Spool:
-        from ttmbench._util.remote import RemoteFolder  # fsspec is imported for addresses alone
+        from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone
         from ttmbench._util.remote_copy import RemoteCopy
 
         address = str(config.output_path)
-        base, _, query = address.partition("?")
-        base = base.rstrip("/")
+        base = address.partition("?")[0].rstrip("/")
         single = base.endswith(".json")
-        root, _, name = base.rpartition("/") if single else (base, "", "")
-        remote = RemoteFolder.at(f"{root}?{query}" if query else root, "--output_path")
+        root, name = folder_and_name(address, "--output_path") if single else (address, "")
+        remote = RemoteFolder.at(root, "--output_path")
         # Runs that write into one folder have documents of their own; those of one file take turns.
         identity = place_in_url(base) if single else "\n".join((place_in_url(base), config.model_name, key))
         folder = spool_folder() / hashlib.sha256(identity.encode()).hexdigest()[:20]

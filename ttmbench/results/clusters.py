@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ttmbench._annotations import Bool, Int
 from ttmbench.errors import UsageError
+from ttmbench.results.extent import source_kind
 from ttmbench.types import Group, ImageRef
 
 
@@ -123,3 +125,13 @@ def clusters_note(groups: int, clusters: int) -> str:
         f"groups share images: {groups} groups in {clusters} clusters; standard errors, intervals and tests take a "
         "cluster for one independent observation"
     )
+
+
+def clusters_unknown(documents: Iterable[Mapping[str, Any]], task: str) -> str:
+    """Why results documents do not say which groups of a task share images."""
+    kinds = {source_kind(document, task) for document in documents}
+    if "stored_features" in kinds:
+        return "precomputed embeddings have no images, so which groups share one is unknown"
+    if kinds & {"stored_scores", "stored_answers"}:
+        return "files of scores and answers have no images, so which groups share one is unknown"
+    return "the samples do not say which groups share images (an older version wrote them)"

@@ -19,8 +19,8 @@ from ttmbench._util.foreign import error_line
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
-from ttmbench.results.clusters import connected
-from ttmbench.results.extent import Extent, extent_of
+from ttmbench.results.clusters import clusters_unknown, connected
+from ttmbench.results.extent import Extent, extent_of, source_kind
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
@@ -226,6 +226,7 @@ def _rows(
             "test": "mcnemar" if yes_or_no else "sign_flip",
             "groups": len(ids),
             "clusters": count,
+            "clusters_unknown": clusters_unknown([baseline.document, other.document], task) if count is None else None,
             "groups_of_task": max(sizes) if sizes else None,
             "limited": any(extent.limited for extent in extents),
             "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
@@ -360,6 +361,8 @@ def _stated(document: Mapping[str, Any], key: str, task: str) -> Any:
     """Version or fingerprint of a task's data."""
     if AT in task:
         return _elsewhere(document, task).get({"versions": "version", "task_hashes": "fingerprint"}[key])
+    if key == "task_hashes" and source_kind(document, task) == "stored_features":  # it is of the model's embeddings
+        return f"none (precomputed embeddings of {_extent(document, task).words} groups)"
     return document.get(key, {}).get(task)
 
 

@@ -83,6 +83,13 @@ def together(parts: Iterable[Extent]) -> Extent:
     )
 
 
+def source_kind(document: Mapping[str, Any], task: str) -> str | None:
+    """The kind of source that a document says a task was read from: ``folder``, ``stored_features``, ..."""
+    source = ((document.get("datasets") or {}).get(task) or {}).get("source")
+    kind = source.get("kind") if isinstance(source, Mapping) else None
+    return kind if isinstance(kind, str) else None
+
+
 def _states_size(document: Mapping[str, Any], task: str) -> bool:
     """Whether the task file, as the run had it, states how many groups there are."""
     group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}

@@ -306,6 +306,9 @@ class StoreEntry(Part):
     date: str | Absent = None
     blocks: AtLeastOne | Absent = None
     of: AtLeastOne | Absent = None
+    hardware: list[dict[str, Any]] | Absent = Field(
+        None, description="On what they were computed, as the document's hardware says it of this run."
+    )
 
 
 class Coverage(Part):

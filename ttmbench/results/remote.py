@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.places import is_address, read_place
-from ttmbench._util.remote import RemoteError, RemoteFolder
+from ttmbench._util.remote import RemoteError, RemoteFolder, folder_and_name
 from ttmbench._util.remote_copy import RemoteCopy
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import UsageError
@@ -49,9 +49,8 @@ def fetch_results(address: str, what: str, beside: bool = True) -> Path:
     """
     remote = RemoteFolder.at(address, what)
     if remote.is_file():
-        base, _, query = address.partition("?")
-        folder, _, name = base.rpartition("/")
-        copy = RemoteCopy.temporary(RemoteFolder.at(f"{folder}?{query}" if query else folder, what))
+        folder, name = folder_and_name(address, what)
+        copy = RemoteCopy.temporary(RemoteFolder.at(folder, what))
         copy.fetch(name, "text_bytes" if name.endswith((".json", ".jsonl")) else "array_bytes")
         if beside and name.endswith(".json"):
             fetch_artifacts(copy, name)

@@ -134,7 +134,9 @@ def unpack(archive: Path, target: Path, member: str | None = None, limits: Limit
         new.rename(target)
         return written
     except _BROKEN as error:
-        raise DataError(f"archive {archive.name} is damaged or of an unknown kind ({error})") from None
+        raise DataError(
+            f"archive {archive.name} is damaged or of an unknown kind ({error}); download it again"
+        ) from None
     except OSError as error:
         raise DataError(f"archive {archive.name} cannot be unpacked to {target} ({error.strerror or error})") from None
     finally:
@@ -195,7 +197,7 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
     with opener(archive) as stream:
         short: Any = ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
         with tarfile.open(fileobj=short, mode="r:") as tar:
-            yield (_tar_entry(tar, one) for one in tar)
+            yield _tar_entries(tar)
 
 
 def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _Entry:
@@ -211,6 +213,46 @@ def _zip_entry(file: zipfile.ZipFile, one: zipfile.ZipInfo, archive: Path) -> _E
         raise DataError(f"archive {archive.name}: {one.filename!r:.200} is a link of no sensible length")
     link = PurePosixPath(one.filename).parent / file.read(one).decode("utf-8", "replace")
     return _Entry(one.filename, 0, "link", lambda: None, str(link))
+
+
+def _tar_entries(file: tarfile.TarFile) -> Iterator[_Entry]:
+    for one in file:
+        yield _tar_entry(file, one)
+    check_end(file)
+
+
+def check_end(tar: tarfile.TarFile) -> None:
+    """Checks that a tar ends where its reading stopped, and reads its file to the end.
+
+    tarfile takes a damaged header, other than the first one, and a missing one for the end of the archive. POSIX ends
+    it with two blocks of zeros, and writers fill up their last record with more. Of a packed file, the checksum comes
+    last.
+
+    Args:
+        tar: with all of its members read.
+
+    Raises:
+        tarfile.ReadError: there is no such end, or something else than zeros after it.
+    """
+    stream: Any = tar.fileobj
+    stream.seek(tar.offset)
+    zeros, other = 0, False
+    while not other and zeros <= MOST_AT_ONCE and (block := stream.read(CHUNK)):
+        stripped = block.lstrip(b"\0")
+        zeros, other = zeros + len(block) - len(stripped), bool(stripped)
+    if zeros >= 2 * tarfile.BLOCKSIZE and not other and zeros <= MOST_AT_ONCE:
+        return
+    found = "other bytes" if other and zeros < tarfile.BLOCKSIZE else f"{min(zeros, MOST_AT_ONCE)} zero bytes"
+    if other and zeros >= tarfile.BLOCKSIZE:
+        found += " and then others (an overwritten header, or tars joined without `tar -A`)"
+    elif zeros > MOST_AT_ONCE:
+        found += " and more"
+    elif not other:
+        found = f"{found} and then the end of the file" if zeros else "the end of the file"
+    raise tarfile.ReadError(
+        f"expected a file header or the end of the archive ({2 * tarfile.BLOCKSIZE} zero bytes) at byte {tar.offset}, "
+        f"found {found}"
+    )
 
 
 def _tar_entry(file: tarfile.TarFile, one: tarfile.TarInfo) -> _Entry:

@@ -143,17 +143,21 @@ class HubShards(_Repository):
     """Tar files of a repository, as webdataset has them; options as `ttmbench.data.sources.webdataset` reads them."""
 
     def missing(self) -> str | None:
-        """Whether all shards are in the hub's cache."""
+        """Whether all shards are in the Hub's cache and whole."""
         try:
             folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=True)
         except OutOfReachError:
             return "it is not in the cache"
-        lacking: str | None = self.options.incomplete(folder)
+        lacking: str | None = self.options.unusable(folder)
         return None if lacking is None else f"incomplete: {lacking}"
 
     def fetch(self, web: Web) -> str:
-        """Fetches them."""
-        return _detail(snapshot(self.options.path, self.options.revision, self._planned(), offline=False))
+        """Fetches them, those that are damaged once more."""
+        folder = snapshot(self.options.path, self.options.revision, self._planned(), offline=False)
+        damaged = list(self.options.damaged(folder))
+        if damaged:
+            snapshot(self.options.path, self.options.revision, damaged, offline=False, again=True)
+        return _detail(folder)
 
     def _planned(self) -> list[str]:
         return list(self.options.patterns)

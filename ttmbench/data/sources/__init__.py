@@ -6,7 +6,7 @@ from ttmbench.types import SourceSpec
 
 _KINDS = {
     "rendered": "scenes drawn from a seed; no download",
-    "folder": "a JSONL, JSON or CSV file of groups and an image folder",
+    "folder": "a JSONL, JSON, CSV or TSV file of groups and an image folder",
     "annotations": "a file and images in the data folder",
     "huggingface": "a dataset of the Hugging Face hub",
     "hub_files": "loose files of a repository of the hub",

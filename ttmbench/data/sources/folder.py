@@ -29,7 +29,7 @@ class FolderOptions(BaseModel):
 
 
 def read_folder(request: SourceRequest) -> Iterable[Group]:
-    """A user's own task: a JSONL, JSON or CSV file of groups beside an image folder.
+    """A user's own task: a JSONL, JSON, CSV or TSV file of groups beside an image folder.
 
     The task file's ``group:`` names the columns. Image paths are relative to the ``images`` folder and stay inside it.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -62,27 +62,24 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 
     where = options.where
     opened = open_table(options, request.data_dir or data_folder(), request.offline)
-    table = opened.rows
-    images = {name: feature for name, feature in table.features.items() if _holds_images(feature)}
-    for column, feature in images.items():
-        raw = datasets.Image(decode=False)
-        table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))
+    table, raw = opened.rows, datasets.Image(decode=False)
+    listed = _image_columns(table.features, request.columns["images"])
+    for column, is_list in listed.items():
+        table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
     own = opened.folder is not None and opened.revision is None
     roots = [opened.folder] if own and opened.folder is not None else _cache_folders()
 
     def image(one: ImageCell) -> ImageRef:
-        if one.column not in images:
-            known = ", ".join(sorted(images)) or "none"
-            raise DataError(f"{where}: '{one.column}' is no image column; it has {known}")
-        item = None if isinstance(images[one.column], datasets.Image) else one.item or 0
+        if one.column not in listed:
+            raise _no_images(where, one.column, opened.rows.features, listed)
+        item = one.item or 0 if listed[one.column] else None
         name = f"{one.group_id}/{one.column}" + (f"/{item}" if item else "")
         place = f"{where}: '{one.column}' of group {one.group_id}"
         raw = partial(_raw, table, one.row.index, one.column, item, roots, place)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
-    texts = table.remove_columns(list(images))
-    rows = (Row(str(index), cells, index) for index, cells in enumerate(texts))
-    groups = groups_from_rows(rows, replace(request, limit=None), where, image)
+    texts = table.remove_columns(list(listed))
+    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
     kept = list(islice(_kept(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, Any] = {"revision": opened.revision, "exif": options.exif}
@@ -116,10 +113,59 @@ def _plain(caption: str) -> str:
     return " ".join(caption.split()).rstrip(" .").casefold()
 
 
-def _holds_images(feature: Any) -> bool:
+def _rows(table: Any, where: str) -> Iterator[Row]:
+    """The rows of a table; DataError where the bytes of a text are not UTF-8."""
+    index = -1
+    try:
+        for index, cells in enumerate(table):
+            yield Row(str(index), cells, index)
+    except UnicodeDecodeError:
+        index += 1
+        column = next((one for one in table.column_names if not _is_text(table, one, index)), "?")
+        raise DataError(f"{where}: '{column}' of row {index} is not UTF-8 text; save it as UTF-8") from None
+
+
+def _is_text(table: Any, column: str, index: int) -> bool:
+    try:
+        table.select_columns([column])[index]
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _image_columns(features: Any, wanted: str | Sequence[str]) -> dict[str, bool]:
+    """Columns that hold images -> whether in lists.
+
+    The library ``datasets`` says in a file's metadata which columns are images. Other libraries do not; of their
+    columns those that the task takes its images from, and that hold bytes, are read as images too.
+    """
     import datasets
 
-    return isinstance(feature, datasets.Image) or isinstance(getattr(feature, "feature", None), datasets.Image)
+    named = {wanted} if isinstance(wanted, str) else set(wanted)
+    found = {}
+    for column, feature in features.items():
+        inner = getattr(feature, "feature", None)
+        for one in (feature, inner):
+            if isinstance(one, datasets.Image) or (column in named and _holds_bytes(one)):
+                found[column] = one is inner
+    return found
+
+
+def _holds_bytes(feature: Any) -> bool:
+    """Whether cells are bytes, or structs with ``bytes`` and maybe ``path``, as images are stored."""
+    kind = feature.get("bytes") if isinstance(feature, dict) and set(feature) <= {"bytes", "path"} else feature
+    return getattr(kind, "dtype", None) in ("binary", "large_binary")
+
+
+def _no_images(where: str, column: str, features: Any, listed: Mapping[str, bool]) -> DataError:
+    if column not in features:
+        return DataError(f"{where}: there is no column '{column}'; it has {', '.join(features)}")
+    known = f"those that do: {', '.join(sorted(listed))}" if listed else "no column does"
+    return DataError(
+        f"{where}: '{column}' holds {features.arrow_schema.field(column).type} and no images; an image column holds "
+        f"encoded images as bytes, or structs of bytes and path ({known}). A file of rows that names image files is "
+        "read by kind: folder, annotations or hub_files"
+    )
 
 
 def _raw(table: Any, index: int, column: str, item: int | None, roots: list[Path], place: str) -> bytes | Path:

@@ -19,7 +19,7 @@ from ttmbench.data.hub_access import commit_of, snapshot, where_it_is
 from ttmbench.data.layouts import Also
 from ttmbench.data.loading import below, data_folder, read_options
 from ttmbench.data.rows import ImageCell, groups_from_rows
-from ttmbench.data.tar_rows import TarMember, in_order, tar_rows
+from ttmbench.data.tar_rows import TarMember, in_order, tar_members, tar_rows
 from ttmbench.errors import DataError
 from ttmbench.types import Exif, ImageRef, Loaded, SourceRequest
 
@@ -73,6 +73,21 @@ class WebdatasetOptions(BaseModel):
             return f"{len(found)} of {text} shards are there"
         return None if found else f"there is no {self.shards}"
 
+    def damaged(self, folder: Path) -> dict[str, str]:
+        """Shards that cannot be read to their end -> why."""
+        found: dict[str, str] = {}
+        for name in self.found_in(folder):
+            try:
+                for _ in tar_members(folder / name):
+                    pass
+            except DataError as error:
+                found[name] = str(error)
+        return found
+
+    def unusable(self, folder: Path) -> str | None:
+        """What is missing of the shards, or why the first of the damaged ones cannot be read."""
+        return self.incomplete(folder) or next(iter(self.damaged(folder).values()), None)
+
     def local_copy(self, data_dir: Path) -> Path | None:
         """The folder of the user's own that has the shards, if there is one."""
         if Path(self.path).is_dir():
@@ -88,8 +103,8 @@ class LocalShards(LocalFile):
     options: WebdatasetOptions
 
     def missing(self) -> str | None:
-        """Whether all shards are there."""
-        return super().missing() or self.options.incomplete(self.path)
+        """Whether all shards are there and whole."""
+        return super().missing() or self.options.unusable(self.path)
 
 
 def read_webdataset(request: SourceRequest) -> Loaded:
