@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import open_clip
 import torch
-from open_clip.transform import CenterCrop, Compose, Normalize, PreprocessCfg, ToTensor, image_transform_v2
+from open_clip.transform import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    PreprocessCfg,
+    Resize,
+    ResizeKeepRatio,
+    ToTensor,
+    image_transform_v2,
+)
+from PIL import Image as Pillow
 from safetensors.torch import save_file
 from torch.func import functional_call
 
+from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
     ContrastiveModel,
@@ -199,7 +210,7 @@ class OpenClipModel(ContrastiveModel):
         return found
 
     def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
-        steps = image_transform_v2(preprocessing, is_train=False).transforms
+        steps = [_resizing(step) for step in image_transform_v2(preprocessing, is_train=False).transforms]
         if uncut:
             steps = [step for step in steps if not isinstance(step, CenterCrop)]
         if self._scale is None:
@@ -290,6 +301,18 @@ def _pixel_scale(steps: Sequence[Any]) -> PixelScale | None:
     if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
         return None
     return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
+
+
+def _resizing(step: Any) -> Any:
+    """A step of a transform, with `resized` in the place of Pillow's own resizing."""
+    if not isinstance(step, Resize | ResizeKeepRatio):
+        return step
+
+    def resize(image: Image) -> Image:
+        size = step(Pillow.new("1", image.size)).size  # one bit, nearest neighbour: only the size is asked for
+        return resized(image, size, Pillow.Resampling[step.interpolation.name])
+
+    return resize
 
 
 def _uint8(image: Image) -> torch.Tensor:
