@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import open_clip
-import torch
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.hub import described
+from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
 from ttmbench.types import ModelFiles
@@ -116,7 +116,8 @@ def build(source: Source) -> Any:
         except Exception as error:
             raise DataError(f"{source.model} cannot be built from its configuration ({described(error)})") from error
     try:
-        open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
+        with only_tensors():
+            open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
     except Exception as error:
         raise DataError(f"{source.weights} does not fit {source.model} ({described(error)})") from error
     return model
@@ -272,26 +273,15 @@ def _own_file(pretrained: str, model: str, tags: Sequence[str], listed: str, req
 
 def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it holds no tensors that can be read."""
+    if path.suffix != _SAFE:
+        content = read_pickle(path)
+        names = content.get("state_dict", content) if isinstance(content, Mapping) else ()
+        return any(str(name).startswith(_FIRST_TENSORS) for name in names)
     try:
-        if path.suffix == _SAFE:
-            with safe_open(path, framework="pt") as tensors:
-                return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
-        content = _tensors_alone(path)
-        state = content.get("state_dict", content)
-        return any(str(name).startswith(_FIRST_TENSORS) for name in state)
+        with safe_open(path, framework="pt") as tensors:
+            return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
     except Exception as error:
-        what = "a program (TorchScript)" if "TorchScript" in str(error) else "damaged, or more than tensors"
-        raise DataError(f"{path} cannot be read: it is {what} ({described(error)})") from error
-
-
-def _tensors_alone(path: Path) -> Any:
-    """What a pickle holds, if that is tensors and plain values: nothing of it is run."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:
-        if "mmap" not in str(error):
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
+        raise DataError(f"{path} cannot be read: it is damaged ({described(error)})") from error
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.checkpoints import rename_global
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -577,13 +578,18 @@ def test_pickles_are_read_as_tensors_alone(library, folders, tmp_path, ending):
         refused(DataError, "safetensors", **arguments, weights="safetensors")
 
 
-def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path):
-    """What its trainer writes: names behind "module.", beside the state of optimiser and scaler."""
+@pytest.mark.parametrize("numpy_1", [False, True], ids=["numpy 2", "numpy 1"])
+def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path, numpy_1):
+    """What its trainer writes: names behind "module.", beside the state of optimiser and scaler.
+
+    Its cosine schedule computes learning rates with numpy.
+    """
     tensors = load_file(library)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.5 * (1 + np.cos(np.pi * 3 / 10)) * 1e-6
     checkpoint = {
         "epoch": 3,
         "name": "run",
@@ -591,8 +597,11 @@ def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path):
         "optimizer": optimizer.state_dict(),
         "scaler": {"scale": 65536.0, "_growth_tracker": 0},
     }
-    torch.save(checkpoint, tmp_path / "epoch_3.pt")
-    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(tmp_path / "epoch_3.pt"), device="cpu")
+    path = tmp_path / "epoch_3.pt"
+    torch.save(checkpoint, path)
+    if numpy_1:
+        rename_global(path, "numpy._core.multiarray", "numpy.core.multiarray")
+    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(path), device="cpu")
     assert near(scores(adapter), scores(load(folders["clip"])))
 
 
