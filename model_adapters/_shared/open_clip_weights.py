@@ -23,6 +23,7 @@ from safetensors import safe_open
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.hub import described
 from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
+from ttmbench.model_adapters._shared.quick_gelu import gelu_repositories, note_on_open_clip, with_activation
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
 from ttmbench.types import ModelFiles
@@ -45,11 +46,13 @@ class Request:
         revision: commit, tag or branch of the repository with the weights.
         safetensors_only: refuse pickles.
         offline: use what is on this machine only.
+        quick_gelu: the activation; None for what the configuration states.
     """
 
     revision: str | None = None
     safetensors_only: bool = False
     offline: bool = False
+    quick_gelu: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Source:
         model: as it was asked for.
         tokenizer: folder of the hub's tokenizer; None for open_clip's own.
         text_config: folder of the configuration of a text tower of transformers, if it has one.
+        notes: what a reader of its scores should know.
     """
 
     config: Mapping[str, Any]
@@ -69,6 +73,7 @@ class Source:
     model: str
     tokenizer: Path | None = None
     text_config: Path | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def weights(self) -> Path:
@@ -164,6 +169,7 @@ def _from_folder(name: str, request: Request) -> Source:
     others = sorted((file for file in repository.files if Path(file).suffix in endings), key=_safe_first)
     files = _weights_in(repository, (), others, f"{FOLDER}{name}", request)
     source = Source(_read_config(folder / CONFIG), replace(files, name=name), f"{FOLDER}{name}")
+    source = _with_activation(source, f"{CONFIG} of {source.model}", request)
     return _with_text_tower(source, repository, request)
 
 
@@ -174,7 +180,9 @@ def _from_hub(repo: str, request: Request) -> Source:
         hint = f"; --model hf --model_args pretrained={repo} loads models of transformers"
         raise DataError(f"{repo} has no {CONFIG}, so it is no model of open_clip{hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
-    return _with_text_tower(Source(config, _weights_in(repository, (), (), model, request), model), repository, request)
+    source = Source(config, _weights_in(repository, (), (), model, request), model)
+    source = _with_activation(source, None if repo in gelu_repositories() else f"{CONFIG} of {model}", request)
+    return _with_text_tower(source, repository, request)
 
 
 def _from_library(model: str, pretrained: str | None, request: Request) -> Source:
@@ -202,7 +210,24 @@ def _from_library(model: str, pretrained: str | None, request: Request) -> Sourc
         path = _own_file(pretrained, model, tags, listed, request)
         files = ModelFiles(pretrained, path.parent, (path.name,))
     config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(PreprocessCfg(), tag)}
-    return _with_text_tower(Source(config, files, model), repository, request)
+    source = _with_activation(Source(config, files, model), None if tag else pretrained, request)
+    return _with_text_tower(source, repository, request)
+
+
+def _with_activation(source: Source, silent: str | None, request: Request) -> Source:
+    """The activation that is asked for, else a note where nothing states it.
+
+    Args:
+        source: the model.
+        silent: the file that may not state its activation; None where open_clip knows it.
+        request: what is asked for.
+    """
+    config = source.config["model_cfg"]
+    if request.quick_gelu is not None:
+        config = with_activation(config, request.quick_gelu, source.model)
+        return replace(source, config={**source.config, "model_cfg": config})
+    note = None if silent is None else note_on_open_clip(config, silent)
+    return source if note is None else replace(source, notes=(note,))
 
 
 def _weights_in(

@@ -83,8 +83,8 @@ def _why(error: Exception) -> str:
     asked = re.search(r"GLOBAL (\S+)", text)
     if asked is not None:
         return (
-            f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save the tensors alone, "
-            "by torch.save({'state_dict': model.state_dict()}, FILE)"
+            f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save "
+            "the tensors alone, by torch.save({'state_dict': model.state_dict()}, FILE)"
         )
     # torch's own text goes on about how to load it all the same.
     cause = text.rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]

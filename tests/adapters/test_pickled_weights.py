@@ -74,7 +74,7 @@ HOSTILE = {
 def test_everything_else_is_refused_and_nothing_is_run(tmp_path, what):
     trace, path = tmp_path / "trace", tmp_path / "evil.pt"
     torch.save({"visual.proj": HOSTILE[what](trace)}, path)
-    with warnings.catch_warnings(), pytest.raises(DataError, match="evil.pt") as caught:
+    with warnings.catch_warnings(), pytest.raises(DataError, match=r"evil\.pt") as caught:
         warnings.simplefilter("error")
         read_pickle(path)
     assert not trace.exists()
