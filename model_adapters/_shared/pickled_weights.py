@@ -73,10 +73,11 @@ def read_pickle(path: Path) -> Any:
                     raise
                 return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
     except Exception as error:
-        raise DataError(f"{path} cannot be read: {_why(error)}") from error
+        raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
 
 
-def _why(error: Exception) -> str:
+def why_refused(error: Exception) -> str:
+    """Why ``torch.load(weights_only=True)`` did not read a file, without its advice to read it all the same."""
     text = str(error)
     if "TorchScript" in text:
         return "it is a program (TorchScript), and only tensors are read"
@@ -86,6 +87,5 @@ def _why(error: Exception) -> str:
             f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save "
             "the tensors alone, by torch.save({'state_dict': model.state_dict()}, FILE)"
         )
-    # torch's own text goes on about how to load it all the same.
     cause = text.rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
     return f"it is damaged, or holds more than tensors ({type(error).__name__}: {one_line(cause, 240)})"

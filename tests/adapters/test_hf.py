@@ -192,6 +192,7 @@ def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         hf.load(pretrained=str(pickled), device="cpu")
     assert not trace.exists() and "\n" not in str(caught.value)
+    assert "open" in str(caught.value) and "set to `False`" not in str(caught.value)
 
 
 def test_a_missing_package_is_a_command_to_type(tiny_siglip, monkeypatch):
