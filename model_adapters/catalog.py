@@ -43,7 +43,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "built-in CLIP trained on rendered scenes; needs no download",
         model_args={"training_seed": 0},
         ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",)),
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",), quick_gelu=True),
     )
     yield _spec(
         "tiny-clip-seed1",
@@ -51,7 +51,7 @@ def _built_in() -> Iterator[AdapterSpec]:
         "tiny-clip trained with another seed",
         model_args={"training_seed": 1},
         ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",)),
+        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",), quick_gelu=True),
     )
 
 
@@ -102,7 +102,7 @@ def _contrastive() -> Iterator[AdapterSpec]:
         "CLIP base, patch 16, 224 px",
         # main has no safetensors; this commit, proposed to it as refs/pr/17, has
         model_args=_pin("openai/clip-vit-base-patch16", "5ef227a78de3f75873f373246dac80def63b0003"),
-        card=ModelCard(_SAFETENSORS, int(0.6 * _GB)),
+        card=ModelCard(_SAFETENSORS, int(0.6 * _GB), quick_gelu=True),
     )
     yield _spec(
         "clip-b32",
@@ -110,7 +110,7 @@ def _contrastive() -> Iterator[AdapterSpec]:
         "CLIP base, patch 32, 224 px",
         # main has no safetensors; this commit, proposed to it, has
         model_args=_pin("openai/clip-vit-base-patch32", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
-        card=ModelCard(_SAFETENSORS, 605_157_884),
+        card=ModelCard(_SAFETENSORS, 605_157_884, quick_gelu=True),
     )
 
 
@@ -119,17 +119,19 @@ def _open_clip() -> Iterator[AdapterSpec]:
         "vit-b32": (
             ("CLIP base, patch 32, 224 px, trained on LAION-2B", "ViT-B-32", "laion2b_s34b_b79k"),
             "1a25a446712ba5ee05982a381eed697ef9b435cf",
-            ModelCard("open_clip_model.safetensors", 605_143_316, _MIT, trained_on=("laion",)),
+            ModelCard("open_clip_model.safetensors", 605_143_316, _MIT, trained_on=("laion",), quick_gelu=False),
         ),
         "vit-b16": (
             ("CLIP base, patch 16, 224 px, trained on DataComp-XL", "ViT-B-16", "datacomp_xl_s13b_b90k"),
             "05fa70d888b3dcddcaeb5906c71e35e736bc8d42",  # refs/pr/2; main has no safetensors
-            ModelCard("open_clip_pytorch_model.safetensors", int(0.6 * _GB), _MIT, trained_on=("datacomp",)),
+            ModelCard(
+                "open_clip_pytorch_model.safetensors", int(0.6 * _GB), _MIT, trained_on=("datacomp",), quick_gelu=False
+            ),
         ),
         "vit-l14": (
             ("CLIP large, patch 14, 224 px, trained on DataComp-XL", "ViT-L-14", "datacomp_xl_s13b_b90k"),
             "84c9828e63dc9a9351d1fe637c346d4c1c4db341",
-            ModelCard("open_clip_pytorch_model.bin", int(1.7 * _GB), _MIT, trained_on=("datacomp",)),
+            ModelCard("open_clip_pytorch_model.bin", int(1.7 * _GB), _MIT, trained_on=("datacomp",), quick_gelu=False),
         ),
         "siglip-b16": (
             ("SigLIP base, patch 16, 224 px", "ViT-B-16-SigLIP", "webli"),

@@ -26,7 +26,14 @@ from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
 from ttmbench.model_adapters._shared.precision import check_dtype
-from ttmbench.model_adapters._shared.pretrained import find, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.quick_gelu import (
+    check_quick_gelu,
+    note_on_transformers,
+    set_activation,
+    stated_activation,
+    states_activation,
+)
 from ttmbench.model_adapters._shared.tokens import longer_than
 from ttmbench.types import ModelFiles
 
@@ -42,6 +49,7 @@ def load(
     pretrained: str,
     revision: str | None = None,
     weights: str = "auto",
+    quick_gelu: bool | None = None,
     attn_implementation: str | None = None,
     device: str = "auto",
     dtype: str = "fp32",
@@ -55,6 +63,8 @@ def load(
         pretrained: hub id, or a folder that ``save_pretrained`` wrote.
         revision: commit, tag or branch on the hub.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
+        quick_gelu: the activation of a CLIP: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU. By
+            default that of its configuration.
         attn_implementation: ``eager`` or ``sdpa``: transformers' own blocks with that kernel; by default what is
             fastest for device and dtype.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
@@ -73,8 +83,11 @@ def load(
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     check_dtype(dtype)
+    quick = check_quick_gelu(quick_gelu)
     found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
-    model = load_weights(AutoModel, found, attn_implementation=attn_implementation)
+    config = None if quick is None else set_activation(load_config(found), quick)
+    model = load_weights(AutoModel, found, attn_implementation=attn_implementation, config=config)
+    note = note_on_transformers(model.config, pretrained)
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
         raise UsageError(f"{pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature")
     return TransformersModel(
@@ -87,6 +100,7 @@ def load(
         dtype=dtype,
         compile_towers=compile,
         own_blocks=attn_implementation is None,
+        notes=() if note is None or quick is not None else (note,),
     )
 
 
@@ -105,8 +119,10 @@ class TransformersModel(ContrastiveModel):
         files: ModelFiles | None = None,
         compile_towers: bool = False,
         own_blocks: bool = True,
+        notes: Sequence[str] = (),
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
+        self.model_notes = tuple(notes)
         self.files = files
         self.tokenizer = tokenizer
         self.image_processor = image_processor
@@ -114,6 +130,7 @@ class TransformersModel(ContrastiveModel):
         self.is_sigmoid = self._bias() is not None
         self.compiled = compile_towers
         self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+        self._parts |= stated_activation(model.config)
         if not compile_towers and make_faster(model, blocks=own_blocks):
             self._parts["attn_implementation"] = OWN
         self._tower: Any = compiled if compile_towers else lambda function: function
@@ -140,7 +157,7 @@ class TransformersModel(ContrastiveModel):
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        with quiet_hub():
+        with quiet_hub(), states_activation(self.model.config):
             for part in (self.model, self.tokenizer, self.image_processor):
                 part.save_pretrained(folder)
 

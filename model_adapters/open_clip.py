@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import open_clip
 import torch
-from open_clip.transform import CenterCrop, Compose, Normalize, PreprocessCfg, ToTensor, image_transform_v2
+from open_clip.transform import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    PreprocessCfg,
+    Resize,
+    ResizeKeepRatio,
+    ToTensor,
+    image_transform_v2,
+)
+from PIL import Image as Pillow
 from safetensors.torch import save_file
 from torch.func import functional_call
 
+from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
     ContrastiveModel,
@@ -32,6 +43,7 @@ from ttmbench.model_adapters._shared.hub import quiet_hub
 from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
 from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import check_weights
+from ttmbench.model_adapters._shared.quick_gelu import QUICK, check_quick_gelu
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -44,6 +56,7 @@ def load(
     pretrained: str | None = None,
     revision: str | None = None,
     weights: str = "auto",
+    quick_gelu: bool | None = None,
     device: str = "auto",
     dtype: str = "fp32",
     compile: bool = False,
@@ -57,6 +70,8 @@ def load(
             checkpoint that open_clip's training wrote (``epoch_32.pt``).
         revision: commit, tag or branch of the hub repository that a tag or ``hf-hub:`` names.
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
+        quick_gelu: the activation: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU. By default that of
+            the tag, of the ``open_clip_config.json``, or of the architecture.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
         compile: run both towers through ``torch.compile``.
@@ -71,7 +86,7 @@ def load(
     """
     check_dtype(dtype)
     with _quiet_root():
-        source = sources.find(model, pretrained, _request(revision, weights, offline))
+        source = sources.find(model, pretrained, _request(revision, weights, offline, check_quick_gelu(quick_gelu)))
         with quiet_hub(offline=True):
             tokenizer, built = sources.tokenizer_of(source), sources.build(source)
     declared = {"model": _declared_model(source.model), "pretrained": declared_name(pretrained) if pretrained else None}
@@ -84,6 +99,7 @@ def load(
         device=device,
         dtype=dtype,
         compile_towers=compile,
+        notes=source.notes,
     )
 
 
@@ -115,14 +131,17 @@ class OpenClipModel(ContrastiveModel):
         dtype: str,
         files: ModelFiles | None = None,
         compile_towers: bool = False,
+        notes: Sequence[str] = (),
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
         self.tokenizer = tokenizer
         self.config = config
+        self.model_notes = tuple(notes)
         self.declared, self.files = declared, files
         self.compiled = compile_towers
         self._parts = {
-            "config_sha256": digest_of(config["model_cfg"]),
+            # GELU is what a configuration means that does not name its activation.
+            "config_sha256": digest_of({key: one for key, one in config["model_cfg"].items() if key != QUICK or one}),
             "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
             "context_length": getattr(tokenizer, "context_length", None),
             "device": self.device.type,
@@ -142,7 +161,7 @@ class OpenClipModel(ContrastiveModel):
         return {
             **self.declared,
             "architecture": type(self.model).__name__,
-            "quick_gelu": bool(self.config["model_cfg"].get("quick_gelu")),
+            QUICK: self._is_quick,
             "weights_sha256": self.weights_sha256,
             "preprocessing": _as_in_json(asdict(self.preprocessing)),
             "tokenizer": type(getattr(self.tokenizer, "tokenizer", self.tokenizer)).__name__,
@@ -152,11 +171,16 @@ class OpenClipModel(ContrastiveModel):
             **self._parts,
         }
 
+    @property
+    def _is_quick(self) -> bool:
+        return bool(self.config["model_cfg"].get(QUICK))
+
     def save_pretrained(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         save_file(tensors, folder / sources.WEIGHTS, metadata={"format": "pt"})
-        sources.write_config({**self.config, "preprocess_cfg": asdict(self.preprocessing)}, folder)
+        model_config = {**self.config["model_cfg"], QUICK: self._is_quick}
+        sources.write_config({"model_cfg": model_config, "preprocess_cfg": asdict(self.preprocessing)}, folder)
         if hasattr(self.tokenizer, "save_pretrained"):  # open_clip's own tokenizer is part of the package
             self.tokenizer.save_pretrained(folder)
 
@@ -199,7 +223,7 @@ class OpenClipModel(ContrastiveModel):
         return found
 
     def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
-        steps = image_transform_v2(preprocessing, is_train=False).transforms
+        steps = [_resizing(step) for step in image_transform_v2(preprocessing, is_train=False).transforms]
         if uncut:
             steps = [step for step in steps if not isinstance(step, CenterCrop)]
         if self._scale is None:
@@ -292,6 +316,18 @@ def _pixel_scale(steps: Sequence[Any]) -> PixelScale | None:
     return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
 
 
+def _resizing(step: Any) -> Any:
+    """A step of a transform, with `resized` in the place of Pillow's own resizing."""
+    if not isinstance(step, Resize | ResizeKeepRatio):
+        return step
+
+    def resize(image: Image) -> Image:
+        size = step(Pillow.new("1", image.size)).size  # one bit, nearest neighbour: only the size is asked for
+        return resized(image, size, Pillow.Resampling[step.interpolation.name])
+
+    return resize
+
+
 def _uint8(image: Image) -> torch.Tensor:
     return torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).contiguous()
 
@@ -306,8 +342,8 @@ def _declared_model(model: str) -> str:
     return model
 
 
-def _request(revision: str | None, weights: str, offline: bool) -> sources.Request:
-    return sources.Request(revision, check_weights(weights) == "safetensors", offline)
+def _request(revision: str | None, weights: str, offline: bool, quick_gelu: bool | None = None) -> sources.Request:
+    return sources.Request(revision, check_weights(weights) == "safetensors", offline, quick_gelu)
 
 
 @contextmanager

@@ -203,6 +203,7 @@ class ModelCard:
         gated: whether terms have to be accepted on the hub first.
         trained_on: names of the image collections that it was trained on, as its authors state them (``coco``,
             ``visual-genome``, ...); empty for none, None where they do not say.
+        quick_gelu: whether the activation of a CLIP is QuickGELU or GELU; None for models without that choice.
     """
 
     weights: str
@@ -210,6 +211,7 @@ class ModelCard:
     license: str | None = None
     gated: bool = False
     trained_on: tuple[str, ...] | None = None
+    quick_gelu: bool | None = None
 
     @property
     def size(self) -> str:

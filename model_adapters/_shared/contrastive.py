@@ -27,6 +27,7 @@ class ContrastiveModel(ABC):
     """
 
     prepares_in_threads = True
+    model_notes: tuple[str, ...] = ()  # what a reader of its scores should know
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = check_dtype(dtype)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ttmbench._util import hub
 from ttmbench.errors import DataError
+from ttmbench.model_adapters._shared.pickled_weights import why_refused
 from ttmbench.model_adapters._shared.requirements import what_to_install
 
 
@@ -88,4 +89,5 @@ def not_loaded(name: str, error: Exception) -> DataError:
     command = what_to_install(error)
     if command is not None:
         return DataError(f"{what} needs packages that are not installed: `{command}`")
-    return DataError(f"{what} cannot be loaded ({described(error)})")
+    why = why_refused(error) if "weights_only" in str(error) else described(error)
+    return DataError(f"{what} cannot be loaded ({why})")

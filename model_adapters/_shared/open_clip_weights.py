@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import open_clip
-import torch
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.hub import described
+from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
+from ttmbench.model_adapters._shared.quick_gelu import gelu_repositories, note_on_open_clip, with_activation
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
 from ttmbench.types import ModelFiles
@@ -45,11 +46,13 @@ class Request:
         revision: commit, tag or branch of the repository with the weights.
         safetensors_only: refuse pickles.
         offline: use what is on this machine only.
+        quick_gelu: the activation; None for what the configuration states.
     """
 
     revision: str | None = None
     safetensors_only: bool = False
     offline: bool = False
+    quick_gelu: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Source:
         model: as it was asked for.
         tokenizer: folder of the hub's tokenizer; None for open_clip's own.
         text_config: folder of the configuration of a text tower of transformers, if it has one.
+        notes: what a reader of its scores should know.
     """
 
     config: Mapping[str, Any]
@@ -69,6 +73,7 @@ class Source:
     model: str
     tokenizer: Path | None = None
     text_config: Path | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def weights(self) -> Path:
@@ -116,7 +121,8 @@ def build(source: Source) -> Any:
         except Exception as error:
             raise DataError(f"{source.model} cannot be built from its configuration ({described(error)})") from error
     try:
-        open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
+        with only_tensors():
+            open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
     except Exception as error:
         raise DataError(f"{source.weights} does not fit {source.model} ({described(error)})") from error
     return model
@@ -163,6 +169,7 @@ def _from_folder(name: str, request: Request) -> Source:
     others = sorted((file for file in repository.files if Path(file).suffix in endings), key=_safe_first)
     files = _weights_in(repository, (), others, f"{FOLDER}{name}", request)
     source = Source(_read_config(folder / CONFIG), replace(files, name=name), f"{FOLDER}{name}")
+    source = _with_activation(source, f"{CONFIG} of {source.model}", request)
     return _with_text_tower(source, repository, request)
 
 
@@ -173,7 +180,9 @@ def _from_hub(repo: str, request: Request) -> Source:
         hint = f"; --model hf --model_args pretrained={repo} loads models of transformers"
         raise DataError(f"{repo} has no {CONFIG}, so it is no model of open_clip{hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
-    return _with_text_tower(Source(config, _weights_in(repository, (), (), model, request), model), repository, request)
+    source = Source(config, _weights_in(repository, (), (), model, request), model)
+    source = _with_activation(source, None if repo in gelu_repositories() else f"{CONFIG} of {model}", request)
+    return _with_text_tower(source, repository, request)
 
 
 def _from_library(model: str, pretrained: str | None, request: Request) -> Source:
@@ -201,7 +210,24 @@ def _from_library(model: str, pretrained: str | None, request: Request) -> Sourc
         path = _own_file(pretrained, model, tags, listed, request)
         files = ModelFiles(pretrained, path.parent, (path.name,))
     config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(PreprocessCfg(), tag)}
-    return _with_text_tower(Source(config, files, model), repository, request)
+    source = _with_activation(Source(config, files, model), None if tag else pretrained, request)
+    return _with_text_tower(source, repository, request)
+
+
+def _with_activation(source: Source, silent: str | None, request: Request) -> Source:
+    """The activation that is asked for, else a note where nothing states it.
+
+    Args:
+        source: the model.
+        silent: the file that may not state its activation; None where open_clip knows it.
+        request: what is asked for.
+    """
+    config = source.config["model_cfg"]
+    if request.quick_gelu is not None:
+        config = with_activation(config, request.quick_gelu, source.model)
+        return replace(source, config={**source.config, "model_cfg": config})
+    note = None if silent is None else note_on_open_clip(config, silent)
+    return source if note is None else replace(source, notes=(note,))
 
 
 def _weights_in(
@@ -272,26 +298,15 @@ def _own_file(pretrained: str, model: str, tags: Sequence[str], listed: str, req
 
 def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it holds no tensors that can be read."""
+    if path.suffix != _SAFE:
+        content = read_pickle(path)
+        names = content.get("state_dict", content) if isinstance(content, Mapping) else ()
+        return any(str(name).startswith(_FIRST_TENSORS) for name in names)
     try:
-        if path.suffix == _SAFE:
-            with safe_open(path, framework="pt") as tensors:
-                return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
-        content = _tensors_alone(path)
-        state = content.get("state_dict", content)
-        return any(str(name).startswith(_FIRST_TENSORS) for name in state)
+        with safe_open(path, framework="pt") as tensors:
+            return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
     except Exception as error:
-        what = "a program (TorchScript)" if "TorchScript" in str(error) else "damaged, or more than tensors"
-        raise DataError(f"{path} cannot be read: it is {what} ({described(error)})") from error
-
-
-def _tensors_alone(path: Path) -> Any:
-    """What a pickle holds, if that is tensors and plain values: nothing of it is run."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:
-        if "mmap" not in str(error):
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
+        raise DataError(f"{path} cannot be read: it is damaged ({described(error)})") from error
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

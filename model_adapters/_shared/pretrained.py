@@ -163,6 +163,7 @@ def load_weights(
     attn_implementation: str | None = None,
     unused: tuple[str, ...] = (),
     placement: Placement | None = None,
+    config: Any = None,
 ) -> Any:
     """A model with its weights, which are fetched if need be.
 
@@ -173,6 +174,7 @@ def load_weights(
         attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         unused: beginnings of tensors' names that may be missing, because no score needs them.
         placement: where the weights go, and how they are packed; None for the caller to say.
+        config: the model's configuration where it is not the one of its files.
 
     Returns:
         The model.
@@ -191,6 +193,8 @@ def load_weights(
     }
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
+    if config is not None:
+        options["config"] = config
     if placement is not None:
         options |= placement.options()
     # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ttmbench._util.images import resized
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -62,7 +64,7 @@ class ImageStyle:
         from PIL import Image as Pillow
 
         size = self.sent_size(image.size)
-        sent = image if size == image.size else image.resize(size, Pillow.Resampling.LANCZOS)
+        sent = image if size == image.size else resized(image, size, Pillow.Resampling.LANCZOS)
         buffer = io.BytesIO()
         options: dict[str, Any] = {"quality": JPEG_QUALITY, "subsampling": 0} if self.format == "jpeg" else {}
         sent.convert("RGB").save(buffer, self.format.upper(), **options)

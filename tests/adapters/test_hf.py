@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.adapters import model_info, remark_on_files
+from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.testing import ContractError, check_adapter
 
@@ -158,7 +158,7 @@ def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     said = model_info(adapter)["source"]
     assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
     assert model_info(safe)["source"]["format"] == "safetensors"
-    assert "tensors alone are read" in remark_on_files(adapter) and remark_on_files(safe) is None
+    assert "tensors alone are read" in remarks(adapter)[0] and not remarks(safe)
     with pytest.raises(DataError, match=r"pytorch_model\.bin and not as safetensors"):
         hf.load(pretrained=str(pickled), device="cpu", weights="safetensors")
     with pytest.raises(UsageError, match="weights=pickle is unknown"):
@@ -192,6 +192,7 @@ def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         hf.load(pretrained=str(pickled), device="cpu")
     assert not trace.exists() and "\n" not in str(caught.value)
+    assert "open" in str(caught.value) and "set to `False`" not in str(caught.value)
 
 
 def test_a_missing_package_is_a_command_to_type(tiny_siglip, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import logging
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.checkpoints import rename_global
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -60,6 +62,12 @@ HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "resize_mode": "squash"
 def random_images(count=3, size=(50, 40)):
     rng = np.random.RandomState(3)
     return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
+
+
+def photo(width, height):
+    rows, columns = np.mgrid[:height, :width]
+    noise = (np.arange(height * width * 3, dtype=np.uint32) * 2654435761 >> 24).reshape(height, width, 3)
+    return Image.fromarray(((rows[..., None] * 7 + columns[..., None] * 13 + noise) % 256).astype(np.uint8))
 
 
 def write_model(folder, model_cfg, preprocess_cfg=None, tokenizer_from=None):
@@ -306,6 +314,18 @@ def resizing(tmp_path_factory):
     return make
 
 
+def transformed(steps, images):
+    """open_clip's transform as Pillow ran it before version 13: rows first."""
+    resize = Image.Image.resize
+
+    def rows_first(image, size, resample=None, box=None, reducing_gap=None):
+        return resize(resize(image, (size[0], image.height), resample), size, resample)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Image.Image, "resize", rows_first)
+        return [open_clip.transform.Compose(steps)(image) for image in images]
+
+
 @pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
 @pytest.mark.parametrize("size", [(50, 40), (40, 50), (20, 70)])
 def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizing, mode, size):
@@ -316,7 +336,7 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
     for name in ("mode", "size"):
         del options[name]
 
-    own = torch.stack([open_clip.image_transform((32, 32), **options)(image) for image in images])
+    own = torch.stack(transformed(open_clip.image_transform((32, 32), **options).transforms, images))
     prepared = adapter.prepare_images(images)
     assert prepared.dtype == torch.uint8 and prepared.shape == (3, 3, 32, 32)
     enlarged = adapter.prepare_enlarged(images, 1.2)
@@ -324,7 +344,7 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
     steps = open_clip.image_transform((38, 38), **options).transforms
     if mode == "shortest":  # nothing is cut out of the middle before the window is
         steps = [step for step in steps if type(step).__name__ != "CenterCrop"]
-    larger = [open_clip.transform.Compose(steps)(image) for image in images]
+    larger = transformed(steps, images)
     assert [tuple(one.shape) for one in enlarged] == [tuple(one.shape) for one in larger]
     height, width = larger[0].shape[1:]
     assert (height, width) == (
@@ -344,6 +364,22 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
         for given, pixels in ((prepared, own), (crop, window)):
             expected = model.eval().encode_image(pixels, normalize=True)
             assert near(adapter.encode_images(given), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "digest"),
+    [
+        ("squash", (333, 500), "f669bffbddd4b2f3f3c84c704ad1a67f91796456d4fef9ea4a8b83158addf8e1"),
+        ("shortest", (300, 800), "5df071b218269e84238b951791eb01d08875feca533d18c2accb207609fbbd03"),
+    ],
+)
+def test_portraits_have_the_pixels_of_every_pillow_before_13(folders, tmp_path, mode, size, digest):
+    """Of open_clip's transform in Pillow 10.3 to 12.3; in Pillow 13, a quarter of the bytes are others."""
+    preprocess = {"resize_mode": mode, "interpolation": "bicubic", "size": 224}
+    vision = {**VISION, "image_size": 224, "patch_size": 56}
+    adapter = load(write_model(tmp_path, {**CLIP, "vision_cfg": vision}, preprocess))
+    (pixels,) = adapter.prepare_images([photo(*size)])
+    assert hashlib.sha256(pixels.permute(1, 2, 0).contiguous().numpy().tobytes()).hexdigest() == digest
 
 
 def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders):
@@ -542,13 +578,18 @@ def test_pickles_are_read_as_tensors_alone(library, folders, tmp_path, ending):
         refused(DataError, "safetensors", **arguments, weights="safetensors")
 
 
-def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path):
-    """What its trainer writes: names behind "module.", beside the state of optimiser and scaler."""
+@pytest.mark.parametrize("numpy_1", [False, True], ids=["numpy 2", "numpy 1"])
+def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path, numpy_1):
+    """What its trainer writes: names behind "module.", beside the state of optimiser and scaler.
+
+    Its cosine schedule computes learning rates with numpy.
+    """
     tensors = load_file(library)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.5 * (1 + np.cos(np.pi * 3 / 10)) * 1e-6
     checkpoint = {
         "epoch": 3,
         "name": "run",
@@ -556,8 +597,11 @@ def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path):
         "optimizer": optimizer.state_dict(),
         "scaler": {"scale": 65536.0, "_growth_tracker": 0},
     }
-    torch.save(checkpoint, tmp_path / "epoch_3.pt")
-    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(tmp_path / "epoch_3.pt"), device="cpu")
+    path = tmp_path / "epoch_3.pt"
+    torch.save(checkpoint, path)
+    if numpy_1:
+        rename_global(path, "numpy._core.multiarray", "numpy.core.multiarray")
+    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(path), device="cpu")
     assert near(scores(adapter), scores(load(folders["clip"])))
 
 

@@ -203,12 +203,18 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
     return None if card is None or card.trained_on is None else list(card.trained_on)
 
 
-def remark_on_files(adapter: Any) -> str | None:
-    """One line for weights that are in a format that could hold more than tensors; None for others."""
+def model_notes(adapter: Any) -> list[str]:
+    """What an adapter says that a reader of its scores should know, for the results of every task."""
+    return [str(note) for note in getattr(adapter, "model_notes", ())]
+
+
+def remarks(adapter: Any) -> list[str]:
+    """What is printed when a model was loaded: its notes, and a line if its weights could hold more than tensors."""
     files = getattr(adapter, "files", None)
     if not isinstance(files, ModelFiles) or not files.are_pickles:
-        return None
-    return (
+        return model_notes(adapter)
+    return [
         f"the weights of {files.name} are a pickle ({files.weights[0]}), of which tensors alone are read and nothing "
-        "is run (torch.load, weights_only=True); --model_args weights=safetensors refuses such files"
-    )
+        "is run (torch.load, weights_only=True); --model_args weights=safetensors refuses such files",
+        *model_notes(adapter),
+    ]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info
+from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
@@ -69,6 +70,8 @@ def _analyses(
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     _check(analysis, config, adapter)
+    for remark in remarks(adapter):
+        warn(remark)
     context = RunContext(registry, config, adapter, cache=cache_of(config))
     for task in tasks.values():
         if analysis != ALPHA and task.spec.shape.true_captions > 1:

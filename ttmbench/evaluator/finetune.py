@@ -27,7 +27,7 @@ from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, trained_on
+from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, model_notes, trained_on
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
 from ttmbench.evaluator.run_key import run_key
@@ -201,7 +201,7 @@ class _Work:
             "pairs": pairs,
             "hyperparameters": settings.model_dump(mode="json"),
             "preset": self.preset,
-            "notes": [] if self.preset is None else [PRESET_NOTES[self.preset]],
+            "notes": [*model_notes(adapter), *([] if self.preset is None else [PRESET_NOTES[self.preset]])],
             "seed": config.seed,
             "base": {
                 "model": config.model,

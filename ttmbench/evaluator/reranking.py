@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._util.console import warn
 from ttmbench.cache.ranks import RankCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info
+from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranked import RetrievalPool, reads_features
 from ttmbench.evaluator.settings import model_settings
@@ -91,6 +92,8 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
     adapter = make_adapter(context.registry, name, arguments, model_settings(config))
     if not isinstance(adapter, DualEncoder) or reads_features(adapter):
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
+    for remark in remarks(adapter):
+        warn(remark)
     return FirstStage(adapter, name, min(k, pool.n_images, pool.n_captions))
 
 

@@ -22,7 +22,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, carry, phase, phase_of
 from ttmbench.evaluator.adapters import (
     make_adapter,
-    remark_on_files,
+    remarks,
     trained_on,
 )
 from ttmbench.evaluator.also import check_model
@@ -147,8 +147,7 @@ class _Work:
                 metrics = metrics_by_task(self.chosen)
                 check_names(config.assertions, metrics, filters_of(config, adapter))
             check_model(config, adapter)
-            remark = remark_on_files(adapter)
-            if remark is not None:
+            for remark in remarks(adapter):
                 warn(remark)
             context = RunContext.of_model(
                 self.registry, config, adapter, self.samples, self.cache, self.key, folders=folders, memory=self.memory

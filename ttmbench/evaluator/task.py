@@ -16,6 +16,7 @@ from ttmbench.cache.scores import ImagesAlone
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
+from ttmbench.evaluator.adapters import model_notes
 from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
 from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
@@ -308,7 +309,7 @@ _RECORD_OF = {SIMPLE_MATCH: "simple_match", TTM: "ttm", ORACLE: "oracle"}
 
 
 def _notes_of(adapter: Any) -> list[str]:
-    return adapter.take_notes() if isinstance(adapter, Reporting) else []
+    return [*model_notes(adapter), *(adapter.take_notes() if isinstance(adapter, Reporting) else [])]
 
 
 def _undecided(adapter: Any) -> dict[str, int] | None:

@@ -11,7 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ttmbench", "torch", "transformers", "numpy", "scipy", "datasets", "open_clip_torch", "pillow")
+PACKAGES = (
+    *("ttmbench", "torch", "torchvision", "transformers", "numpy", "scipy", "datasets", "open_clip_torch", "pillow"),
+)
 
 
 def packages() -> dict[str, str]:

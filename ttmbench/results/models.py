@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-MACHINE = frozenset({"device", "attn_implementation", "compiled", "n_parameters"})
-"""Keys of fingerprints that say how a model was run, or repeat what others say: not which model it is."""
+MACHINE = frozenset({"device", "attn_implementation", "compiled", "n_parameters", "quick_gelu"})
+"""Keys of fingerprints that say how a model was run, or repeat what others say: not which model it is.
+
+The activation is part of ``config_sha256``.
+"""
 
 PLACES = frozenset({"pretrained", "file"})
 """Keys that name where weights came from: they count only where no digest of the weights does."""

@@ -1,0 +1,91 @@
+"""Weights that are stored as pickles: tensors, plain values and float64 numbers are read, and nothing is run."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttmbench._util.escape import one_line
+from ttmbench.errors import DataError
+
+_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # what numpy sets on float64: byte order, and no fields
+
+
+class _Float64:
+    """Stands for ``numpy.dtype`` in a pickle, and takes float64 alone."""
+
+    def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
+        if code != "f8":
+            raise ValueError(f"it holds a number of numpy's type {code!r:.40}, and only float64 is read")
+
+    def __setstate__(self, state: Any) -> None:
+        if state != _PLAIN:
+            raise ValueError(f"it holds a float64 with the unknown settings {state!r:.80}")
+
+
+def _number(kind: Any, content: Any) -> float:
+    """Stands for numpy's ``scalar`` in a pickle."""
+    if type(kind) is not _Float64 or type(content) is not bytes or len(content) != 8:
+        raise ValueError("it holds a number of numpy that is not a float64 of 8 bytes")
+    return float(struct.unpack("<d", content)[0])
+
+
+_NUMBERS: list[Any] = [
+    (_Float64, "numpy.dtype"),
+    (_number, "numpy._core.multiarray.scalar"),
+    (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
+]
+"""What a float64 of numpy asks for in a pickle, beside ``_codecs.encode``, which torch itself allows.
+
+Numpy's own functions would take more than numbers: ``scalar`` of an object or a string without content ends the process
+in numpy 2.0, and that of a large record takes any amount of memory.
+"""
+
+
+@contextmanager
+def only_tensors() -> Iterator[None]:
+    """While it is open, ``torch.load(weights_only=True)`` also reads float64 numbers of numpy.
+
+    Checkpoints of training have them: learning rates that a schedule computed with numpy.
+    """
+    with torch.serialization.safe_globals(_NUMBERS):
+        yield
+
+
+def read_pickle(path: Path) -> Any:
+    """What a file of weights holds, if that is tensors, plain values and float64 numbers.
+
+    Raises:
+        DataError: it holds anything else, or is damaged.
+    """
+    try:
+        with only_tensors():
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError as error:
+                if "mmap" not in str(error):
+                    raise
+                return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
+    except Exception as error:
+        raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
+
+
+def why_refused(error: Exception) -> str:
+    """Why ``torch.load(weights_only=True)`` did not read a file, without its advice to read it all the same."""
+    text = str(error)
+    if "TorchScript" in text:
+        return "it is a program (TorchScript), and only tensors are read"
+    asked = re.search(r"GLOBAL (\S+)", text)
+    if asked is not None:
+        return (
+            f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save "
+            "the tensors alone, by torch.save({'state_dict': model.state_dict()}, FILE)"
+        )
+    cause = text.rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+    return f"it is damaged, or holds more than tensors ({type(error).__name__}: {one_line(cause, 240)})"

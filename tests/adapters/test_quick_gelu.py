@@ -1,0 +1,295 @@
+"""QuickGELU or GELU: results state which one was used, a note asks where nothing states it, an argument sets it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import open_clip
+import open_clip.pretrained
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from ttmbench.cache.key import model_description
+from ttmbench.cli import main
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.adapters import remarks
+from ttmbench.model_adapters import hf
+from ttmbench.model_adapters import open_clip as open_clip_models
+from ttmbench.model_adapters._shared import quick_gelu
+from ttmbench.plugins.registry import build_registry
+
+CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
+TOWER = {"width": 32, "layers": 2}
+CLIP = {
+    "embed_dim": 24,
+    "vision_cfg": {**TOWER, "head_width": 16, "image_size": 32, "patch_size": 8},
+    "text_cfg": {**TOWER, "heads": 2, "context_length": 20},
+}
+OTHER = {**CLIP, "embed_dim": 20}
+
+
+@pytest.fixture
+def library(monkeypatch, tmp_path):
+    """Makes open_clip know an architecture in both forms, another in one, and returns files of weights for them."""
+    configs, files = tmp_path / "configs", {}
+    configs.mkdir()
+    known = {"tiny-clip-32": CLIP, "tiny-clip-32-quickgelu": {**CLIP, "quick_gelu": True}, "tiny-other-32": OTHER}
+    for name, config in known.items():
+        (configs / f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIG_PATHS", [*open_clip.factory._MODEL_CONFIG_PATHS])
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {**open_clip.factory._MODEL_CONFIGS})
+    open_clip.add_model_config(configs)
+    for name in ("tiny-clip-32", "tiny-other-32"):
+        torch.manual_seed(0)
+        model = open_clip.create_model(name)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + 2 * (parameter.ndim > 1))
+        files[name] = tmp_path / f"{name}.safetensors"
+        save_file(model.state_dict(), files[name])
+    return files
+
+
+def scores(adapter):
+    images = [Image.fromarray(np.random.RandomState(3).randint(0, 256, (40, 50, 3), dtype=np.uint8))] * 2
+    with torch.no_grad():
+        images, captions = adapter.prepare_images(images), adapter.prepare_captions(CAPTIONS)
+        return adapter.logits(adapter.encode_images(images), adapter.encode_captions(captions))
+
+
+def load(model, file=None, **options):
+    return open_clip_models.load(model=model, pretrained=None if file is None else str(file), device="cpu", **options)
+
+
+def folder_of(tmp_path, file, config, name="folder"):
+    folder = tmp_path / name
+    folder.mkdir()
+    shutil.copy(file, folder / "open_clip_model.safetensors")
+    content = {"model_cfg": config, "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def step(adapter):
+    images = [Image.fromarray(np.random.RandomState(i).randint(0, 256, (40, 50, 3), dtype=np.uint8)) for i in range(3)]
+    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
+    adapter.matching_loss(adapter.prepare_images(images), adapter.prepare_captions(CAPTIONS)).backward()
+    optimizer.step()
+
+
+# --- open_clip -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_under_an_architecture_of_both_forms_is_asked_about(library):
+    adapter = load("tiny-clip-32", library["tiny-clip-32"])
+    (note,) = remarks(adapter)
+    assert "tiny-clip-32.safetensors" in note and "GELU" in note
+    assert "quick_gelu=true" in note and "quick_gelu=false" in note
+    assert adapter.fingerprint()["quick_gelu"] is False
+
+
+def test_the_argument_settles_it(library):
+    file = library["tiny-clip-32"]
+    plain, quick = load("tiny-clip-32", file), load("tiny-clip-32-quickgelu", file)
+    settled = {value: load("tiny-clip-32", file, quick_gelu=value) for value in (True, False)}
+    back = load("tiny-clip-32-quickgelu", file, quick_gelu=False)
+    assert not any(remarks(one) for one in (quick, back, *settled.values()))
+    assert not torch.equal(scores(plain), scores(quick))
+    for one, same in ((settled[True], quick), (settled[False], plain), (back, plain)):
+        assert torch.equal(scores(one), scores(same))
+        assert one.fingerprint() == {**same.fingerprint(), "model": one.fingerprint()["model"]}
+    assert [settled[value].fingerprint()["quick_gelu"] for value in (True, False)] == [True, False]
+
+
+def test_cached_scores_of_the_two_are_two(library):
+    made = [load("tiny-clip-32", library["tiny-clip-32"], quick_gelu=value) for value in (True, False)]
+    quick, plain = map(model_description, made)
+    assert quick["state_sha256"] == plain["state_sha256"] and quick["fingerprint"] != plain["fingerprint"]
+
+
+def test_an_architecture_of_one_form_is_not_asked_about(library):
+    file = library["tiny-other-32"]
+    assert not remarks(load("tiny-other-32", file))
+    assert load("tiny-other-32", file, quick_gelu=True).fingerprint()["quick_gelu"] is True
+
+
+def test_a_tag_states_its_activation(library, monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    at = tmp_path / "cache" / "models--tiny--plain"
+    (at / "refs").mkdir(parents=True)
+    (at / "refs" / "main").write_text("0" * 40, encoding="utf-8")
+    (at / "snapshots").mkdir()
+    folder_of(at / "snapshots", library["tiny-clip-32"], CLIP, "0" * 40)
+    tags = {"plain": open_clip.pretrained._pcfg(hf_hub="tiny/plain/")}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip-32", tags)
+    assert not remarks(load("tiny-clip-32", "plain", offline=True))
+    # The repository of a tag is known by its id too; the same files in an unknown repository are not.
+    assert not remarks(load("hf-hub:tiny/plain", offline=True))
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip-32", {})
+    assert "hf-hub:tiny/plain" in remarks(load("hf-hub:tiny/plain", offline=True))[0]
+
+
+def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_path):
+    file = library["tiny-clip-32"]
+    silent = folder_of(tmp_path, file, CLIP)
+    (note,) = remarks(load(f"local-dir:{silent}"))
+    assert "open_clip_config.json" in note and "quick_gelu=true" in note
+    assert not remarks(load(f"local-dir:{silent}", quick_gelu=True))
+    for index, stated in enumerate((True, False)):
+        folder = folder_of(tmp_path, file, {**CLIP, "quick_gelu": stated}, f"stated{index}")
+        adapter = load(f"local-dir:{folder}")
+        assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
+    larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
+    assert quick_gelu.note_on_open_clip(larger, "x") and not quick_gelu.note_on_open_clip(OTHER, "x")
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_saved_open_clip_model_keeps_it(library, tmp_path, value):
+    adapter = load("tiny-clip-32", library["tiny-clip-32"], quick_gelu=value)
+    step(adapter)
+    adapter.save_pretrained(tmp_path)
+    again = load(f"local-dir:{tmp_path}")
+    assert torch.equal(scores(again), scores(adapter)) and not remarks(again)
+    assert again.fingerprint()["quick_gelu"] is value
+    assert again.fingerprint()["config_sha256"] == adapter.fingerprint()["config_sha256"]
+
+
+def test_values_that_are_not_true_or_false_are_refused(library):
+    with pytest.raises(UsageError, match="quick_gelu must be true or false, got 'yes'"):
+        load("tiny-clip-32", library["tiny-clip-32"], quick_gelu="yes")
+    with pytest.raises(UsageError, match="quick_gelu must be true or false, got 1"):
+        hf.load(pretrained="anything", quick_gelu=1)
+
+
+def test_a_tower_of_timm_has_no_such_choice():
+    config = {**CLIP, "vision_cfg": {"timm_model_name": "test_vit", "image_size": 160}}
+    with pytest.raises(UsageError, match="quick_gelu: the image tower of x is timm's"):
+        quick_gelu.with_activation(config, True, "x")
+
+
+# --- transformers ----------------------------------------------------------------------------------------------------
+
+
+def with_act(tmp_path, source, name, **acts):
+    """A copy of a folder of transformers with other activations: image=, text=."""
+    folder = tmp_path / name
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for part, act in acts.items():
+        config[{"image": "vision_config", "text": "text_config"}[part]]["hidden_act"] = act
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path, tiny_hf_clip):
+    """The tiny CLIP of transformers with either activation; weights are enlarged so that it matters."""
+    large = tmp_path / "large"
+    shutil.copytree(tiny_hf_clip, large)
+    tensors = {name: 4 * one if one.ndim > 1 else one for name, one in load_file(large / "model.safetensors").items()}
+    save_file(tensors, large / "model.safetensors", metadata={"format": "pt"})
+    return {act: with_act(tmp_path, large, act, image=act, text=act) for act in ("gelu", "quick_gelu")}
+
+
+def hf_load(folder, **options):
+    return hf.load(pretrained=str(folder), device="cpu", **options)
+
+
+def test_a_clip_whose_configuration_says_gelu_is_asked_about(folders):
+    (note,) = remarks(hf_load(folders["gelu"]))
+    assert "config.json" in note and "quick_gelu=true" in note
+    assert not remarks(hf_load(folders["quick_gelu"]))
+
+
+def test_the_argument_settles_a_folder_of_transformers(folders):
+    made = {act: hf_load(folder) for act, folder in folders.items()}
+    assert not torch.equal(scores(made["gelu"]), scores(made["quick_gelu"]))
+    assert {act: one.fingerprint()["quick_gelu"] for act, one in made.items()} == {"gelu": False, "quick_gelu": True}
+    for folder in folders.values():
+        for value, same in ((True, made["quick_gelu"]), (False, made["gelu"])):
+            adapter = hf_load(folder, quick_gelu=value)
+            assert torch.equal(scores(adapter), scores(same)) and not remarks(adapter)
+            expected = same.fingerprint()
+            assert adapter.fingerprint() == {**expected, "pretrained": adapter.fingerprint()["pretrained"]}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_saved_model_of_transformers_keeps_it(folders, tmp_path, value):
+    adapter = hf_load(folders["gelu"], quick_gelu=value)
+    step(adapter)
+    adapter.save_pretrained(tmp_path / "saved")
+    again = hf_load(tmp_path / "saved")
+    assert torch.equal(scores(again), scores(adapter)) and not remarks(again)
+    assert again.fingerprint()["quick_gelu"] is value
+    assert again.fingerprint()["config_sha256"] == adapter.fingerprint()["config_sha256"]
+
+
+def test_towers_of_two_activations_are_named(folders, tmp_path):
+    mixed = with_act(tmp_path, folders["gelu"], "mixed", text="quick_gelu")
+    adapter = hf_load(mixed)
+    (note,) = remarks(adapter)
+    assert "hidden_act gelu for images and quick_gelu for captions" in note
+    assert adapter.fingerprint()["quick_gelu"] is None
+
+
+def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
+    from transformers import CLIPConfig
+
+    def note(name, **vision):
+        act = {"hidden_act": "gelu"}
+        config = CLIPConfig(text_config=act, vision_config={**act, **vision})
+        return quick_gelu.note_on_transformers(config, name)
+
+    assert note("someone/negclip") and note("someone/negclip", hidden_size=1024, num_attention_heads=16)
+    assert not note("laion/CLIP-ViT-B-32-laion2B-s34B-b79K")
+    assert not note(
+        "./CLIP-ViT-H-14", hidden_size=1280, num_attention_heads=16
+    )  # OpenAI's largest image tower has 1024
+
+
+def test_a_siglip_of_transformers_has_no_such_choice(tiny_siglip):
+    assert not remarks(hf_load(tiny_siglip)) and "quick_gelu" not in hf_load(tiny_siglip).fingerprint()
+    with pytest.raises(UsageError, match="quick_gelu is for CLIP, and this is a model of type siglip"):
+        hf_load(tiny_siglip, quick_gelu=True)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_note_is_printed_and_in_the_document(folders, tmp_path, capsys):
+    words = ["--model", "hf", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu"]
+
+    def run(*more):
+        path = tmp_path / "x.json"
+        arguments = ["--model_args", ",".join([f"pretrained={folders['gelu']}", *more]), "--output_path", str(path)]
+        assert main([*words, *arguments, "--overwrite", "always"]) == 0
+        return json.loads(path.read_text(encoding="utf-8")), capsys.readouterr().err
+
+    document, stderr = run()
+    (note,) = document["notes"]["shapes_color"]
+    assert "quick_gelu=true" in note and note[:60] in stderr
+    for value in (True, False):
+        document, stderr = run(f"quick_gelu={str(value).lower()}")
+        assert "notes" not in document or "shapes_color" not in document["notes"]
+        assert document["model_info"]["fingerprint"]["quick_gelu"] is value and "GELU" not in stderr
+
+
+def test_named_models_state_it(capsys):
+    for name, stated in {"clip-b32": True, "open_clip-vit-b32": False, "tiny-clip": True}.items():
+        assert main(["show", name]) == 0
+        assert json.loads(capsys.readouterr().out)["card"]["quick_gelu"] is stated, name
+    from ttmbench.model_adapters import tiny_clip
+
+    assert tiny_clip.load(device="cpu").fingerprint()["quick_gelu"] is True
+    for spec, _ in build_registry().adapters.values():
+        if spec.target.startswith("ttmbench.model_adapters.open_clip:") and spec.model_args:
+            arguments = dict(spec.model_args)
+            tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
+            has_both = quick_gelu.note_on_open_clip(open_clip.get_model_config(arguments["model"]), "x") is not None
+            assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name
