@@ -15,7 +15,7 @@ _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
 _YES_OR_NO = ("published", "limited", "higher_is_better")
 _TEXT = (
     *("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen"),
-    "adapted_to",
+    *("adapted_to", "disagrees"),
 )
 
 

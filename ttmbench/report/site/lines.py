@@ -9,7 +9,7 @@ from typing import Any
 
 from ttmbench.report.terminal import NOTHING, headline
 from ttmbench.results.extent import together
-from ttmbench.results.labels import CHOICE, SEEN_MARK
+from ttmbench.results.labels import CHOICE, DISAGREES_MARK, SEEN_MARK
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
@@ -131,7 +131,8 @@ def lines_of(
     found: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
-        key = (row.model, row.method, standing, row.file if standing == PUBLISHED and column == "metric" else "")
+        # One name of two papers may stand for two models, so published numbers of two sources never share a line.
+        key = (row.model, row.method, standing, row.file if standing == PUBLISHED else "")
         cell = getattr(row, column)
         before = found.setdefault(key, {}).get(cell)
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
@@ -181,8 +182,9 @@ def cell_of(row: Number | None, best: float | None = None, ranks: bool = False) 
     interval = "" if row.interval is None else f", 95 % {100 * row.interval[0]:.1f} to {100 * row.interval[1]:.1f}"
     return {
         "value": row.value,
-        "text": f"{100 * row.value:.2f}{SEEN_MARK if row.seen else ''}",
+        "text": f"{100 * row.value:.2f}{SEEN_MARK if row.seen else ''}{DISAGREES_MARK if row.disagrees else ''}",
         "spread": "" if row.seed_std is None else f"± {100 * row.seed_std:.2f}",
-        "about": f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}",
+        "about": f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}"
+        + (f"; but {row.disagrees}" if row.disagrees else ""),
         "best": ranks and best is not None and row.value == best,
     }
