@@ -31,7 +31,9 @@ _PART = "compared on a part of its groups, so this is no result of the task"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench compare``."""
-    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents of runs with --log_samples")
+    parser.add_argument(
+        "runs", metavar="RESULTS", nargs="+", help="results documents of runs with --log_samples, or of ttmbench score"
+    )
     parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="these only")
     parser.add_argument("--filters", metavar="A,B", type=names, help="A of the first run with B of the others")
     parser.add_argument("--allow_different", action="store_true", help="also other versions or data, by shared ids")
@@ -138,8 +140,8 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     unknown = [task for task, row in first.items() if row["clusters"] is None and "cells" not in row]
     if unknown:
         lines.append(
-            f"{', '.join(unknown)}: the samples do not say which groups share images (an older version wrote them), so "
-            "every group is taken for independent"
+            f"{', '.join(unknown)}: the samples do not say which groups share images (those of stored scores and of "
+            "older versions do not), so every group is taken for independent"
         )
     return lines
 

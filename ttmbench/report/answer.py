@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ttmbench.report.gather import ReportedRun
 from ttmbench.report.leaderboard import with_chance
 from ttmbench.report.terminal import headline
-from ttmbench.results.labels import CHOICE, NO_MODEL, RAW, SIMPLE_MATCH_COLUMN, TTM
+from ttmbench.results.labels import CHOICE, FROM_FILE, NO_MODEL, RAW, SIMPLE_MATCH_COLUMN, TTM
 from ttmbench.results.numbers import Number, newest
 
 _MARKED = {"supervised": "supervised", "forced_choice": "forced choice", NO_MODEL: "no model"}
@@ -142,7 +142,8 @@ def _of_papers(
 
 def _marked(row: AnswerRow) -> AnswerRow:
     track = next((one.track for one in row.numbers if one.track in _MARKED), None)
-    return replace(row, model=f"{row.model} ({_MARKED[track]})") if track else row
+    marks = [*([_MARKED[track]] if track else []), *([FROM_FILE] if any(one.from_file for one in row.numbers) else [])]
+    return replace(row, model=" ".join([row.model, *(f"({mark})" for mark in marks)]))
 
 
 def _one(numbers: Sequence[Number], metric: str) -> Number | None:

@@ -17,7 +17,7 @@ from ttmbench._util.escape import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, SEEN_LEGEND, TRACK_TITLES
+from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import StatedModel, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
@@ -30,6 +30,7 @@ CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "disagrees"),
+    "from_file",
 )
 
 
@@ -196,7 +197,8 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     """
     found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_TITLES}
     for row in sorted(rows, key=lambda row: row.limited):
-        mark = f" (published: {row.file})" if row.published else " (part of the groups)" if row.limited else ""
+        mark = f" (published: {row.file})" if row.published else f" ({FROM_FILE})" if row.from_file else ""
+        mark += " (part of the groups)" if row.limited else ""
         line = found.setdefault(row.track or "", {}).setdefault((row.model + mark, row.method), {})
         line[f"{row.task} {row.metric}"] = row
     return {track: lines for track, lines in found.items() if lines}
@@ -273,14 +275,18 @@ def _order(row: Number) -> tuple[Any, ...]:
 def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     """Tasks whose rows are not all of one version, one size and one fingerprint of data.
 
-    A run on a part of a task is marked as such; beside whole ones only its version counts.
+    A run on a part of a task is marked as such; beside whole ones only its version counts. Scores from a file do not
+    state their data and are marked; beside runs only their version and size count.
     """
     found = []
     for task in dict.fromkeys(row.task for row in rows if not row.published):
         mine = [row for row in rows if row.task == task and not row.published]
         versions = {row.version for row in mine if not row.limited}
+        of_runs = {(row.version, row.groups) for row in mine if not row.limited and not row.from_file}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
         for row in mine:
+            if row.from_file and (row.version, row.groups) in of_runs:
+                continue
             if not row.limited or not versions or row.version not in versions:
                 kinds.setdefault((row.version, row.groups, row.data), set()).add(row.file)
         if len(kinds) > 1:

@@ -12,7 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.results.extent import Extent, together
+from ttmbench.results.extent import Extent, is_stored, together
 from ttmbench.results.labels import TTM, key_of
 from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of
@@ -308,8 +308,7 @@ def _bare(name: object) -> str:
 
 def _is_stored(document: Mapping[str, Any]) -> bool:
     """Whether the results are of ``ttmbench score``, which has no model but the name of a file."""
-    kinds = [_mapping(_mapping(about).get("source")).get("kind") for about in document["datasets"].values()]
-    return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
+    return all(is_stored(document, task) for task in document["datasets"])
 
 
 # Arguments of a model behind a server that change no answer.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.extent import Extent, extent_of, together
+from ttmbench.results.extent import Extent, extent_of, is_stored, together
 from ttmbench.results.labels import (
     CHOICE,
     HOLDOUT,
@@ -66,6 +66,7 @@ class Number:
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
         disagrees: of a published number, what other sources print under the same name of the model; None if they agree.
+        from_file: of stored scores, ranks or answers: nothing is known of the images and captions.
         adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
     """
 
@@ -98,6 +99,7 @@ class Number:
     cells: int | None = None
     adapted_to: str | None = None
     disagrees: str | None = None
+    from_file: bool = False
 
     @property
     def own_task(self) -> str:
@@ -302,6 +304,7 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             file=file,
             seen=_seen_in(document, task),
             limited=extent.limited,
+            from_file=is_stored(document, task),
             fingerprint=fingerprint,
             higher_is_better=upwards.get(metric) is not False,
         )

@@ -9,10 +9,11 @@ from typing import Any
 
 from ttmbench.report.terminal import NOTHING, headline
 from ttmbench.results.extent import together
-from ttmbench.results.labels import CHOICE, DISAGREES_MARK, SEEN_MARK
+from ttmbench.results.labels import CHOICE, DISAGREES_MARK, FROM_FILE, SEEN_MARK
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
+STORED = FROM_FILE  # beside runs: whether it is of the same images is not known
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TaskFacts:
         metrics: that are compared first: of the raw model, and of matching and adaptation.
         about: its task file, as the newest document has it.
         groups: how many it has.
+        from_runs: the data are those of a run; else of scores from files.
     """
 
     name: str
@@ -34,6 +36,7 @@ class TaskFacts:
     metrics: tuple[str, str]
     about: Mapping[str, Any]
     groups: int | None
+    from_runs: bool = True
 
     def headline(self, row: Number) -> bool:
         """Whether a number is the one of its line that is compared first."""
@@ -46,7 +49,9 @@ class TaskFacts:
             return PUBLISHED
         if row.limited:
             return PART
-        return RUN if (row.version, row.data) == (self.version, self.data) else OTHER
+        if (row.version, row.data) == (self.version, self.data):
+            return RUN
+        return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
 
 
 def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> TaskFacts:
@@ -58,12 +63,15 @@ def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> Tas
         about: its task file, as a document has it.
 
     Returns:
-        The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others.
+        The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others. Scores from
+        files rank among each other where no run has seen the data.
     """
     whole = [row for row in rows if not row.published and not row.limited]
     versions = [row.version for row in whole if row.version is not None]
     version = max(versions, default=None)
-    of_version = Counter((row.data, row.file) for row in whole if row.version == version)
+    newest = [row for row in whole if row.version == version]
+    seen = [row for row in newest if not row.from_file]
+    of_version = Counter((row.data, row.file) for row in seen or newest)
     files = Counter(data for data, _ in of_version)
     data = max(files, key=lambda one: (files[one], str(one)), default=None)
     metrics = {row.metric for row in rows}
@@ -71,7 +79,13 @@ def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> Tas
     first = _first_metric(about, rows)
     groups = next((row.groups_of_task for row in whole if row.groups_of_task), None)
     return TaskFacts(
-        task, version, data, (raw if raw in metrics else first, match if match in metrics else first), about, groups
+        task,
+        version,
+        data,
+        (raw if raw in metrics else first, match if match in metrics else first),
+        about,
+        groups,
+        bool(seen),
     )
 
 

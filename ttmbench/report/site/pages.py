@@ -9,7 +9,17 @@ from typing import Any
 
 from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, legends
 from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
-from ttmbench.report.site.lines import PUBLISHED, RUN, BoardLine, TaskFacts, best_of, cell_of, facts_of, lines_of
+from ttmbench.report.site.lines import (
+    PUBLISHED,
+    RUN,
+    STORED,
+    BoardLine,
+    TaskFacts,
+    best_of,
+    cell_of,
+    facts_of,
+    lines_of,
+)
 from ttmbench.report.site.places import file_names
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import CHOICE_COLUMN, NO_MODEL, ORACLE, RAW_COLUMN, TRACK_ORDER, TRACK_TITLES
@@ -239,6 +249,7 @@ def _shown(
             "link": None if line.standing == PUBLISHED else content.model_pages.get(line.model),
             "method": line.method,
             "standing": line.standing,
+            "from_file": line.any.from_file and line.standing != STORED,
             "rank": line.rank,
             "groups": line.groups,
             "cells": [
