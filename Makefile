@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow coverage wheel docs oldest schema leaderboard format
+.PHONY: check lint types test slow coverage wheel docs oldest schema leaderboard reference format
 
 check: lint types test
 
@@ -47,6 +47,10 @@ schema:
 leaderboard:
 	$(PYTHON) -m ttmbench validate results/submissions
 	$(PYTHON) -m ttmbench leaderboard results --published all --site build/leaderboard
+
+# All documents of results/reference and results/submissions at this commit, and the pages that show them; up to an hour.
+reference:
+	$(PYTHON) scripts/reference_runs.py
 
 format:
 	$(PYTHON) -m ruff format .

@@ -48,6 +48,8 @@ def problems(root: Path, tag: str) -> list[str]:
         for file, version in versions(root).items()
         if tag != f"v{version}"
     ]
+    if ".dev" in tag:
+        found.append(f"{tag} is a development version; a release has none of its suffix .dev")
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = next(iter(re.findall(r"^## (.*)$", log, flags=re.MULTILINE)), "nothing")
     if not re.fullmatch(rf"{re.escape(tag.removeprefix('v'))} \(\d{{4}}-\d\d-\d\d\)", newest):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ttmbench._annotations import Bool, Float, Image, Int
 
-Track = Literal["zero_shot", "matching", "test_time", "supervised", "oracle"]
+Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 
 Exif = Literal["apply", "ignore"]
 """What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""

@@ -69,7 +69,8 @@ def _is_shown(one: Number) -> bool:
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": config["model"], **({"model_args": config["model_args"]} if config["model_args"] else {})}
+    arguments = {"model_args": config["model_args"]} if config["model_args"] else {}
+    return {"track": "zero_shot", "model": config["model"], **arguments}
 
 
 def _csv(numbers: Sequence[Number]) -> str:

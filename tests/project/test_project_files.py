@@ -243,6 +243,8 @@ def test_the_container_has_what_an_installation_needs():
 
 # Versions and the release
 
+RELEASED = PROJECT["version"].partition(".dev")[0]
+
 
 @pytest.fixture(scope="module")
 def release():
@@ -260,9 +262,13 @@ def checkout(release, tmp_path, monkeypatch) -> Path:
     for name in (*release.PLACES, "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    version = release.versions(ROOT)["pyproject.toml"]
+    for name in release.PLACES:
+        path = tmp_path / name
+        path.write_text(path.read_text(encoding="utf-8").replace(PROJECT["version"], RELEASED), encoding="utf-8")
     log = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
-    (tmp_path / "CHANGELOG.md").write_text(log.replace("## Unreleased", f"## {version} (2026-01-31)"), encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(
+        log.replace("## Unreleased", f"## {RELEASED} (2026-01-31)"), encoding="utf-8"
+    )
     monkeypatch.setattr(release.contract, "read", release.contract.found)
     return tmp_path
 
@@ -272,7 +278,7 @@ def test_every_file_states_one_version(release):
 
 
 def test_a_release_needs_a_tag_that_is_its_version(release, checkout):
-    version = PROJECT["version"]
+    version = RELEASED
     assert release.problems(checkout, f"v{version}") == []
     assert len(release.problems(checkout, "v9.9.9")) == len(release.PLACES) + 1
     assert release.problems(checkout, version)[0].endswith(f"states version {version}, the tag is {version}")
@@ -281,16 +287,22 @@ def test_a_release_needs_a_tag_that_is_its_version(release, checkout):
 @pytest.mark.parametrize("file", ["pyproject.toml", "ttmbench/_version.py", "CITATION.cff", "README.md"])
 def test_a_file_with_another_version_is_found(release, checkout, file):
     text = (checkout / file).read_text(encoding="utf-8")
-    (checkout / file).write_text(text.replace(PROJECT["version"], "0.0.9"), encoding="utf-8")
-    assert release.problems(checkout, f"v{PROJECT['version']}") == [
-        f"{file} states version 0.0.9, the tag is v{PROJECT['version']}"
-    ]
+    (checkout / file).write_text(text.replace(RELEASED, "0.0.9"), encoding="utf-8")
+    assert release.problems(checkout, f"v{RELEASED}") == [f"{file} states version 0.0.9, the tag is v{RELEASED}"]
+
+
+def test_a_development_version_is_no_release(release, checkout):
+    for name in (*release.PLACES, "CHANGELOG.md"):
+        path = checkout / name
+        path.write_text(path.read_text(encoding="utf-8").replace(RELEASED, f"{RELEASED}.dev0"), encoding="utf-8")
+    (found,) = release.problems(checkout, f"v{RELEASED}.dev0")
+    assert found == f"v{RELEASED}.dev0 is a development version; a release has none of its suffix .dev"
 
 
 def test_a_release_needs_its_changelog_and_its_contract(release, checkout, monkeypatch):
     shutil.copy(ROOT / "CHANGELOG.md", checkout / "CHANGELOG.md")
     monkeypatch.setattr(release.contract, "read", lambda: {"names": []})
-    said = release.problems(checkout, f"v{PROJECT['version']}")
+    said = release.problems(checkout, f"v{RELEASED}")
     assert len(said) == 2 and "begins with 'Unreleased'" in said[0] and "contract.py write" in said[1]
 
 

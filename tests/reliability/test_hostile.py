@@ -550,7 +550,9 @@ def test_samples_lines_with_wrong_values(tmp_path, capsys, value):
 def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
     run_document(tmp_path / "runs")
     table = tmp_path / "p.csv"
-    table.write_text(f"source,table,task,model,method,metric,percent\na,b,mine,clip,raw,group_score,{percent}\n")
+    table.write_text(
+        f"source,table,task,model,method,metric,percent,track\na,b,mine,clip,raw,group_score,{percent},zero_shot\n"
+    )
     message = refused(capsys, "leaderboard", tmp_path / "runs", "--published", table, code=4)
     assert "p.csv: line 2: " in message and ("no percentage" in message or "is no number" in message)
 

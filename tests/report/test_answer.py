@@ -16,7 +16,7 @@ from ttmbench.report.svg import answer_chart
 from ttmbench.reproduce.tables import published_numbers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
-HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
 
 
@@ -63,9 +63,10 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
     write(tmp_path, "y.json", model="siglip")
     (tmp_path / "p.csv").write_text(
         HEAD
-        + "paper,Table 1,t,clip,raw,group_score,7.25,\npaper,Table 1,t,clip,simple_match,group_match,60,\n"
-        + "paper,Table 1,t,clip,ttm,group_match,70,1.5\npaper,Table 2,t,gpt,raw,text_score,50,\n"
-        + "paper,Table 1,absent,clip,raw,group_score,1,\n"
+        + "paper,Table 1,t,clip,raw,group_score,7.25,,zero_shot\n"
+        + "paper,Table 1,t,clip,simple_match,group_match,60,,zero_shot\n"
+        + "paper,Table 1,t,clip,ttm,group_match,70,1.5,zero_shot\npaper,Table 2,t,gpt,raw,text_score,50,,zero_shot\n"
+        + "paper,Table 1,absent,clip,raw,group_score,1,,zero_shot\n"
     )
     rows = answer_of(gather(tmp_path).runs, published_numbers([str(tmp_path / "p.csv")]))
     assert [(row.model, row.source) for row in rows] == [
@@ -94,7 +95,7 @@ def test_global_tasks_and_models_that_only_choose(tmp_path):
 
 
 def test_the_page_opens_with_it(tmp_path, capsys):
-    (tmp_path / "p.csv").write_text(HEAD + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2\n")
+    (tmp_path / "p.csv").write_text(HEAD + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2,zero_shot\n")
     target = tmp_path / "page.html"
     words = ["report", str(REFERENCE), "--images", "none", "-o", str(target), "--published", str(tmp_path / "p.csv")]
     assert main(words) == 0

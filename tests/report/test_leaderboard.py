@@ -19,7 +19,7 @@ from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_numbers
 from ttmbench.results.files import schema
 
-HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 
 
 def write(
@@ -146,17 +146,18 @@ def test_one_broken_file_among_many_is_named_and_skipped(tmp_path):
 def test_published_numbers_say_so(tmp_path):
     write(tmp_path, "x.json")
     (tmp_path / "p.csv").write_text(
-        HEAD + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5\npaper,Table 1,u,clip,raw,group_score,7,\n"
+        HEAD
+        + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5,zero_shot\npaper,Table 1,u,clip,raw,group_score,7,,zero_shot\n"
     )
     board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
     (row,) = [row for row in board.rows if row.published]
     assert (row.track, row.value, row.seed_std, row.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
-    assert "clip (published)" in formats.to_markdown(board)
+    assert "clip (published: paper, Table 1)" in formats.to_markdown(board)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a,b\n1,2\n", "no column 'source'"), (HEAD + "s,t,t,m,raw,x,many,\n", "line 2")]
+    ("text", "message"), [("a,b\n1,2\n", "no column 'source'"), (HEAD + "s,t,t,m,raw,x,many,,zero_shot\n", "line 2")]
 )
 def test_wrong_published_files(tmp_path, text, message):
     (tmp_path / "p.csv").write_text(text)

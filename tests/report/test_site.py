@@ -17,7 +17,7 @@ from ttmbench.cli import main
 from ttmbench.report.site.places import file_names
 from ttmbench.results.files import schema
 
-HEAD = "source,table,task,model,method,metric,percent,std_percent\n"
+HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 TRACKS = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
 DAY = 86_400
 
@@ -65,7 +65,7 @@ def site(tmp_path_factory) -> Path:
     write(runs, "version.json", model="older", date=3, value=0.9, version=0)
     write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
     write(runs, "u.json", model="alpha", date=2, value=0.7, task="u")
-    (runs / "p.csv").write_text(HEAD + "A paper,Table 1,t,theirs,simple_match,group_match,55,\n")
+    (runs / "p.csv").write_text(HEAD + "A paper,Table 1,t,theirs,simple_match,group_match,55,,zero_shot\n")
     return build(runs, tmp_path_factory.mktemp("site") / "out", "--published", str(runs / "p.csv"))
 
 
@@ -106,7 +106,7 @@ def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
     assert found == [
         ("alpha", "1", "60.00"),
         ("beta", "1", "60.00"),
-        ("theirs published", "", "55.00"),
+        ("theirs published A paper, Table 1", "", "55.00"),
         ("gamma", "3", "50.00"),
         ("part part of the groups", "", "100.00"),
         ("older other data or version", "", "90.00"),

@@ -330,7 +330,10 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     spec = {
         **{"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "decimals": 1},
         "tasks": {"both": {"mean_of": ["shapes_color", "shapes_place"]}},
-        "models": {"m": {"model": "tiny-clip"}, "stored": {"why": "gone", "names": ["answers"], "filter": "choice"}},
+        "models": {
+            "m": {"track": "zero_shot", "model": "tiny-clip"},
+            "stored": {"track": "forced_choice", "why": "gone", "names": ["answers"]},
+        },
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "own.csv").write_text(
@@ -449,7 +452,7 @@ def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_ha
             "all": {"pool_of": ["shapes_color", "shapes_place"]},
             "other": {"pool_of": ["shapes_color", "shapes_place"], "metrics": {"accuracy": "group_score"}},
         },
-        "models": {"m": {"model": "tiny-clip"}},
+        "models": {"m": {"track": "zero_shot", "model": "tiny-clip"}},
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "own.csv").write_text(HEAD + "S,T,all,m,raw,accuracy,30.0,\nS,T,other,m,raw,accuracy,30.0,\n")
@@ -538,7 +541,10 @@ def own_table(folder_task, tmp_path):
         **{"paper": "[P]", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "runs": 2},
         "settings": {"ttm_args": settings},
         "tasks": {"mine": {"groups": 6, "version": 1}},
-        "models": {"theirs": {"model": "tiny-clip"}, "nobody's": {"why": "people"}},
+        "models": {
+            "theirs": {"track": "zero_shot", "model": "tiny-clip"},
+            "nobody's": {"track": "zero_shot", "why": "people"},
+        },
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     lines = [
@@ -574,10 +580,10 @@ def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
 
 def test_what_fails_is_listed_and_the_rest_goes_on(own_table, tmp_path, capsys):
     spec = yaml.safe_load((tmp_path / "own.yaml").read_text())
-    spec["models"] = {"absent": {"model": "clip-b32", "model_args": {"pretrained": "./no-such-folder"}}} | spec[
-        "models"
-    ]
-    spec["models"]["dear"] = {"model": "gpt-4.1", "paid": True}
+    spec["models"] = {
+        "absent": {"track": "zero_shot", "model": "clip-b32", "model_args": {"pretrained": "./no-such-folder"}}
+    } | spec["models"]
+    spec["models"]["dear"] = {"track": "zero_shot", "model": "gpt-4.1", "paid": True}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     with (tmp_path / "own.csv").open("a") as file:
         file.write("S,T,mine,absent,raw,group_match,50,\nS,T,winoground,theirs,raw,group_match,50,\n")
@@ -647,7 +653,20 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
         ({"numbers": "/etc/passwd"}, "", "no file of the same folder"),
         ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
         ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
-        ({"models": {"m": {}}}, "", "either 'model', its name here, or 'why'"),
+        ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its name here, or 'why'"),
+        ({"models": {"m": {"why": "x"}}}, "", "'models.m.track' is missing"),
+        ({"models": {"m": {"track": "test_time", "why": "x"}}}, "", "models.m.track"),
+        ({"models": {"m": {"track": "no_model", "model": "tiny-clip"}}}, "", "the track no_model is of people"),
+        (
+            {"models": {"m": {"track": "zero_shot", "model": "tiny-clip", "finetuned": {"tasks": ["t"]}}}},
+            "",
+            "a model that is 'finetuned' has the track supervised, got zero_shot",
+        ),
+        (
+            {"models": {"m": {"track": "forced_choice", "why": "x"}}},
+            HEAD + "s,t,k,m,ttm,x,1,\n",
+            "line 2: model 'm' has the track forced_choice, whose numbers have the method 'raw', got 'ttm'",
+        ),
         ({}, "a,b\n1,2\n", "no column 'source'"),
         ({}, HEAD + "s,t,k,m,guess,x,1,\n", "line 2: unknown method 'guess'"),
         ({}, HEAD + "s,t,k,m,raw,x,1,\ns,t,k,n,raw,x,1,\n", "line 3: model 'n' is not in the table's 'models'"),
@@ -658,7 +677,9 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
 )
 def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, message):
     spec = {"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**spec, "models": {"m": {"why": "x"}}, **change}))
+    (tmp_path / "own.yaml").write_text(
+        yaml.safe_dump({**spec, "models": {"m": {"track": "zero_shot", "why": "x"}}, **change})
+    )
     (tmp_path / "own.csv").write_text(numbers)
     with pytest.raises(UsageError, match=message):
         load_table(str(tmp_path / "own.yaml"))
@@ -687,7 +708,7 @@ def test_stored_ranks_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys)
 
 def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference):
     spec = {"paper": "[red]P[/red] \x1b[2J", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
-    spec["models"] = {"[bold]m": {"model": "tiny-clip"}}
+    spec["models"] = {"[bold]m": {"track": "zero_shot", "model": "tiny-clip"}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "own.csv").write_text(HEAD + "S,T,shapes_color,[bold]m,raw,group_score,12.5,\n")
     reference["config"]["dtype"] = "\x1b[31mred"
@@ -737,9 +758,10 @@ def finetuned_rows(tmp_path_factory):
         **{"paper": "P", "source": "s", "where": "T", "shows": "x", "numbers": "own.csv"},
         "tasks": {"small": {"groups": 24, "version": 1}},
         "models": {
-            "as it is": {"model": "tiny-clip"},
+            "as it is": {"track": "zero_shot", "model": "tiny-clip"},
             "finetuned": {
                 "model": "tiny-clip",
+                "track": "supervised",
                 "finetuned": {"tasks": ["small"], "groups": 24, "args": {"epochs": 1, "lr": 1e-6}},
             },
         },
@@ -814,4 +836,4 @@ def test_tables_of_finetuned_models_say_what_to_run(tmp_path, capsys):
         where = lines[-2].rpartition(" ")[2]
         assert f"ttmbench run --model blip-itm --model_args pretrained={where} --tasks " in lines[-1]
     with pytest.raises(ValidationError, match="'finetuned' says what is done to 'model'"):
-        ModelEntry(why="x", finetuned={"tasks": ["shapes_color"]})
+        ModelEntry(track="supervised", why="x", finetuned={"tasks": ["shapes_color"]})

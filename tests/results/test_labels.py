@@ -152,8 +152,9 @@ def test_reproduce(readme):
 
 
 def test_the_table_of_columns_is_whole():
-    assert labels.TRACK_ORDER == ("zero_shot", "matching", "test_time", "supervised", "oracle")
+    assert labels.TRACK_ORDER == ("zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle")
     assert labels.UNRANKED == ("placebo", "shuffle", "holdout_raw", "holdout")
-    assert {"ttm": "test_time", "simple_match": "test_time", "oracle": "oracle"} == labels.TRACK_OF_FILTER
+    of_filter = {"ttm": "test_time", "simple_match": "test_time", "oracle": "oracle", "choice": "forced_choice"}
+    assert of_filter == labels.TRACK_OF_FILTER
     assert labels.name_of("mine") == "mine" and labels.name_of("none", "oracle") == "raw"
     assert set(labels.PUBLISHED) == {"raw", "simple_match", "overfitted", "ttm", "oracle"}

@@ -86,7 +86,7 @@ def _published(model: str) -> dict[tuple[str, str], str]:
 def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
     files = [STORED / f"{data}_clipcap_coco_test_{side}.txt.npy" for side in ("i2t", "t2i")]
     for order in (files, files[::-1]):
-        document = score_ranks(order, task, bootstrap_iters=100)
+        document = score_ranks(order, task, bootstrap_iters=100).document
         numbers = document["results"][task]
         known = {metric: value for (name, metric), value in _published("clipcap-coco").items() if name == task}
         assert len(known) == 6
@@ -110,8 +110,8 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
     each[:8], each[8] = 6, 7
     owner = np.repeat(np.arange(5000), each)
     np.savez(tmp_path / "t2i.npz", ranks=np.load(captions), image_of_caption=owner)
-    apart = score_ranks([images, captions], "coco_retrieval", bootstrap_iters=100)
-    known = score_ranks([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100)
+    apart = score_ranks([images, captions], "coco_retrieval", bootstrap_iters=100).document
+    known = score_ranks([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100).document
     key = "t2i_recall_at_1,none"
     assert known["results"]["coco_retrieval"][key] == apart["results"]["coco_retrieval"][key]
     error, narrow = (one["results"]["coco_retrieval"]["t2i_recall_at_1_stderr,none"] for one in (known, apart))
@@ -144,7 +144,7 @@ def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
     assert read_plain(paths, "retrieval", 4, 8).ranks["i2t"].true.tolist() == [5, 1, 1, 1]
     assumed = tmp_path / "t2i.npy"
     np.save(assumed, np.zeros(8, int))
-    notes = score_ranks([assumed], small_task, bootstrap_iters=0)["notes"]["small"]
+    notes = score_ranks([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
     assert any("taken to stand 2 an image" in note for note in notes)
 
 

@@ -173,7 +173,7 @@ def test_a_model_that_knows_is_right_everywhere(order):
 def test_no_number_of_a_forced_choice_stands_among_those_of_scores():
     results = ttmbench.simple_evaluate(Chooser(oracle("shapes_color")), "shapes_color", **QUICK)
     assert {key.rpartition(",")[2] for key in results.results["shapes_color"]} == {"choice"}
-    assert set(results["tracks"]["shapes_color"].values()) == {"zero_shot"} and results["track"] == "zero_shot"
+    assert set(results["tracks"]["shapes_color"].values()) == {"forced_choice"} == {results["track"]}
     assert results["ties"]["shapes_color"]["text_score,choice"] is None
     assert results.scores == {"shapes_color": {}}
     assert results["model_info"]["capabilities"] == ["ChoiceScorer"]

@@ -33,7 +33,12 @@ _PART = "compared on a part of its groups, so this is no result of the task"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench compare``."""
-    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results of runs with --log_samples, or folders")
+    parser.add_argument(
+        "runs",
+        metavar="RESULTS",
+        nargs="+",
+        help="results of runs with --log_samples or of ttmbench score, or folders",
+    )
     parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="these only")
     parser.add_argument("--filters", metavar="A,B", type=names, help="A of the first run with B of the others")
     parser.add_argument("--allow_different", action="store_true", help="also other versions or data, by shared ids")

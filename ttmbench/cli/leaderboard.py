@@ -12,7 +12,7 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.leaderboard import Leaderboard, as_document, merge
+from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
 from ttmbench.report.site.write import check_place, write_site
 from ttmbench.reproduce.tables import published_numbers
 
@@ -71,5 +71,7 @@ def _tell(board: Leaderboard) -> None:
     for conflict in board.conflicts:
         variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
         echo(f"not the same data: {conflict['task']}: {variants}")
+    for line in disagreements(board.rows):
+        echo(f"published values disagree: {line}")
     if board.superseded:
         echo(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")

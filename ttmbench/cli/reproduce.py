@@ -142,7 +142,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console = terminal.console()
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
-    columns = [TableColumn(name, "key") for name in ("task", "model", "method: metric")]
+    columns = [TableColumn(name, "key") for name in ("task", "model", "track", "method: metric")]
     columns += [
         TableColumn(name, "number")
         for name in ("published", *(("ours", "difference", "allowed", "groups") if with_ours else ()))
@@ -151,7 +151,8 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     shown = []
     for row in rows:
         number = row.number
-        cells = [number.task, number.model, f"{number.column.name}: {number.metric.replace('_', ' ')}"]
+        track = str(number.track).replace("_", " ")
+        cells = [number.task, number.model, track, f"{number.column.name}: {number.metric.replace('_', ' ')}"]
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
         if with_ours:
             cells += _ours(row, spec.decimals)
@@ -224,6 +225,7 @@ def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
         "tasks": list(row.tasks),
         "model": row.number.model,
         "registered_model": entry.model,
+        "track": row.number.track,
         "method": row.number.method,
         "key": row.key,
         "published": asdict(row.number.measured),

@@ -6,7 +6,7 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
@@ -16,6 +16,9 @@ from ttmbench.results.assertions import check_assertions, check_names, parse_ass
 from ttmbench.results.files import open_run_files
 from ttmbench.results.labels import SLASH, split_key
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.stored_scores import ScoredFile
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
+    from ttmbench.evaluator.artifacts import write_samples
     from ttmbench.evaluator.resume import archive_existing
 
     assertions = options.assertions or []
@@ -48,7 +52,8 @@ def score(options: argparse.Namespace) -> int:
     started = datetime.now().astimezone()
     name = "+".join(source.stem for source in sources)
     files = open_run_files(options.output_path, name, started) if options.output_path else None
-    document = _document(options, sources)
+    scored = _scored(options, sources)
+    document = scored.document
     known = {task: list(metrics) for task, metrics in document["higher_is_better"].items()}
     for task, means in document.get("tag_means", {}).items():
         known |= {f"{task}{SLASH}{mean}": known[task] for mean in means}
@@ -61,16 +66,18 @@ def score(options: argparse.Namespace) -> int:
     print_results(document)
     if files is not None:
         archive_existing(files)
-        files.write_results(document)
+        for outcome in scored.outcomes.values():
+            write_samples(files, outcome)
+        files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
     check_assertions(assertions, document)
     return 0
 
 
-def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any]:
+def _scored(options: argparse.Namespace, sources: list[Path]) -> ScoredFile:
     from ttmbench.evaluator.stored_answers import score_answers
     from ttmbench.evaluator.stored_ranks import score_ranks
-    from ttmbench.evaluator.stored_scores import score_file
+    from ttmbench.evaluator.stored_scores import scored_file
 
     common: dict[str, Any] = {
         "include_path": options.include_path or [],
@@ -91,7 +98,7 @@ def _document(options: argparse.Namespace, sources: list[Path]) -> dict[str, Any
         raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
     if options.task is None and options.limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-    return score_file((absent or sources)[0], options.task, logit_scale=options.logit_scale, **common)
+    return scored_file((absent or sources)[0], options.task, logit_scale=options.logit_scale, **common)
 
 
 def _kind(options: argparse.Namespace) -> str:

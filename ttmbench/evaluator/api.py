@@ -24,6 +24,7 @@ from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within
+from ttmbench.results.extent import STORED_SCORES
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores
@@ -165,17 +166,16 @@ def score(
     }
     if isinstance(scores, str | os.PathLike):
         path = place_of(scores, "scores")
-        arrays: dict[str, dict[str, list[Scores]]] = {}
         if not isinstance(task, Task) and path.is_file() and is_answers(path):
             if task is None:
                 raise UsageError(f"{path}: answers need the task that they are of; give task=")
-            document = score_answers([path], task, include_path=include_path, **common)
+            scored = score_answers([path], task, include_path=include_path, **common)
         elif isinstance(task, str) and find_task(build_registry(include_path), task).spec.kind != "groups":
-            document = score_ranks([path], task, include_path=include_path, logit_scale=logit_scale, **common)
+            scored = score_ranks([path], task, include_path=include_path, logit_scale=logit_scale, **common)
         else:
             scored = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
-            document, arrays = scored.document, scored.scores
-        return EvalResults(document if model_name is None else {**document, "model_name": model_name}, arrays)
+        document = scored.document if model_name is None else {**scored.document, "model_name": model_name}
+        return EvalResults(document, scored.scores, own_groups=scored.groups)
     if task is None and limit is not None:
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
     registry = build_registry(include_path)
@@ -193,17 +193,16 @@ def score(
         raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     stored = StoredScores({"none": [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
-    document = score_stored(
+    scored = score_stored(
         registry,
         stored,
         spec,
         name=model_name or "scores",
         where="the array of scores",
-        source={"kind": "stored_scores", "file": None, "format": "array"},
-        fingerprint=digest,
+        source={"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest},
         config={"scores": None, "task": spec.task, **common},
     )
-    return EvalResults(document, {spec.task: stored.scores})
+    return EvalResults(scored.document, scored.scores, own_groups=scored.groups)
 
 
 def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:

@@ -41,6 +41,12 @@ def write_artifacts(files: RunFiles, config: RunConfig, outcome: TaskOutcome) ->
         files.write_lines("ttm", task, lines)
 
 
+def write_samples(files: RunFiles, outcome: TaskOutcome) -> None:
+    """Writes the samples of scores, ranks or answers that were read from a file, which state no seeds."""
+    most = max((len(per_seed) for per_seed in outcome.scores.values()), default=0)
+    files.write_lines("samples", outcome.spec.task, _sample_lines(outcome, [None] * most))
+
+
 def _true_captions(spec: TaskSpec) -> dict[str, str]:
     several = spec.group.true_captions
     return {"true_captions": str(several)} if several > 1 else {}
@@ -67,7 +73,7 @@ def _cluster_lists(clusters: Clusters) -> dict[str, str]:
     }
 
 
-def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _sample_lines(outcome: TaskOutcome, seeds: Sequence[int | None]) -> Iterator[dict[str, Any]]:
     """One line per filter, seed and group."""
     yield from outcome.own_lines
     of = outcome.cluster_names

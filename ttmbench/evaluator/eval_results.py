@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,14 +30,14 @@ class EvalResults(Mapping[str, Any]):
             float32, of stored scores float64 where these are. Of results that were read back, of tasks that an earlier
             run of the same command had done, and of forced choices there are none.
         path: the results file, if there is one.
-        own_groups: task -> single groups, where the run that made them is this program's; see `group_values`.
+        own_groups: task -> single groups, or what makes them, where this program made the results; see `group_values`.
         address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
     """
 
     document: dict[str, Any]
     scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
     path: Path | None = None
-    own_groups: dict[str, TaskGroups] | None = None
+    own_groups: dict[str, TaskGroups] | Callable[[], dict[str, TaskGroups]] | None = None
     address: str | None = None
 
     def __getitem__(self, key: str) -> Any:
@@ -90,6 +90,8 @@ class EvalResults(Mapping[str, Any]):
     @cached_property
     def task_groups(self) -> dict[str, TaskGroups]:
         """Task -> values and clusters of its groups; as `group_values`, and with the same errors."""
+        if callable(self.own_groups):
+            return self.own_groups()
         if self.own_groups is not None or self.path is None:
             return self.own_groups or {}
         return stored_groups(self.path.parent, self.document)

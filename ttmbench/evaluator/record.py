@@ -48,9 +48,9 @@ class TaskOutcome:
     Attributes:
         spec: the task.
         metrics: what was computed.
-        groups: in the order of the score arrays; none for stored scores.
+        groups: in the order of the score arrays; of stored scores, ids and tags alone.
         source: where the data came from.
-        fingerprint: digest of decoded pixels and captions, or of the file of stored scores.
+        fingerprint: digest of decoded pixels and captions; of stored scores, of task, version, shape and group ids.
         scores: filter -> score arrays, one per seed.
         summary: the numbers.
         records: the document's records of ``ttm``, ``simple_match`` and ``oracle``, those that were run.

@@ -13,12 +13,16 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.extent import STORED_ANSWERS
 from ttmbench.results.labels import split_key
-from ttmbench.scoring.forced_choice.arrays import CHOICE
+from ttmbench.scoring.data_identity import stored_digest
+from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
 from ttmbench.scoring.forced_choice.summary import summarise_choices, unread_notes
 from ttmbench.stats import IntervalMethod
+from ttmbench.types import Group
 
 
 def score_answers(
@@ -31,7 +35,7 @@ def score_answers(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> ScoredFile:
     """Computes text, image and group score from stored answers, as far as both sides are there.
 
     Args:
@@ -45,7 +49,7 @@ def score_answers(
         command: the command line, for the record.
 
     Returns:
-        A results document with the filter ``choice``.
+        A results document with the filter ``choice``, and the answers.
 
     Raises:
         UsageError: no such task, or files that do not belong together.
@@ -56,6 +60,7 @@ def score_answers(
     spec = find_task(registry, task).spec
     stored = read_answers(paths, spec.shape)
     notes = [
+        STORED_NOTE,
         *_reading_notes(stored),
         *stored.notes,
         *_check_size(spec, stored, limit, paths[0]),
@@ -66,21 +71,42 @@ def score_answers(
     outcome = TaskOutcome(
         spec=spec,
         metrics=[registry.metric(split_key(key)[0]) for key in summary.tracks],
-        groups=[],
-        source={"kind": "stored_answers", "files": names, "format": stored.format},
-        fingerprint=hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
+        groups=[Group(name, (), ()) for name in stored.group_ids],
+        source={
+            "kind": STORED_ANSWERS,
+            "files": names,
+            "format": stored.format,
+            "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
+        },
+        fingerprint=stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids),
         scores={},
         summary=summary,
         records={CHOICE: _record(stored)},
         notes=notes,
         seconds={"score": time.perf_counter() - clock},
         choices=stored.choices,
+        own_lines=_lines(stored),
     )
     config: dict[str, Any] = {"answers": names, "task": task, "limit": limit, "seed": seed}
     config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
     record = RunRecord("+".join(path.stem for path in paths), config, command, started)
     record.outcomes[spec.task] = outcome
-    return record.document("done", clock, None)
+    return ScoredFile(record.document("done", clock, None), record.outcomes)
+
+
+def _lines(stored: StoredAnswers) -> list[dict[str, Any]]:
+    """A samples line for each group."""
+    values = choice_values(stored.choices)
+    return [
+        {
+            "group_id": group,
+            "filter": CHOICE,
+            "seed_index": 0,
+            "seed": None,
+            "metrics": {metric: float(right[place]) for metric, right in values.items()},
+        }
+        for place, group in enumerate(stored.group_ids)
+    ]
 
 
 def _check_size(spec: TaskSpec, stored: StoredAnswers, limit: int | None, path: Path) -> list[str]:

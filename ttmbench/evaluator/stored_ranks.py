@@ -17,8 +17,11 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.ranks import CLASS, I2T, T2I, ranking_record, summarise_ranks
+from ttmbench.results.extent import STORED_SCORES
+from ttmbench.results.labels import RAW
+from ttmbench.results.ranks import CLASS, I2T, T2I, rank_values, ranking_record, summarise_ranks
 from ttmbench.results.ranks_file import (
     OWNER,
     SIDES,
@@ -28,7 +31,9 @@ from ttmbench.results.ranks_file import (
     read_plain,
     read_saved,
 )
+from ttmbench.scoring.data_identity import stored_digest
 from ttmbench.stats import IntervalMethod
+from ttmbench.types import MetricSpec
 
 _HINT = (
     "expected ranks (npy, one for each side; or of --save_scores), embeddings 'img' and 'cap', or a matrix 'scores' "
@@ -47,7 +52,7 @@ def score_ranks(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
     command: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> ScoredFile:
     """Computes recall or accuracy from files.
 
     Args:
@@ -62,7 +67,7 @@ def score_ranks(
         command: the command line, for the record.
 
     Returns:
-        A results document. What a file does not tell is undefined: of plain ranks, how ties were broken.
+        A results document, and the ranks. What a file does not tell is undefined: of plain ranks, how ties were broken.
 
     Raises:
         UsageError: no such task, or too many files.
@@ -84,23 +89,50 @@ def score_ranks(
         spec=spec,
         metrics=metrics,
         groups=[],
-        source={"kind": "stored_scores", "file": "+".join(names), "format": stored.format},
-        fingerprint=hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
+        source={
+            "kind": STORED_SCORES,
+            "file": "+".join(names),
+            "format": stored.format,
+            "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
+        },
+        fingerprint=stored_digest(spec.task, spec.version, f"{shape[0]}x{shape[1]}", ()),
         scores={},
         summary=summary,
         records={"ranking": ranking_record(spec.kind, stored.ranks, {})},
-        notes=_notes(stored),
+        notes=[STORED_NOTE, *_notes(stored)],
         seconds={"score": time.perf_counter() - clock},
         ranks=stored.ranks,
         of_query=stored.of_query,
         shape=shape,
+        own_lines=_lines(stored, metrics),
     )
     config: dict[str, Any] = {"scores": "+".join(names), "task": task if isinstance(task, str) else spec.task}
     config |= {"logit_scale": logit_scale, "limit": limit, "seed": seed}
     config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
     record = RunRecord("+".join(path.stem for path in paths), config, command, started)
     record.outcomes[spec.task] = outcome
-    return record.document("done", clock, None)
+    return ScoredFile(record.document("done", clock, None), record.outcomes)
+
+
+def _lines(stored: StoredRanks, metrics: Sequence[MetricSpec]) -> list[dict[str, Any]]:
+    """A samples line for each query, which is known by its number."""
+    lines = []
+    for scope, ranks in stored.ranks.items():
+        values = {metric.name: rank_values(metric, ranks) for metric in metrics if metric.scope == scope}
+        known = {name: found.tolist() for name, found in values.items() if found is not None}
+        units = stored.units.get(scope)
+        for query in range(len(ranks)):
+            lines.append(
+                {
+                    "group_id": f"{scope}/{query}",
+                    **({} if units is None else {"cluster": str(units[query])}),
+                    "filter": RAW,
+                    "seed_index": 0,
+                    "seed": None,
+                    "metrics": {name: found[query] for name, found in known.items()},
+                }
+            )
+    return lines
 
 
 def _read(

@@ -17,17 +17,26 @@ from ttmbench.data.checks import check_count
 from ttmbench.data.kinds import SCOPES
 from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.baseline import task_groups
 from ttmbench.evaluator.record import RunRecord, TaskOutcome
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.comparison import TaskGroups
+from ttmbench.results.extent import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import summarise
 from ttmbench.results.tag_means import tag_means
+from ttmbench.scoring.data_identity import stored_digest
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, GroupShape, MetricSpec, Scores
 
 _Answer = TypeVar("_Answer")
+
+STORED_NOTE = (
+    "scored from a file, without images and captions: comparable with results from files that have the same task, "
+    "version, shape and group ids"
+)
 
 
 def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict[str, Any]:
@@ -37,15 +46,24 @@ def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict
 
 @dataclass(frozen=True)
 class ScoredFile:
-    """What became of a file of scores.
+    """What became of a file of scores, ranks or answers.
 
     Attributes:
         document: the results.
-        scores: task -> filter -> score arrays, one per seed.
+        outcomes: task -> its numbers, scores and groups.
     """
 
     document: dict[str, Any]
-    scores: dict[str, dict[str, list[Scores]]]
+    outcomes: Mapping[str, TaskOutcome]
+
+    @property
+    def scores(self) -> dict[str, dict[str, list[Scores]]]:
+        """Task -> filter -> score arrays, one per seed; none of ranks and answers."""
+        return {name: one.scores for name, one in self.outcomes.items() if one.scores}
+
+    def groups(self) -> dict[str, TaskGroups]:
+        """Task -> the values of its groups, for a comparison."""
+        return {name: task_groups(one) for name, one in self.outcomes.items()}
 
 
 def scored_file(
@@ -92,14 +110,18 @@ def scored_file(
         spec = (find_task(registry, task) if isinstance(task, str) else task).spec
         stored = _of_task(read_scores(path, spec.shape, logit_scale), spec, path)
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
-    document = score_stored(
+    return score_stored(
         registry,
         stored,
         spec,
         name=path.stem,
         where=str(path),
-        source={"kind": "stored_scores", "file": path.name, "format": stored.format},
-        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest(),
+        source={
+            "kind": STORED_SCORES,
+            "file": path.name,
+            "format": stored.format,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        },
         config={
             "scores": path.name,
             "task": task if isinstance(task, str) else spec.task,
@@ -112,8 +134,6 @@ def scored_file(
         command=command,
         parts=parts,
     )
-    every = {spec.task: stored, **{part.task: scores for part, scores in parts}}
-    return ScoredFile(document, {name: one.scores for name, one in every.items()})
 
 
 def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
@@ -143,11 +163,10 @@ def score_stored(
     name: str,
     where: str,
     source: dict[str, Any],
-    fingerprint: str,
     config: dict[str, Any],
     command: Sequence[str] = (),
     parts: Sequence[tuple[TaskSpec, StoredScores]] = (),
-) -> dict[str, Any]:
+) -> ScoredFile:
     """Computes every metric of scores that are read.
 
     Args:
@@ -157,13 +176,12 @@ def score_stored(
         name: what results call the model.
         where: the scores, in messages.
         source: where they come from, for the record.
-        fingerprint: digest of them.
         config: ``limit``, ``seed``, ``bootstrap_iters``, ``interval``, and what else the record should hold.
         command: the command line, for the record.
         parts: further tasks, each with those of the scores that are of it; of these their own metrics alone.
 
     Returns:
-        A results document; the metrics of the task come first.
+        A results document, in which the metrics of the task come first; and the scores.
 
     Raises:
         DataError: the number of groups is not the task's.
@@ -175,8 +193,8 @@ def score_stored(
     record = RunRecord(name, config, command, started)
     for one, scores in [(spec, stored), *parts]:
         metrics = _metrics_for(one, registry, every=one is spec)
-        record.outcomes[one.task] = _outcome(one, scores, metrics, source, fingerprint, config)
-    return record.document("done", clock, None)
+        record.outcomes[one.task] = _outcome(one, scores, metrics, source, config)
+    return ScoredFile(record.document("done", clock, None), record.outcomes)
 
 
 def _outcome(
@@ -184,7 +202,6 @@ def _outcome(
     stored: StoredScores,
     metrics: list[MetricSpec],
     source: dict[str, Any],
-    fingerprint: str,
     config: Mapping[str, Any],
 ) -> TaskOutcome:
     """The numbers of one task."""
@@ -192,18 +209,19 @@ def _outcome(
     settings = config["bootstrap_iters"], config["seed"], config["interval"]
     summary = summarise(stored.scores, metrics, *settings, stored.clusters, stored.subsets)
     means = {}
+    tags = stored.tags or [{}] * len(stored.group_ids)
+    groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
     if stored.tags is not None:
-        tagged = [Group(name, (), (), tags) for name, tags in zip(stored.group_ids, stored.tags, strict=True)]
-        means = tag_means(tagged, stored.scores, metrics, stored.subsets, spec.means, stored.clusters, settings)
-    notes = _notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)
+        means = tag_means(groups, stored.scores, metrics, stored.subsets, spec.means, stored.clusters, settings)
+    notes = [STORED_NOTE, *_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)]
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
     return TaskOutcome(
         spec=spec,
         metrics=metrics,
-        groups=[],
+        groups=groups,
         source=source,
-        fingerprint=fingerprint,
+        fingerprint=stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids),
         scores=stored.scores,
         summary=summary,
         records={},

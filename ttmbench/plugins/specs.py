@@ -79,7 +79,8 @@ def _metric(spec: MetricSpec) -> Iterator[str]:
     for what in ("ties", "chance"):
         if getattr(spec, what) is not None:
             yield from _callable(what, getattr(spec, what))
-    tracks = tuple(one for one in get_args(Track) if one != "supervised")  # which is the model's, not a metric's
+    models = ("forced_choice", "supervised")  # tracks of a model, not of a metric
+    tracks = tuple(one for one in get_args(Track) if one not in models)
     for what, allowed in (
         ("scope", ("group", "global", "captions", "i2t", "t2i", "class")),
         ("track", tracks),

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ttmbench.report.gather import ReportedRun
+from ttmbench.report.leaderboard import with_chance
 from ttmbench.report.terminal import headline
-from ttmbench.results.labels import CHOICE, RAW, SIMPLE_MATCH_COLUMN, TTM
+from ttmbench.results.labels import CHOICE, FROM_FILE, NO_MODEL, RAW, SIMPLE_MATCH_COLUMN, TTM
 from ttmbench.results.numbers import Number, newest
+
+_MARKED = {"supervised": "supervised", "forced_choice": "forced choice", NO_MODEL: "no model"}
+"""Tracks that the name of a model states here, where a column holds numbers of several tracks."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class AnswerRow:
 
     Attributes:
         task: name.
-        model: what it is called; of a published number, as the paper calls it.
+        model: what it is called, with its track where that is another one than its column suggests; of a published
+            number, as the paper calls it.
         raw: the group score, else the text score; of a model that only chooses, its forced choices; of one that ranks
             (retrieval, classification) its first metric.
         matched: SimpleMatch: the group match, of global tasks the assignment accuracy.
@@ -48,6 +53,11 @@ class AnswerRow:
         return None if before is None or after is None else after - before
 
     @property
+    def disagrees(self) -> str:
+        """What other sources print under the same name of the model; empty if they agree."""
+        return "; ".join(f"{one.metric}: {one.disagrees}" for one in self.numbers if one.disagrees)
+
+    @property
     def extents(self) -> str:
         """How many groups of how many its numbers are of."""
         return ", ".join(dict.fromkeys(one.extent.words for one in self.numbers if one.groups is not None))
@@ -70,11 +80,13 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
         for task, about in (run.document.get("configs") or {}).items()
     }
     numbers = [one for run in runs for one in run.numbers if one.of_tasks is None and one.value is not None]
+    published = with_chance(published, (run.document for run in runs))
     rows: list[AnswerRow] = []
     for task in dict.fromkeys(one.task for one in numbers):
         mine = [one for one in numbers if one.task == task]
         ours = _of_runs(task, mine, is_global.get(task, False))
-        chances = {one.metric: one.chance for one in mine}
+        chances = {one.metric: None if one.filter == CHOICE else one.chance for one in mine}
+        chances |= {one.metric: one.chance for one in mine if one.filter != CHOICE}
         theirs = _of_papers(task, [one for one in published if one.task == task], chances, is_global.get(task, False))
         for row in ours:
             rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
@@ -96,11 +108,10 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
             raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
             if not {(raw_metric, RAW), (match_metric, RAW), (raw_metric, CHOICE)} & found.keys():  # a task that ranks
                 raw = next((one for (_, name), one in found.items() if name == RAW), None)
-            called = f"{model} (supervised)" if model in supervised else model
             row = AnswerRow(
-                task, called, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
+                task, model, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
             )
-            rows += [row] if row.numbers else []
+            rows += [_marked(row)] if row.numbers else []
     return rows
 
 
@@ -109,23 +120,30 @@ def _of_papers(
 ) -> list[AnswerRow]:
     """A row a model and table; a paper that has not the metric of a column is shown with the one that it has.
 
-    ``chances`` are those of the task's metrics, as runs have them.
+    ``chances`` are those of scores by the task's metrics, as runs have them.
     """
     raw_metric, match_metric = headline(chances, is_global)
     raw_metric = raw_metric if raw_metric in chances else next(iter(chances), raw_metric)
     found: dict[tuple[str, str], list[Number]] = {}
     for one in numbers:
-        found.setdefault((one.model, one.file), []).append(replace(one, chance=chances.get(one.metric)))
+        chance = one.chance if one.filter == CHOICE else chances.get(one.metric)
+        found.setdefault((one.model, one.file), []).append(replace(one, chance=chance))
     rows = []
     for (model, source), same in found.items():
-        raw = [one for one in same if one.filter == RAW and one.method != SIMPLE_MATCH_COLUMN.name]
+        raw = [one for one in same if one.filter in (RAW, CHOICE) and one.method != SIMPLE_MATCH_COLUMN.name]
         matched = [one for one in same if one.method == SIMPLE_MATCH_COLUMN.name]
         adapted = [one for one in same if one.filter == TTM]
         row = AnswerRow(
             task, model, _one(raw, raw_metric), _one(matched, match_metric), _one(adapted, match_metric), source=source
         )
-        rows += [row] if row.numbers else []
+        rows += [_marked(row)] if row.numbers else []
     return rows
+
+
+def _marked(row: AnswerRow) -> AnswerRow:
+    track = next((one.track for one in row.numbers if one.track in _MARKED), None)
+    marks = [*([_MARKED[track]] if track else []), *([FROM_FILE] if any(one.from_file for one in row.numbers) else [])]
+    return replace(row, model=" ".join([row.model, *(f"({mark})" for mark in marks)]))
 
 
 def _one(numbers: Sequence[Number], metric: str) -> Number | None:

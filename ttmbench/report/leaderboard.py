@@ -7,7 +7,7 @@ after those of whole tasks, and takes the place of none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +17,12 @@ from ttmbench._util.escape import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.extent import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import TRACK_ORDER
+from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import StatedModel, stated_model, tell_apart
-from ttmbench.results.numbers import Number, numbers_of, takes_place_of
+from ttmbench.results.numbers import UNKNOWN, Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
 from ttmbench.results.transfer import Transfer, transfers_of
+from ttmbench.scoring.forced_choice.arrays import choice_chance
 
 OWN_FILE = "leaderboard.json"
 NOT_RUN = "published numbers of "  # how the name of what was left out begins, where it is no file
@@ -29,6 +30,7 @@ CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
+    *("disagrees", "from_file"),
 )
 
 
@@ -113,7 +115,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     found_rows = [[_called(row, name) for row in mine] for name, mine in zip(names, found_rows, strict=True)]
     newest, superseded = _newest(row for mine in found_rows for row in mine)
     tasks = {row.task for row in newest}
-    rows = [*newest, *(row for row in published if row.task in tasks)]
+    rows = [*newest, *with_chance((row for row in published if row.task in tasks), (one for _, one in documents))]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers do not say
@@ -167,7 +169,7 @@ def as_document(board: Leaderboard) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "leaderboard",
-        "tracks": [track for track in TRACK_ORDER if any(row.track == track for row in board.rows)],
+        "tracks": [track for track in TRACK_TITLES if any(row.track == track for row in board.rows)],
         "rows": [as_row(row) for row in board.rows],
         "skipped": board.skipped,
         "superseded": board.superseded,
@@ -185,6 +187,7 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     """Rows laid out as tables: track -> (model, method) -> "task metric" -> row.
 
     Published models and runs on a part of a task are marked; those runs have lines of their own, below all others.
+    Published numbers of two sources never share a line, as one name may stand for two models.
 
     Args:
         rows: of a leaderboard.
@@ -192,12 +195,61 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     Returns:
         Tables in the order of the tracks.
     """
-    found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_ORDER}
+    found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_TITLES}
     for row in sorted(rows, key=lambda row: row.limited):
-        mark = " (published)" if row.published else " (part of the groups)" if row.limited else ""
+        mark = f" (published: {row.file})" if row.published else f" ({FROM_FILE})" if row.from_file else ""
+        mark += " (part of the groups)" if row.limited else ""
         line = found.setdefault(row.track or "", {}).setdefault((row.model + mark, row.method), {})
         line[f"{row.task} {row.metric}"] = row
     return {track: lines for track, lines in found.items() if lines}
+
+
+def with_chance(published: Iterable[Number], documents: Iterable[Mapping[str, Any]]) -> list[Number]:
+    """Published numbers; those of forced choices with their own chance level, by the shape of the task in documents."""
+    shapes = {
+        task: about.get("shape")
+        for one in documents
+        for task, about in one["datasets"].items()
+        if (one["configs"].get(task) or {}).get("kind", "groups") == "groups"
+    }
+    found = []
+    for row in published:
+        shape = shapes.get(row.own_task) if row.filter == CHOICE else None
+        found.append(replace(row, chance=choice_chance(*shape).get(row.metric)) if shape else row)
+    return found
+
+
+def disagreements(rows: Iterable[Number]) -> list[str]:
+    """A line for each task and model name under which sources publish different values, with the sources."""
+    found: dict[tuple[str, str, str], list[Number]] = {}
+    for row in rows:
+        if row.disagrees:
+            found.setdefault((row.task, row.model, row.method), []).append(row)
+    lines = []
+    for (task, model, method), same in found.items():
+        values = [f"{metric} {_values(same, metric)}" for metric in dict.fromkeys(row.metric for row in same)]
+        lines.append(f"{task}, {model}, {method}: {'; '.join(values)}")
+    return lines
+
+
+def _values(rows: Iterable[Number], metric: str) -> str:
+    return " and ".join(f"{100 * (row.value or 0):.2f} ({row.file})" for row in rows if row.metric == metric)
+
+
+def legends(rows: Sequence[Number], escape: Callable[[str], str] = str) -> list[str]:
+    """What the marks beside numbers mean, for the marks that appear, with the models whose training data are unknown.
+
+    Args:
+        rows: the numbers of a table.
+        escape: makes a model's name fit for the format.
+    """
+    found = []
+    if any(row.seen for row in rows):
+        unknown = sorted({row.model for row in rows if row.trained_on == UNKNOWN})
+        found.append(f"{SEEN_LEGEND}; unknown for {', '.join(map(escape, unknown))}" if unknown else SEEN_LEGEND)
+    if any(row.disagrees for row in rows):
+        found.append(DISAGREES_LEGEND)
+    return found
 
 
 def extent_of_line(line: Mapping[str, Number]) -> Extent:
@@ -232,14 +284,18 @@ def _order(row: Number) -> tuple[Any, ...]:
 def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     """Tasks whose rows are not all of one version, one size and one fingerprint of data.
 
-    A run on a part of a task is marked as such; beside whole ones only its version counts.
+    A run on a part of a task is marked as such; beside whole ones only its version counts. Scores from a file do not
+    state their data and are marked; beside runs only their version and size count.
     """
     found = []
     for task in dict.fromkeys(row.task for row in rows if not row.published):
         mine = [row for row in rows if row.task == task and not row.published]
         versions = {row.version for row in mine if not row.limited}
+        of_runs = {(row.version, row.groups) for row in mine if not row.limited and not row.from_file}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
         for row in mine:
+            if row.from_file and (row.version, row.groups) in of_runs:
+                continue
             if not row.limited or not versions or row.version not in versions:
                 kinds.setdefault((row.version, row.groups, row.data), set()).add(row.file)
         if len(kinds) > 1:
@@ -252,4 +308,5 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
 
 
 def _rank(track: str) -> int:
-    return TRACK_ORDER.index(track) if track in TRACK_ORDER else len(TRACK_ORDER)
+    known = tuple(TRACK_TITLES)
+    return known.index(track) if track in known else len(known)

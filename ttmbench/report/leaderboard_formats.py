@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ttmbench._util.escape import csv_cell, latex, markdown
-from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, tables
+from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, legends, tables
 from ttmbench.report.terminal import NOTHING
-from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_TITLES
-from ttmbench.results.numbers import UNKNOWN, Number
+from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK, TRACK_TITLES
+from ttmbench.results.numbers import Number
 from ttmbench.results.transfer import TITLE, Transfer
 
-_IN_LATEX = (r" $\pm$ ", r"$^\dagger$")
+_IN_LATEX = (r" $\pm$ ", r"$^\dagger$", r"$^\ddagger$")
 HEAD = ("model", "method", "groups")
 TRANSFER_HEAD = (
     *("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups"),
@@ -42,8 +42,7 @@ def to_markdown(board: Leaderboard) -> str:
             for who, line in lines.items()
         ]
         parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
-    if legend := _legend(board, markdown):
-        parts.append(f"{legend}\n")
+    parts += [f"{legend}\n" for legend in legends(board.rows, markdown)]
     if board.transfers:
         text = [_markdown_row(TRANSFER_HEAD), _markdown_row(["---"] * 4 + ["---:"] * 5, rule=True)]
         text += [_markdown_row(row) for row in transfer_cells(board.transfers)]
@@ -65,8 +64,7 @@ def to_latex(board: Leaderboard) -> str:
             f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
-    if legend := _legend(board, latex):
-        parts.append(f"% {legend}\n")
+    parts += [f"% {legend}\n" for legend in legends(board.rows, latex)]
     if board.transfers:
         rows = [" & ".join(map(latex, cells)) + r" \\" for cells in (TRANSFER_HEAD, *transfer_cells(board.transfers))]
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
@@ -98,7 +96,7 @@ def to_html(board: Leaderboard, made: str) -> str:
         tasks=sorted({row.task for row in board.rows}),
         metrics=sorted({row.metric for row in board.rows}),
         board=board,
-        legend=_legend(board, str),
+        legends=legends(board.rows),
         transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(board.transfers)},
         made=made,
     )
@@ -161,6 +159,7 @@ def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[s
 
 def _html_cell(row: Number | None, best: float | None) -> dict[str, Any]:
     about = "" if row is None else f"{row.file}; {_groups(row)}"
+    about += f"; but {row.disagrees}" if row is not None and row.disagrees else ""
     return {
         "text": _cell(row),
         "value": "" if row is None else row.value,
@@ -181,19 +180,11 @@ def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]
     return sorted({name for line in lines.values() for name in line})
 
 
-def _cell(row: Number | None, plus_minus: str = " ± ", mark: str = SEEN_MARK) -> str:
+def _cell(row: Number | None, plus_minus: str = " ± ", seen: str = SEEN_MARK, disagrees: str = DISAGREES_MARK) -> str:
     if row is None:
         return NOTHING
     spread = "" if row.seed_std is None else f"{plus_minus}{100 * row.seed_std:.2f}"
-    return f"{100 * (row.value or 0.0):.2f}{spread}{mark if row.seen else ''}"
-
-
-def _legend(board: Leaderboard, escape: Callable[[str], str]) -> str | None:
-    """What the mark means, and which models do not say what they were trained on; None if no number has the mark."""
-    if not any(row.seen for row in board.rows):
-        return None
-    unknown = sorted({row.model for row in board.rows if row.trained_on == UNKNOWN})
-    return f"{SEEN_LEGEND}; unknown for {', '.join(map(escape, unknown))}" if unknown else SEEN_LEGEND
+    return f"{100 * (row.value or 0.0):.2f}{spread}{seen if row.seen else ''}{disagrees if row.disagrees else ''}"
 
 
 def _markdown_row(cells: Sequence[str], rule: bool = False) -> str:

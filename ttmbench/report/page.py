@@ -19,7 +19,7 @@ from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.breakdown import MOST_VALUES
-from ttmbench.results.labels import SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 from ttmbench.results.records import Iteration
 from ttmbench.results.transfer import TITLE, transfers_of
@@ -200,7 +200,8 @@ def _answer(row: AnswerRow) -> dict[str, Any]:
         if one is None:
             return {"text": NOTHING, "spread": "", "metric": ""}
         spread = "" if one.seed_std is None else f"± {percent(one.seed_std)}"
-        return {"text": percent(one.value), "spread": spread, "metric": one.metric.replace("_", " ")}
+        mark = DISAGREES_MARK if one.disagrees else ""
+        return {"text": f"{percent(one.value)}{mark}", "spread": spread, "metric": one.metric.replace("_", " ")}
 
     def chance(one: Number | None) -> str:
         return NOTHING if one is None or one.chance is None else percent(one.chance, 1)
@@ -209,6 +210,7 @@ def _answer(row: AnswerRow) -> dict[str, Any]:
         "task": row.task,
         "model": row.model,
         "source": row.source,
+        "disagrees": row.disagrees,
         "limited": row.limited,
         "raw": cell(row.raw),
         "raw_chance": chance(row.raw),

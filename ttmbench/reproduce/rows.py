@@ -12,8 +12,8 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.results.extent import Extent, together
-from ttmbench.results.labels import RAW, TTM, key_of
+from ttmbench.results.extent import Extent, is_stored, together
+from ttmbench.results.labels import TTM, key_of
 from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of
 
@@ -127,9 +127,8 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     entry = table.spec.models[number.model]
     task = table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
-    wanted = number.column.filter
     metric, mean = table.spec.metric(number.task, number.metric)
-    key = key_of(metric, entry.filter if wanted == RAW else wanted)
+    key = key_of(metric, number.column.filter)
     row = ComparedRow(number, tasks, key, MISSING)
     mine = [run for run in runs if _is_model(entry, number.model, run.document, run.identity, registry)]
     ours = _best_mean(table, tasks, _Wanted(key, mean, entry.finetuned), mine, pooled=bool(task.pool_of))
@@ -309,8 +308,7 @@ def _bare(name: object) -> str:
 
 def _is_stored(document: Mapping[str, Any]) -> bool:
     """Whether the results are of ``ttmbench score``, which has no model but the name of a file."""
-    kinds = [_mapping(_mapping(about).get("source")).get("kind") for about in document["datasets"].values()]
-    return all(kind in ("stored_scores", "stored_answers") for kind in kinds)
+    return all(is_stored(document, task) for task in document["datasets"])
 
 
 # Arguments of a model behind a server that change no answer.

@@ -16,7 +16,7 @@ from ttmbench.evaluator.finetuned import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
-from ttmbench.results.labels import RAW
+from ttmbench.results.labels import CHOICE, RAW
 
 _SWITCHES = ("ttm", "simple_match", "oracle", "offline")
 
@@ -81,7 +81,7 @@ def plan(
         if row.verdict in (MISSING, OTHER):
             for task in row.tasks:
                 found = stages.setdefault(row.number.model, {}).setdefault(task, set())
-                found |= {row.number.column.filter} - {RAW}
+                found |= {row.number.column.filter} - {RAW, CHOICE}
     for model, tasks in stages.items():
         entry = table.spec.models[model]
         alike: dict[tuple[Any, ...], list[str]] = {}

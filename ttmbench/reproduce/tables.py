@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench._util.validation import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Measured, Rule
-from ttmbench.reproduce.numbers_file import TypedNumber, read_typed
-from ttmbench.results.labels import PUBLISHED, RAW, Column
+from ttmbench.reproduce.numbers_file import TRACKS, TypedNumber, published_column, published_track, read_typed
+from ttmbench.results.labels import PUBLISHED, Column, PublishedTrack
 from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
@@ -50,21 +50,23 @@ class ModelEntry(_Strict):
     """What a paper's model is here.
 
     Attributes:
+        track: of its raw numbers: ``zero_shot``; ``forced_choice`` if it picked options instead of scoring;
+            ``supervised`` if it was finetuned on labelled groups or captions, or fitted to labels otherwise;
+            ``no_model`` for people and random guessing. Of a ``zero_shot`` model the method says the rest.
         model: a registered model; None if there is none.
         model_args: its arguments.
         names: what ``ttmbench score`` calls it beside its name in the paper: names of files of stored scores or
             answers, without their endings.
-        filter: where its raw numbers stand, if not under ``none``: ``choice``.
         paid: it is behind a server that takes money, so it is run only if it is named.
         why: why no model here is this one.
         finetuned: the finetuning that ``model`` needs first.
         note: what a reader of the comparison should know.
     """
 
+    track: PublishedTrack
     model: str | None = None
     model_args: dict[str, Any] = {}
     names: list[str] = []
-    filter: str = RAW
     paid: bool = False
     why: str | None = None
     finetuned: FinetuningEntry | None = None
@@ -76,6 +78,10 @@ class ModelEntry(_Strict):
             raise ValueError("a model has either 'model', its name here, or 'why' there is none")
         if self.finetuned is not None and self.model is None:
             raise ValueError("'finetuned' says what is done to 'model', which is not named")
+        if self.finetuned is not None and self.track != "supervised":
+            raise ValueError(f"a model that is 'finetuned' has the track supervised, got {self.track}")
+        if self.track == "no_model" and self.model is not None:
+            raise ValueError(f"the track no_model is of people and random guessing, and 'model' is {self.model}")
         return self
 
 
@@ -177,6 +183,8 @@ class PublishedNumber:
         method: ``raw``, ``simple_match``, ``ttm``, ``overfitted`` or ``oracle``.
         metric: name.
         measured: the number.
+        column: of a run's numbers, that it is compared with.
+        track: where it ranks.
     """
 
     task: str
@@ -184,11 +192,8 @@ class PublishedNumber:
     method: str
     metric: str
     measured: Measured
-
-    @property
-    def column(self) -> Column:
-        """The column of a run's numbers that it is compared with."""
-        return PUBLISHED[self.method]
+    column: Column
+    track: str | None
 
 
 @dataclass(frozen=True)
@@ -263,13 +268,38 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
     Raises:
         DataError: a CSV is not what it should be; file and line are named.
     """
-    found: list[Number] = []
+    found: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     for name in names:
         tables = published_tables(name)
-        found += [_ours(one.as_number(), table.spec) for table in tables for one in read_typed(table.csv)]
-        if not tables:
-            found += [one.as_number() for one in read_typed(Path(name))]
-    return found
+        for table in tables:
+            for one in read_typed(table.csv):
+                number = _ours(one.as_number(table.spec.models[one.model].track), table.spec)
+                found[number] = table.spec.decimals
+        for one in [] if tables else read_typed(Path(name)):
+            if one.track is None:
+                raise DataError(f"{one.where}: states no track; the column 'track' must be one of {', '.join(TRACKS)}")
+            found[one.as_number(one.track)] = one.decimals
+    return _with_disagreements(found)
+
+
+def _with_disagreements(found: Mapping[Number, int]) -> list[Number]:
+    """The numbers; of those under one name that differ by more than their printed digits, each names the others."""
+    same: dict[tuple[str | None, ...], list[tuple[Number, int]]] = {}
+    for one, decimals in found.items():
+        same.setdefault(_known_as(one), []).append((one, decimals))
+    numbers = []
+    for one, decimals in found.items():
+        others = [
+            f"{100 * (other.value or 0):.{digits}f} in {other.file}"
+            for other, digits in same[_known_as(one)]
+            if abs((other.value or 0) - (one.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
+        ]
+        numbers.append(replace(one, disagrees="; ".join(others)) if others else one)
+    return numbers
+
+
+def _known_as(one: Number) -> tuple[str | None, ...]:
+    return (one.model, one.task, one.metric, one.method, one.track)
 
 
 def _ours(number: Number, spec: TableSpec) -> Number:
@@ -315,4 +345,11 @@ def _number(typed: TypedNumber, spec: TableSpec) -> PublishedNumber:
     if typed.model not in spec.models:
         raise UsageError(f"{typed.where}: model '{typed.model}' is not in the table's 'models'")
     measured = Measured(typed.value, typed.std, 1 if typed.std is None else spec.runs)
-    return PublishedNumber(typed.task, typed.model, typed.method, typed.metric, measured)
+    of_model = spec.models[typed.model].track
+    try:
+        track = published_track(typed.method, of_model)
+    except ValueError as error:
+        raise UsageError(f"{typed.where}: model '{typed.model}' {error}") from None
+    column = published_column(typed.method, of_model)
+    assert column is not None, "the method is known"
+    return PublishedNumber(typed.task, typed.model, typed.method, typed.metric, measured, column, track)

@@ -20,7 +20,7 @@ from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
 from ttmbench.results.clusters import clusters_unknown, connected
-from ttmbench.results.extent import Extent, extent_of, source_kind
+from ttmbench.results.extent import Extent, extent_of, is_stored, source_kind
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value
@@ -90,6 +90,8 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     document = read_document(path)
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
+        if any(is_stored(document, task) for task in document["results"]):
+            raise DataError(f"{path}: is of an older version's `ttmbench score`, which wrote no samples; run it again")
         raise DataError(f"{path}: {NO_SAMPLES}")
     return StoredRun(path, document, groups)
 
@@ -351,6 +353,8 @@ def check_same(
             parts = [_extent(run.document, task) for run in (baseline, other)]
             about = " and ".join(part.words for part in parts)
             why = f" ({about} groups)" if any(part.limited for part in parts) else ""
+            if key == "task_hashes" and is_stored(baseline.document, task) != is_stored(other.document, task):
+                why += " (one of them was scored from a file, which does not say what its images and captions were)"
             raise UsageError(
                 f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
                 f"same groups{why}{advice}"

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ttmbench._version import __version__
+
 PACKAGES = (
     *("ttmbench", "torch", "torchvision", "transformers", "numpy", "scipy", "datasets", "open_clip_torch", "pillow"),
 )
@@ -19,7 +21,7 @@ PACKAGES = (
 def packages() -> dict[str, str]:
     """Versions of what changes numbers; absent packages are left out."""
     found = {"python": platform.python_version()}
-    versions = ((name, _version(name)) for name in PACKAGES)
+    versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
     return found | {name: one for name, one in versions if one is not None}
 
 

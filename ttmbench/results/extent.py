@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
+"""Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
+
 
 @dataclass(frozen=True)
 class Extent:
@@ -62,7 +65,7 @@ def extent_of(document: Mapping[str, Any], task: str) -> Extent:
     limit = config.get("limit")
     cut = (type(limit) is int and scored >= limit) or config.get("samples") is not None
     # Of stored scores the limit itself was once written down as the task's size.
-    if cut and (_is_of_stored_scores(document, task) or not _states_size(document, task)):
+    if cut and (source_kind(document, task) == STORED_SCORES or not _states_size(document, task)):
         return Extent(scored, None, True)
     return Extent(scored, total, False)
 
@@ -96,6 +99,6 @@ def _states_size(document: Mapping[str, Any], task: str) -> bool:
     return isinstance(group, Mapping) and group.get("n_groups") is not None
 
 
-def _is_of_stored_scores(document: Mapping[str, Any], task: str) -> bool:
-    source = ((document.get("datasets") or {}).get(task) or {}).get("source") or {}
-    return isinstance(source, Mapping) and source.get("kind") == "stored_scores"
+def is_stored(document: Mapping[str, Any], task: str) -> bool:
+    """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
+    return source_kind(document, task) in (STORED_SCORES, STORED_ANSWERS)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
-_YES_OR_NO = ("published", "limited", "higher_is_better")
+_YES_OR_NO = ("published", "limited", "higher_is_better", "from_file")
 _TEXT = (
     *("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen"),
-    *("trained_on", "adapted_to"),
+    *("trained_on", "adapted_to", "disagrees"),
 )
 
 

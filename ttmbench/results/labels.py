@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ttmbench.types import Track
 
@@ -52,6 +53,7 @@ SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
 OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
 TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
 ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "reads labels")
+CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
 
 COLUMNS = (
     RAW_COLUMN,
@@ -63,7 +65,7 @@ COLUMNS = (
     Column("held out, raw", HOLDOUT_RAW, None),
     Column("held out, adapted", HOLDOUT, None),
     ORACLE_COLUMN,
-    Column("forced choice", CHOICE, "zero_shot"),
+    CHOICE_COLUMN,
 )
 """Every column, in the order in which tables have them."""
 
@@ -72,20 +74,31 @@ PUBLISHED = {column.published: column for column in COLUMNS if column.published 
 
 UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
 TRACK_OF_FILTER: dict[str, Track] = {
-    column.filter: column.track for column in COLUMNS if column.track in ("test_time", "oracle")
+    column.filter: column.track for column in COLUMNS if column.track in ("forced_choice", "test_time", "oracle")
 }
 """Filters whose numbers have one track whatever the metric is; without training it is the metric's."""
 
-TRACK_TITLES: dict[Track, str] = {
+NO_MODEL = "no_model"
+PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
+"""What an entry of a published table says of its model; how a number was made (its method) says the rest."""
+
+TRACK_ORDER: tuple[Track, ...] = get_args(Track)
+TRACK_TITLES: dict[str, str] = {
     "zero_shot": "Zero-shot: every pair scored on its own",
+    "forced_choice": "Forced choice: picks an option instead of scoring, with another chance level than scores",
     "matching": "Matching: knows which captions compete, trains nothing",
     "test_time": "Test-time: trained on the images and captions of the test, without labels",
-    "supervised": "Supervised: the model was finetuned on labelled groups, whatever is done with it afterwards",
+    "supervised": "Supervised: the model, or a setting of it, was tuned on labels, whatever is done with it afterwards",
     "oracle": "Oracle: reads labels, a skyline and no result",
+    NO_MODEL: "No model: published numbers of people and of random guessing",
 }
-TRACK_ORDER: tuple[Track, ...] = tuple(TRACK_TITLES)
+"""Every track and what it stands for, in the order of tables; the last one has published numbers alone."""
+
 SEEN_MARK = "†"
 SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
+FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answers
+DISAGREES_MARK = "‡"
+DISAGREES_LEGEND = "‡ another source publishes another value under the same model name; each row names its source"
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 
 

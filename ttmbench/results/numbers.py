@@ -11,13 +11,15 @@ from typing import Any
 
 from ttmbench._util.foreign import error_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.extent import Extent, extent_of, together
+from ttmbench.results.extent import Extent, extent_of, is_stored, together
 from ttmbench.results.labels import (
+    CHOICE,
     HOLDOUT,
     HOLDOUT_RAW,
     ORACLE,
     SIMPLE_MATCH,
     SLASH,
+    TRACK_OF_FILTER,
     TTM,
     key_of,
     name_of,
@@ -69,6 +71,8 @@ class Number:
         limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
+        disagrees: of a published number, what other sources print under the same name of the model; None if they agree.
+        from_file: of stored scores, ranks or answers: nothing is known of the images and captions.
         adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
     """
 
@@ -101,6 +105,8 @@ class Number:
     higher_is_better: bool = True
     cells: int | None = None
     adapted_to: str | None = None
+    disagrees: str | None = None
+    from_file: bool = False
 
     @property
     def own_task(self) -> str:
@@ -287,7 +293,7 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             metric=metric,
             filter=name,
             method=name_of(name, tracks.get(key), metric),
-            track=tracks.get(key),
+            track=_track(tracks.get(key), name),
             value=finite(values[key]),
             stderr=finite(values.get(stderr_key(metric, name))),
             ci_low=finite(low),
@@ -306,9 +312,15 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             seen=_seen_in(document, task),
             trained_on=_trained_on(document),
             limited=extent.limited,
+            from_file=is_stored(document, task),
             fingerprint=fingerprint,
             higher_is_better=upwards.get(metric) is not False,
         )
+
+
+def _track(stated: str | None, filter_: str) -> str | None:
+    """The track of a number; older documents state that of scores for forced choices."""
+    return TRACK_OF_FILTER[CHOICE] if filter_ == CHOICE and stated == "zero_shot" else stated
 
 
 def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
@@ -317,7 +329,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
         tracks = _of(document, "tracks", tasks[0]) if tasks else {}
         extent = together(extent_of(document, task) for task in tasks)
         for metric, name in numbers_in(values):
-            track = tracks.get(key_of(metric, name))
+            track = _track(tracks.get(key_of(metric, name)), name)
             yield Number(
                 task=str(dataset),
                 metric=metric,

@@ -23,6 +23,21 @@ class DataNow:
     groups: str | None = None
 
 
+def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
+    """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
+
+    Args:
+        task: name.
+        version: of the task.
+        shape: images and captions, such as ``2x2``.
+        group_ids: of the file, in any order; empty where its format has none.
+
+    Returns:
+        The digest, the same for the scores of two models on the same groups.
+    """
+    return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
+
+
 def groups_digest(groups: Sequence[Group]) -> str:
     """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
     named = [[group.group_id, sorted(group.tags.items())] for group in groups]

@@ -17,7 +17,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.labels import RAW, SLASH
 from ttmbench.results.numbers import DocumentFile, Number, newest
 
-RANKED = ("zero_shot", "matching", "test_time")
+RANKED = ("zero_shot", "forced_choice", "matching", "test_time")
 # Of the hub's own list, the one that a model which compares images with captions is filed under.
 TASK_TYPE, TASK_NAME = "zero-shot-image-classification", "Matching images and captions"
 _HUB_KINDS = ("huggingface", "hub_files", "webdataset")

@@ -36,6 +36,7 @@ _COLUMNS = [
         "groups",
         "groups_of_task",
         "limited",
+        "from_file",
         "fingerprint",
         "data",
         "date",

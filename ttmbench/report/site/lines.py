@@ -9,10 +9,11 @@ from typing import Any
 
 from ttmbench.report.terminal import NOTHING, headline
 from ttmbench.results.extent import together
-from ttmbench.results.labels import CHOICE, SEEN_MARK
+from ttmbench.results.labels import CHOICE, DISAGREES_MARK, FROM_FILE, SEEN_MARK
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
+STORED = FROM_FILE  # beside runs: whether it is of the same images is not known
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TaskFacts:
         metrics: that are compared first: of the raw model, and of matching and adaptation.
         about: its task file, as the newest document has it.
         groups: how many it has.
+        from_runs: the data are those of a run; else of scores from files.
     """
 
     name: str
@@ -34,6 +36,7 @@ class TaskFacts:
     metrics: tuple[str, str]
     about: Mapping[str, Any]
     groups: int | None
+    from_runs: bool = True
 
     def headline(self, row: Number) -> bool:
         """Whether a number is the one of its line that is compared first."""
@@ -46,7 +49,9 @@ class TaskFacts:
             return PUBLISHED
         if row.limited:
             return PART
-        return RUN if (row.version, row.data) == (self.version, self.data) else OTHER
+        if (row.version, row.data) == (self.version, self.data):
+            return RUN
+        return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
 
 
 def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> TaskFacts:
@@ -58,12 +63,15 @@ def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> Tas
         about: its task file, as a document has it.
 
     Returns:
-        The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others.
+        The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others. Scores from
+        files rank among each other where no run has seen the data.
     """
     whole = [row for row in rows if not row.published and not row.limited]
     versions = [row.version for row in whole if row.version is not None]
     version = max(versions, default=None)
-    of_version = Counter((row.data, row.file) for row in whole if row.version == version)
+    newest = [row for row in whole if row.version == version]
+    seen = [row for row in newest if not row.from_file]
+    of_version = Counter((row.data, row.file) for row in seen or newest)
     files = Counter(data for data, _ in of_version)
     data = max(files, key=lambda one: (files[one], str(one)), default=None)
     metrics = {row.metric for row in rows}
@@ -71,7 +79,13 @@ def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> Tas
     first = _first_metric(about, rows)
     groups = next((row.groups_of_task for row in whole if row.groups_of_task), None)
     return TaskFacts(
-        task, version, data, (raw if raw in metrics else first, match if match in metrics else first), about, groups
+        task,
+        version,
+        data,
+        (raw if raw in metrics else first, match if match in metrics else first),
+        about,
+        groups,
+        bool(seen),
     )
 
 
@@ -131,7 +145,8 @@ def lines_of(
     found: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
-        key = (row.model, row.method, standing, row.file if standing == PUBLISHED and column == "metric" else "")
+        # One name of two papers may stand for two models, so published numbers of two sources never share a line.
+        key = (row.model, row.method, standing, row.file if standing == PUBLISHED else "")
         cell = getattr(row, column)
         before = found.setdefault(key, {}).get(cell)
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
@@ -181,8 +196,9 @@ def cell_of(row: Number | None, best: float | None = None, ranks: bool = False) 
     interval = "" if row.interval is None else f", 95 % {100 * row.interval[0]:.1f} to {100 * row.interval[1]:.1f}"
     return {
         "value": row.value,
-        "text": f"{100 * row.value:.2f}{SEEN_MARK if row.seen else ''}",
+        "text": f"{100 * row.value:.2f}{SEEN_MARK if row.seen else ''}{DISAGREES_MARK if row.disagrees else ''}",
         "spread": "" if row.seed_std is None else f"± {100 * row.seed_std:.2f}",
-        "about": f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}",
+        "about": f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}"
+        + (f"; but {row.disagrees}" if row.disagrees else ""),
         "best": ranks and best is not None and row.value == best,
     }

@@ -7,12 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun
+from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, legends
 from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
-from ttmbench.report.site.lines import PUBLISHED, RUN, BoardLine, TaskFacts, best_of, cell_of, facts_of, lines_of
+from ttmbench.report.site.lines import (
+    PUBLISHED,
+    RUN,
+    STORED,
+    BoardLine,
+    TaskFacts,
+    best_of,
+    cell_of,
+    facts_of,
+    lines_of,
+)
 from ttmbench.report.site.places import file_names
 from ttmbench.report.terminal import NOTHING
-from ttmbench.results.labels import ORACLE, SEEN_LEGEND, TRACK_ORDER, TRACK_TITLES
+from ttmbench.results.labels import CHOICE_COLUMN, NO_MODEL, ORACLE, RAW_COLUMN, TRACK_ORDER, TRACK_TITLES
 from ttmbench.results.numbers import Number, takes_place_of
 from ttmbench.results.transfer import TITLE
 
@@ -105,7 +115,7 @@ def overview(content: SiteContent) -> dict[str, Any]:
             tables.append(
                 {
                     "track": track,
-                    "title": TRACK_TITLES.get(track, track),  # type: ignore[call-overload]
+                    "title": TRACK_TITLES.get(track, track),
                     "columns": [
                         {
                             "name": task,
@@ -122,7 +132,7 @@ def overview(content: SiteContent) -> dict[str, Any]:
         "tasks": [_task_entry(content, task) for task in content.facts],
         "models": [_model_entry(content, model) for model in content.model_pages],
         "methods": _methods(rows),
-        "legend": SEEN_LEGEND if any(row.seen for row in rows) else None,
+        "legends": legends(rows),
         "skipped": {name: why for name, why in content.board.skipped.items() if not name.startswith(NOT_RUN)},
         "runs": len([run for run in content.board.runs if run.rows]),
         "transfers": {"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(content.board.transfers)},
@@ -137,13 +147,13 @@ def task_page(content: SiteContent, task: str) -> dict[str, Any]:
     for track in _tracks(rows):
         mine = [row for row in rows if row.track == track]
         columns = _metric_columns(mine, facts)
-        is_skyline = track == ORACLE
+        is_skyline = track in (ORACLE, NO_MODEL)
         lines = lines_of(mine, content.facts, "metric", None if is_skyline else columns[0])
         chance = {row.metric: row.chance for row in mine if row.chance is not None}
         tables.append(
             {
                 "track": track,
-                "title": TRACK_TITLES.get(track, track),  # type: ignore[call-overload]
+                "title": TRACK_TITLES.get(track, track),
                 "skyline": is_skyline,
                 "columns": [
                     {
@@ -165,7 +175,7 @@ def task_page(content: SiteContent, task: str) -> dict[str, Any]:
         "reference": address if _ADDRESS.fullmatch(address) else None,
         "tables": tables,
         "methods": _methods(rows),
-        "legend": SEEN_LEGEND if any(row.seen for row in rows) else None,
+        "legends": legends(rows),
         "conflicts": [one for one in content.board.conflicts if one["task"] == task],
     }
 
@@ -181,7 +191,7 @@ def model_page(content: SiteContent, model: str) -> dict[str, Any]:
         "history": [{**_number_entry(content, row, place), "by": place[newer.file]} for row, newer in history],
         "tasks": sorted({row.task for row in shown}),
         "tracks": [track for track in TRACK_ORDER if any(row.track == track for row in shown)],
-        "legend": SEEN_LEGEND if any(row.seen for row in shown) else None,
+        "legends": legends(shown),
     }
 
 
@@ -207,7 +217,7 @@ def _with_history(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Numb
 
 
 def _tracks(rows: Sequence[Number]) -> list[str]:
-    return [track for track in TRACK_ORDER if any(row.track == track for row in rows)]
+    return [track for track in TRACK_TITLES if any(row.track == track for row in rows)]
 
 
 def _methods(rows: Sequence[Number]) -> list[str]:
@@ -226,7 +236,7 @@ def _metric_columns(rows: Sequence[Number], facts: TaskFacts) -> list[str]:
 
 
 def _raw(row: Number) -> bool:
-    return row.method in ("raw", "forced choice")
+    return row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name)
 
 
 def _shown(
@@ -239,6 +249,7 @@ def _shown(
             "link": None if line.standing == PUBLISHED else content.model_pages.get(line.model),
             "method": line.method,
             "standing": line.standing,
+            "from_file": line.any.from_file and line.standing != STORED,
             "rank": line.rank,
             "groups": line.groups,
             "cells": [

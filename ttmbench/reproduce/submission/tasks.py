@@ -138,8 +138,6 @@ def _check_labels(document: Mapping[str, Any], spec: TaskSpec, registry: Registr
     for name, filter_ in numbers:
         if name not in metrics:
             findings.refuse(f"results.{task}.{name},{filter_}", "is of a metric that this package does not have")
-        elif filter_ == CHOICE:
-            tracks[f"{name},{filter_}"] = "zero_shot"
         elif filter_ not in UNRANKED:
             tracks[f"{name},{filter_}"] = TRACK_OF_FILTER.get(filter_, metrics[name].track)
     if "finetuned" in document["model_info"]:

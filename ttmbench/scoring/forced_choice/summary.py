@@ -49,7 +49,7 @@ def summarise_choices(
         summary.ci[key] = None if ends is None else list(ends)
         summary.ties[key] = None
         summary.chance[metric] = chance[metric]
-        summary.tracks[key] = "zero_shot"
+        summary.tracks[key] = "forced_choice"
     return summary
 
 

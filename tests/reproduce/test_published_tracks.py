@@ -1,0 +1,169 @@
+"""Published numbers beside runs: in the track that their table states, each with its source, and none merged."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+import pytest
+from support.documents import whole_document
+
+from ttmbench.cli import main
+from ttmbench.errors import DataError
+from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.answer import answer_of
+from ttmbench.report.gather import gather
+from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.reproduce.tables import load_table, published_numbers, shipped_tables
+from ttmbench.results.files import schema
+from ttmbench.results.numbers import numbers_of
+
+HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
+NAMED = (
+    (r"finetuned|negclip|trohn|^dac|^sv?lv?c|crepe-|, our ", "supervised"),
+    (r"\(choice\)|prompt tuning", "forced_choice"),
+    (r"^human$|^random chance$", "no_model"),
+    (r"alpha\*$", "supervised"),
+)
+"""What a paper's name of a model says -> the track that its entry must state."""
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A scorer and a model that chooses, on two tasks of 2x2 groups."""
+    for name, filter_, chance in (("scorer", "none", 1 / 6), ("chooser", "choice", 0.0625)):
+        keys = {task: {f"group_score,{filter_}": 0.3} for task in ("colorswap", "winoground")}
+        document = whole_document(
+            keys,
+            tracks={task: dict.fromkeys(one, "zero_shot") for task, one in keys.items()},
+            chance={task: {"group_score": chance} for task in keys},
+            model_name=name,
+        )
+        for about in document["datasets"].values():
+            about["shape"] = [2, 2]
+        (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    return tmp_path
+
+
+def rows_of(board, model, task="colorswap", metric="group_score"):
+    return [row for row in board.rows if (row.model, row.task, row.metric) == (model, task, metric)]
+
+
+def test_every_shipped_table_states_the_tracks_that_its_names_imply():
+    wrong = []
+    for name in shipped_tables():
+        for model, entry in load_table(name).spec.models.items():
+            implied = next((track for pattern, track in NAMED if re.search(pattern, model)), "zero_shot")
+            pevl = model in ("pevl-grounding", "pevl-vrd", "clip_coco", "gnm")  # the name does not say it
+            trained = re.match(r"(structure-clip|syvic|sgvl|mosaiclip)", model)
+            if entry.track != ("supervised" if pevl or trained else implied):
+                wrong.append((name, model, entry.track))
+    assert not wrong
+
+
+def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
+    board = merge(runs, published_numbers(["all"]))
+    (finetuned,) = rows_of(board, "blip (itm), finetuned")
+    assert (finetuned.value, finetuned.track) == (pytest.approx(0.9533), "supervised")
+    (chosen,) = rows_of(board, "gpt-4v (choice)")
+    assert (chosen.value, chosen.track, chosen.method) == (pytest.approx(0.72), "forced_choice", "forced choice")
+    assert chosen.chance == 0.0625
+    (people,) = {(row.value, row.track) for row in rows_of(board, "human", "winoground")}
+    assert people == (pytest.approx(0.855), "no_model")
+    (chooser,) = rows_of(board, "chooser")
+    assert chooser.track == "forced_choice", "also of a document that says zero_shot"
+    sections = {part.partition(":")[0]: part for part in formats.to_markdown(board).split("## ")[1:]}
+    assert "95.33" in sections["Supervised"] and "72.00" in sections["Forced choice"]
+    assert not re.search(r"finetuned|\(choice\)|\| human|chooser", sections["Zero-shot"])
+    jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
+
+
+def test_the_site_gives_forced_choices_their_own_chance(runs, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site") / "out"
+    assert main(["leaderboard", str(runs), "--published", "all", "--site", str(site)]) == 0
+    page = (site / "tasks" / "colorswap.html").read_text()
+    parts = {
+        track: page.partition(f'<h2 id="{track}"')[2].partition("</table>")[0]
+        for track in ("zero_shot", "forced_choice")
+    }
+    assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["zero_shot"]) == ["16.67"]
+    assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["forced_choice"]) == ["6.25"]
+    assert "72.00" in parts["forced_choice"] and "72.00" not in parts["zero_shot"]
+
+
+def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
+    rows = {(row.task, row.model): row for row in answer_of(gather(runs).runs, published_numbers(["all"]))}
+    assert rows["colorswap", "blip (itm), finetuned (supervised)"].raw.chance == pytest.approx(1 / 6)
+    assert rows["colorswap", "gpt-4v (choice) (forced choice)"].raw.chance == 0.0625
+    assert rows["colorswap", "chooser (forced choice)"].raw.chance == 0.0625
+    assert rows["winoground", "human (no model)"].raw.value == pytest.approx(0.855)
+    assert rows["colorswap", "siglip (itc)"].raw.chance == pytest.approx(1 / 6), "whatever the other run's chance is"
+
+
+def test_two_values_under_one_name_stay_two_and_are_marked(runs, capsys):
+    board = merge(runs, published_numbers(["all"]))
+    found = {row.file: row for row in rows_of(board, "blip (itm)", "winoground")}
+    assert {file: round(100 * row.value, 2) for file, row in found.items()} == {
+        "arXiv:2402.04492, Table 4": 20.25,
+        "arXiv:2306.01879, Table 11": 13.3,
+    }
+    assert found["arXiv:2402.04492, Table 4"].disagrees == "13.3 in arXiv:2306.01879, Table 11"
+    text = formats.to_markdown(board)
+    for value, source in (("20.25‡", "arXiv:2402.04492, Table 4"), ("13.30‡", "arXiv:2306.01879, Table 11")):
+        (line,) = [one for one in text.splitlines() if one.startswith(f"| blip (itm) (published: {source})")]
+        assert value in line
+    assert "‡ another source" in text
+    assert "20.25$^\\ddagger$" in formats.to_latex(board)
+    assert formats.to_html(board, "now").count("20.25‡") == 1
+    assert main(["leaderboard", str(runs), "--published", "all"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("published values disagree")]
+    assert any(
+        "winoground, blip (itm), raw: group_score 20.25 (arXiv:2402.04492, Table 4) and 13.30" in x for x in told
+    )
+
+
+def test_both_values_are_on_the_site_and_in_the_report(runs, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site") / "out"
+    assert main(["leaderboard", str(runs), "--published", "all", "--site", str(site)]) == 0
+    for page in (site / "index.html", site / "tasks" / "winoground.html"):
+        text = page.read_text()
+        assert "20.25‡" in text and "13.30‡" in text and "arXiv:2306.01879, Table 11" in text
+    target = site.parent / "report.html"
+    assert main(["report", str(runs), "--images", "none", "--published", "all", "-o", str(target)]) == 0
+    text = target.read_text()
+    assert "20.25‡" in text and "group_score: 13.3 in arXiv:2306.01879, Table 11" in text
+
+
+def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
+    rows = "a,T,t,m,raw,x,8.0,,zero_shot\nb,T,t,m,raw,x,8.04,,zero_shot\nc,T,t,m,raw,x,8.2,,zero_shot\n"
+    (tmp_path / "p.csv").write_text(HEAD + rows)
+    found = {one.file: one.disagrees for one in published_numbers([str(tmp_path / "p.csv")])}
+    assert found == {"a, T": "8.2 in c, T", "b, T": "8.2 in c, T", "c, T": "8.0 in a, T; 8.04 in b, T"}
+    twice = published_numbers(["winoground_main", "winoground_main"])
+    assert len(twice) == 9 and not any(one.disagrees for one in twice)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("s,T,t,m,raw,x,1,,\n", "line 2: states no track"),
+        ("s,T,t,m,raw,x,1,,oracle\n", "line 2: unknown track 'oracle'"),
+        ("s,T,t,m,ttm,x,1,,no_model\n", "line 2: model 'm' has the track no_model"),
+    ],
+)
+def test_a_csv_states_the_track_of_each_line(tmp_path, row, message):
+    (tmp_path / "p.csv").write_text(HEAD + row)
+    with pytest.raises(DataError, match=message):
+        published_numbers([str(tmp_path / "p.csv")])
+
+
+def test_reproduce_shows_the_track(capsys):
+    assert main(["reproduce", "colorswap_table2"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "gpt-4v (choice)" in line]
+    assert lines and all("forced choice" in line for line in lines[:3])
+
+
+def test_a_finetuned_model_that_chooses_stays_supervised():
+    document = whole_document({"t": {"group_score,choice": 0.3}}, tracks={"t": {"group_score,choice": "supervised"}})
+    assert [one.track for one in numbers_of(document)] == ["supervised"]
