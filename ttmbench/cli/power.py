@@ -19,7 +19,8 @@ from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names, numbers
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.comparison import StoredRun, cluster_numbers, read_run
+from ttmbench.results.clusters import cluster_numbers
+from ttmbench.results.comparison import StoredRun, read_run
 from ttmbench.results.labels import seed_std_key
 from ttmbench.results.power import detectable_difference, groups_needed, power_of, seeds_needed
 

@@ -127,6 +127,19 @@ def clusters_note(groups: int, clusters: int) -> str:
     )
 
 
+def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
+    """Clusters of groups by what either run knows of them; None where neither does.
+
+    Runs of different groups know different ones, so that what belongs together in one of them does.
+    """
+    if all(one is None for one in known):
+        return None
+    keys = [
+        [(place, one[group]) for place, one in enumerate(known) if one is not None and group in one] for group in ids
+    ]
+    return np.array(connected(keys))
+
+
 def clusters_unknown(documents: Iterable[Mapping[str, Any]], task: str) -> str:
     """Why results documents do not say which groups of a task share images."""
     kinds = {source_kind(document, task) for document in documents}

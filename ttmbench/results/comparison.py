@@ -19,7 +19,7 @@ from ttmbench._util.foreign import error_line
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
-from ttmbench.results.clusters import clusters_unknown, connected
+from ttmbench.results.clusters import cluster_numbers, clusters_unknown
 from ttmbench.results.extent import Extent, extent_of, is_stored, source_kind
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
@@ -312,19 +312,6 @@ def _elsewhere(document: Mapping[str, Any], task: str) -> Mapping[str, Any]:
     adapted_to, _, measured_on = task.partition(AT)
     found: Mapping[str, Any] = ((document.get("ttm_also") or {}).get(adapted_to) or {}).get(measured_on) or {}
     return found
-
-
-def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
-    """Clusters of groups by what either run knows of them; None where neither does.
-
-    Runs of different groups know different ones, so that what belongs together in one of them does.
-    """
-    if all(one is None for one in known):
-        return None
-    keys = [
-        [(place, one[group]) for place, one in enumerate(known) if one is not None and group in one] for group in ids
-    ]
-    return np.array(connected(keys))
 
 
 def _filter_pairs(left: Values, right: Values, filters: tuple[str, str] | None) -> Sequence[tuple[str, str]]:

@@ -24,6 +24,9 @@ The activation is part of ``config_sha256``.
 PLACES = frozenset({"pretrained", "file"})
 """Keys that name where weights came from: they count only where no digest of the weights does."""
 
+UNKNOWN = "unknown"
+"""What numbers and tables state as the training data of a model that says nothing of them."""
+
 _DIGITS = 8
 _SCHEMES = ("local-dir:", "hf-hub:")
 _ARGUMENTS = ("model", "pretrained", "path")
@@ -191,3 +194,9 @@ def _is_made_of(name: str, model: str, words: Iterable[str]) -> bool:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def training_data(document: Mapping[str, Any]) -> str:
+    """The image collections that a document's model was trained on, separated by commas; ``none``, or ``unknown``."""
+    collections = document.get("model_info", {}).get("trained_on")
+    return UNKNOWN if collections is None else ", ".join(map(str, collections)) or "none"

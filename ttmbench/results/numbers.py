@@ -27,14 +27,10 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
-from ttmbench.results.models import stated_model, tell_apart
+from ttmbench.results.models import stated_model, tell_apart, training_data
 from ttmbench.results.reader import Found, read_document, walk_documents
 
 _WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
-
-
-UNKNOWN = "unknown"
-"""What a number says of the training of a model that states nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +306,7 @@ def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Itera
             date=date,
             file=file,
             seen=_seen_in(document, task),
-            trained_on=_trained_on(document),
+            trained_on=training_data(document),
             limited=extent.limited,
             from_file=is_stored(document, task),
             fingerprint=fingerprint,
@@ -343,7 +339,7 @@ def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
                 file=file,
                 of_tasks=len(tasks),
                 seen=_seen_in(document, *tasks),
-                trained_on=_trained_on(document),
+                trained_on=training_data(document),
                 groups=extent.groups,
                 groups_of_task=extent.of,
                 limited=extent.limited,
@@ -376,11 +372,6 @@ def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -
 def _seen_in(document: Mapping[str, Any], *tasks: str) -> str | None:
     found = document.get("seen_in_training") or {}
     return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
-
-
-def _trained_on(document: Mapping[str, Any]) -> str:
-    collections = document.get("model_info", {}).get("trained_on")
-    return UNKNOWN if collections is None else ", ".join(map(str, collections)) or "none"
 
 
 def date_of(document: Mapping[str, Any]) -> str | None:
