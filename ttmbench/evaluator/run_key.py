@@ -146,9 +146,18 @@ def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping
     ):
         if is_so:
             raise ValueError(why)
-    told = {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {}
+    told = {name: _told(document, name, one) for name, one in settings.items()} if config.adapts else {}
     content = _content(asked, config.run_seeds, document["configs"], told, packages, {}, {}, document.get("code", {}))
     return _sha256(content)
+
+
+def _told(document: Mapping[str, Any], task: str, settings: TTMConfig) -> dict[str, Any]:
+    """A task's settings, without those that came into this package after the document was written."""
+    found = settings.model_dump(mode="json")
+    for stage in ("ttm", "simple_match"):
+        if task in document.get(stage, {}):
+            return {name: value for name, value in found.items() if name in document[stage][task]["hyperparameters"]}
+    return found
 
 
 def _content(

@@ -243,6 +243,11 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     registry.schedule(settings.schedule)
     if config.adapts:
         settings.by_share(spec.is_global)
+        if settings.ties == "include" and not spec.is_global:
+            raise UsageError(
+                f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "
+                "ties=include is for tasks that are matched globally (--ttm_args)"
+            )
     return settings
 
 
