@@ -12,7 +12,7 @@ from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.source_code import digests_of_modules
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.checks import check_groups
-from ttmbench.data.loading import LoadRequest, given_data_folder
+from ttmbench.data.loading import LoadRequest, given_data_folder, is_local
 from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
 from ttmbench.data.task_file import COLUMN_KEYS, TaskFile, TaskSpec
@@ -55,7 +55,7 @@ def load_task_data(
     except OutOfReachError as error:
         page = f"https://huggingface.co/datasets/{spec.source.get('path')}"
         text = str(error)
-        if not ("gated" in text or "ttmbench download" in text):
+        if not ("gated" in text or "ttmbench download" in text or is_local(str(spec.source.get("path")))):
             text += f"; `ttmbench download {spec.task}` fetches what it can"
         if spec.gated and "path" in spec.source and page not in text:
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
