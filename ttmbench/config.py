@@ -45,6 +45,7 @@ class TTMConfig(BaseModel):
         threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
             the top 1 - tau_t, so that tau_1 and tau_T are shares in [0, 1]; ``auto`` is absolute for groups and share
             for the global variant.
+        ties: ``exclude`` never selects a tied pair of a global task, ``include`` may, as the authors' code does.
         augment: train on random crops of enlarged images.
         augment_scale: how much larger these are in each direction.
         lr_note: what a reader should know of where ``lr`` comes from; printed with the results.
@@ -66,6 +67,7 @@ class TTMConfig(BaseModel):
     tau_end: float = Field(0.0, allow_inf_nan=False)
     coverage: float = Field(0.25, gt=0, le=1)
     threshold: Literal["auto", "absolute", "share"] = "auto"
+    ties: Literal["exclude", "include"] = "exclude"
     augment: bool = False
     augment_scale: float = Field(1.1, gt=1, le=4)
     lr_note: str | None = None

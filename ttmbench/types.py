@@ -79,6 +79,8 @@ class ImageRef:
         read: gives its file's bytes, undecoded, where there are some; cheaper than opening it.
         exif: how it is read.
         variant: what else of its reading changes its pixels (a crop, an order of colours); empty for nothing.
+        reader: digest of the source of the plugin that opens it, set by ttmbench: bytes do not tell what a plugin
+            makes of them. Empty for a reader of ttmbench; None if the source cannot be read, so that nothing is cached.
     """
 
     name: str
@@ -87,6 +89,7 @@ class ImageRef:
     read: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
     exif: Exif = field(default="apply", compare=False, repr=False)
     variant: str = field(default="", compare=False, repr=False)
+    reader: str | None = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)

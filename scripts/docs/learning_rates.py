@@ -27,8 +27,8 @@ from ttmbench.evaluator.settings import model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.summary import metric_mean
-from ttmbench.ttm.finetune import restored
 from ttmbench.ttm.learning_rates import confident_kept, matchings, same
+from ttmbench.ttm.restoring import restored
 from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
@@ -54,7 +54,7 @@ def cell(stage: Adaptation, rate: float, seed: int) -> dict[str, Any]:
     course: list[dict[str, Any]] = []
     results: list[float | None] = []
     clock = time.perf_counter()
-    with restored(stage.stage.adapter):
+    with restored(stage.stage):
         for step in stage.steps(seed):
             course.append(
                 {

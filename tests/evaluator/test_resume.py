@@ -23,6 +23,7 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import resume
+from ttmbench.evaluator.settings import choose
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 from ttmbench.ttm import checkpoint as checkpoints
@@ -434,9 +435,10 @@ def test_two_runs_cannot_write_to_one_place(tmp_path):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "output_path": str(tmp_path / "x.json")})
     from datetime import datetime
 
-    with resume.open_place(config, "k", datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
-        resume.open_place(config, "k", datetime.now())
-    with resume.open_place(config, "k", datetime.now()):
+    key = choose(config).key(config)
+    with resume.open_place(config, key, datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
+        resume.open_place(config, key, datetime.now())
+    with resume.open_place(config, key, datetime.now()):
         pass  # and afterwards it is free again
 
 

@@ -132,9 +132,8 @@ def _arrays(row: Batch) -> dict[str, np.ndarray] | None:
 
 
 def _file(image: ImageRef) -> str | None:
-    if image.read is None:
-        return None
     try:
-        return reading_digest(image).hex()
+        digest = reading_digest(image)
     except Exception:  # whatever it is, opening the image says it properly
         return None
+    return None if digest is None else digest.hex()

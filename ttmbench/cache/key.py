@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import torch
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.redact import redact_values
+from ttmbench._util.source_code import OWN, digests_of_object
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable, ManyAtOnce, MayRefuse, Reporting, StoredFeatures
@@ -27,12 +26,6 @@ SCORING_VERSION = 2
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
 """Packages that preprocess, tokenise or compute; a new minor version of one may round in another way."""
-
-METHODS = {
-    *("score_pairs", "prepare_images", "prepare_captions", "encode_images", "encode_captions", "logits"),
-    *("score_prepared", "log_priors"),
-}
-"""What scores are made with; an object in which one of them was replaced is no longer what its class says."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ def why_not_kept(adapter: Any) -> str | None:
         return ""
     if not (hasattr(adapter, "fingerprint") and adapter.fingerprint()):
         return f"{type(adapter).__name__} states no fingerprint, so its scores are not kept"
-    if code_digest(adapter) is None or METHODS & set(getattr(adapter, "__dict__", ())):
+    if code_digest(adapter) is None:
         return f"the code of {type(adapter).__name__} is in no file, so its scores are not kept"
     return None
 
@@ -186,26 +179,15 @@ def _minor_version(name: str) -> str | None:
 
 
 def code_digest(adapter: Any) -> str | None:
-    """sha256 of the source files that a third party's adapter class is made of; None if there are none.
+    """sha256 of the source of the packages that a third party's adapter class is made of; None if it cannot be read.
 
     Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.
     """
-    digest, seen = hashlib.sha256(), set()
-    for kind in type(adapter).__mro__:
-        module = kind.__module__
-        if module.partition(".")[0] in ("ttmbench", "builtins", "abc", "typing", "torch", "transformers"):
-            continue
-        try:
-            file = inspect.getsourcefile(kind)
-            content = Path(file).read_bytes() if file else None
-        except (TypeError, OSError):
-            content = None
-        if content is None:
-            return None
-        if module not in seen:
-            seen.add(module)
-            digest.update(hashlib.sha256(content).digest())
-    return digest.hexdigest()
+    found = digests_of_object(adapter)
+    if None in found.values():
+        return None
+    foreign = "".join(f"{name}:{one};" for name, one in found.items() if name != OWN)
+    return hashlib.sha256(foreign.encode()).hexdigest()
 
 
 def _sha256(description: Any) -> str:

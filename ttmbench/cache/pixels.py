@@ -72,9 +72,11 @@ class PixelDigestCache:
 
     def _file(self, image: ImageRef) -> bytes | None:
         """What an image is kept by; None if it has no file or that cannot be read, which opening it says properly."""
-        if image.read is not None and image.name not in self._files:
+        if image.name not in self._files:
             with suppress(OSError, TtmbenchError):
-                self._files[image.name] = reading_digest(image)
+                file = reading_digest(image)
+                if file is not None:
+                    self._files[image.name] = file
         return self._files.get(image.name)
 
     def flush(self) -> None:
@@ -101,20 +103,24 @@ class PixelDigestCache:
         return None
 
 
-def reading_digest(image: ImageRef) -> bytes:
+def reading_digest(image: ImageRef) -> bytes | None:
     """sha256 of an image's file and of how it is read: what its pixels depend on beside the decoders.
 
     Args:
-        image: with bytes to read.
+        image: any.
 
     Returns:
-        The digest; that of the bytes alone for an image that is turned upright and read whole.
+        The digest; that of the bytes alone for an image that is turned upright and read whole. None for an image
+        without bytes, or whose reader's source cannot be read.
 
     Raises:
         OSError: the file cannot be read.
     """
-    assert image.read is not None, "asked for images that have bytes"
+    if image.read is None or image.reader is None:
+        return None
     digest = hashlib.sha256(image.read()).digest()
     if image.exif != "apply":
         digest = hashlib.sha256(b"exif ignored:" + digest).digest()
-    return hashlib.sha256(f"{image.variant}:".encode() + digest).digest() if image.variant else digest
+    for how in (image.variant, image.reader):
+        digest = hashlib.sha256(f"{how}:".encode() + digest).digest() if how else digest
+    return digest

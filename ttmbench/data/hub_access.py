@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, patiently, quiet_hub, trouble
 from ttmbench.data.layouts import Also
-from ttmbench.data.loading import FileOptions, below
+from ttmbench.data.loading import FileOptions, below, is_local
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif
 
@@ -22,7 +22,7 @@ class HuggingfaceOptions(BaseModel):
     """Options of ``kind: huggingface``.
 
     Attributes:
-        path: id of a dataset, or a local folder of its files.
+        path: id of a dataset, or the absolute path of a local folder of its files.
         revision: commit.
         split: of the dataset.
         name: configuration of the dataset.
@@ -47,14 +47,14 @@ class HuggingfaceOptions(BaseModel):
     @property
     def where(self) -> str:
         """What messages call it."""
-        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+        return where_it_is(self.path, None if is_local(self.path) else self.revision)
 
 
 class HubFilesOptions(FileOptions):
     """Options of ``kind: hub_files``: how files are read, and of which repository.
 
     Attributes:
-        path: id of a dataset repository, or a local folder of its files.
+        path: id of a dataset repository, or the absolute path of a local folder of its files.
         revision: commit.
         allow: patterns of the files to fetch; all by default.
         also: id of the repository -> folders of the data folder that may hold its files.
@@ -69,11 +69,11 @@ class HubFilesOptions(FileOptions):
     @property
     def where(self) -> str:
         """What messages call it."""
-        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+        return where_it_is(self.path, None if is_local(self.path) else self.revision)
 
     def local_copy(self, data_dir: Path) -> Path | None:
         """The folder of the user's own that has the files, if there is one."""
-        if Path(self.path).is_dir():
+        if is_local(self.path):
             return Path(self.path)
         for name in self.also.get(self.path, ()):
             folder = below(data_dir, name, "source.also")

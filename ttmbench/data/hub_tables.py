@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.data.hub_access import HuggingfaceOptions, commit_of, list_files, reach, snapshot
-from ttmbench.data.loading import below, inside
+from ttmbench.data.loading import below, check_folder, inside, is_local
 from ttmbench.data.parquet import check_decoded
 from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -53,11 +53,12 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
         DataError: it cannot be read.
     """
+    check_folder(options.path)
     if options.saved:
         folder = _saved_folder(options, offline)
         _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         return Table(_load_split(options, _split_of(options, folder), folder), folder, commit_of(folder))
-    if Path(options.path).is_dir():
+    if is_local(options.path):
         folder = Path(options.path)
         files = _tables(folder)
         chosen = _declared(options)
@@ -78,6 +79,11 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         if _tables(folder):
             return Table(_load(options, str(folder), _chosen(options, folder), offline), folder, commit_of(folder))
+    if Path(options.path).exists():  # the library would read it in place of the dataset
+        raise OutOfReachError(
+            f"{options.where} is not in the Hub's cache, and the working directory has a folder of that name; run from "
+            f"another directory, or write './{options.path}' in the task file beside the folder to read that"
+        )
     rows = _load(options, options.path, _declared(options), offline, revision=options.revision)
     return Table(rows, None, _commit(options.revision))
 
@@ -149,7 +155,7 @@ def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
 
 
 def _saved_folder(options: HuggingfaceOptions, offline: bool) -> Path:
-    if Path(options.path).is_dir():
+    if is_local(options.path):
         return Path(options.path)
     return snapshot(options.path, options.revision, list(SAVED), offline)
 

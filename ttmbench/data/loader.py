@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.source_code import digests_of_modules
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.checks import check_groups
-from ttmbench.data.loading import LoadRequest, given_data_folder
+from ttmbench.data.loading import LoadRequest, given_data_folder, is_local
 from ttmbench.data.memory import Task
 from ttmbench.data.tags import add_tags
 from ttmbench.data.task_file import COLUMN_KEYS, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.types import Group, GroupShape, Loaded, SourceRequest, SourceSpec
 
@@ -53,7 +55,7 @@ def load_task_data(
     except OutOfReachError as error:
         page = f"https://huggingface.co/datasets/{spec.source.get('path')}"
         text = str(error)
-        if not ("gated" in text or "ttmbench download" in text):
+        if not ("gated" in text or "ttmbench download" in text or is_local(str(spec.source.get("path")))):
             text += f"; `ttmbench download {spec.task}` fetches what it can"
         if spec.gated and "path" in spec.source and page not in text:
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
@@ -150,6 +152,15 @@ def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceR
         raise DataError(
             f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange[0]).__name__} in place of a group"
         )
+    if plugin != BUILTIN:
+        loaded = Loaded(_read_by_plugin(registry, spec.kind, loaded.groups), loaded.source)
     # A reader that names its kind has told everything; of others the options are told.
     record = loaded.source if "kind" in loaded.source else {**source, **loaded.source}
     return Loaded(loaded.groups, record)
+
+
+def _read_by_plugin(registry: Registry, kind: str, groups: list[Group]) -> list[Group]:
+    """Groups of a plugin's source, whose images state the code that reads them."""
+    code = digests_of_modules(registry.modules_of(registry.sources, kind))
+    reader = None if None in code.values() else ",".join(f"{name} {digest}" for name, digest in code.items())
+    return [replace(group, images=tuple(replace(image, reader=reader) for image in group.images)) for group in groups]

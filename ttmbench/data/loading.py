@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ttmbench._util.images import Colors
 from ttmbench._util.validation import describe
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.types import Exif, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from ttmbench.data.availability import DataLocation
 
+HUB_KINDS = ("huggingface", "hub_files", "webdataset")  # of sources whose path is a dataset of the Hub or a folder
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)
 
@@ -192,6 +193,56 @@ def read_options(model: type[Options], request: SourceRequest) -> Options:
         return model(**request.options)
     except ValidationError as error:
         raise UsageError(f"source: {describe(error, model)}") from None
+
+
+def read_hub_options(model: type[Options], request: SourceRequest) -> Options:
+    """As `read_options`, for sources whose ``path`` is a dataset of the Hub or a folder, made absolute."""
+    options: Any = read_options(model, request)
+    found: Options = options.model_copy(update={"path": local_path(options.path, request.folder or Path())})
+    return found
+
+
+def is_local(path: str) -> bool:
+    """Whether a source's ``path`` is a folder of this machine by its form, and no id of a dataset on the Hub.
+
+    >>> [is_local(one) for one in ("./mine", "../mine", "~/mine", "/data/mine", "mine", "owner/mine")]
+    [True, True, True, True, False, False]
+    """
+    return path in (".", "..") or path.startswith(_LOCAL) or Path(path).is_absolute()
+
+
+_LOCAL = ("./", "../", "~", "/", ".\\", "..\\")
+
+
+def local_path(path: str, base: Path) -> str:
+    """A source's ``path``, made absolute if it is a folder of this machine.
+
+    Args:
+        path: id of a dataset on the Hub, or by `is_local` a folder.
+        base: what a relative one starts from: the folder of the task file.
+
+    Returns:
+        The id as it is, or the absolute path of the folder.
+
+    Raises:
+        UsageError: an id by its form, and beside the task file there is a folder of that name.
+    """
+    if is_local(path):
+        return os.path.abspath(base / Path(path).expanduser())  # noqa: PTH100 - links on the way stay what they are
+    if (base / path).is_dir():
+        raise UsageError(
+            f"source.path: '{path}' is the id of a dataset on the Hub by its form, but there is a folder "
+            f"{(base / path).absolute()}; write './{path}' for the folder, or rename it to read the dataset"
+        )
+    return path
+
+
+def check_folder(path: str) -> None:
+    """OutOfReachError if ``path`` is the absolute path of a folder and the folder does not exist."""
+    if is_local(path) and not Path(path).is_dir():
+        raise OutOfReachError(
+            f"source.path: the folder {path} does not exist (relative paths start from the folder of the task file)"
+        )
 
 
 def below(base: Path, relative: str, what: str) -> Path:

@@ -16,6 +16,7 @@ from ttmbench._util.validation import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import PathPart
 from ttmbench.data.kinds import ClassSpec, Kind, check_kind
+from ttmbench.data.loading import HUB_KINDS, local_path
 from ttmbench.data.origin import TagFile
 from ttmbench.data.selection import Condition, Where
 from ttmbench.errors import UsageError
@@ -222,6 +223,8 @@ class TaskFile:
             if key in own and any(key in one for one in inner):
                 value = own.pop(key)
                 inner = [{**one, key: value} if key in one else one for one in inner]
+        if source["kind"] in HUB_KINDS and isinstance(own.get("path"), str):
+            own["path"] = local_path(own["path"], Path())  # of the command line, so of the working directory
         if inner:
             source["of"] = inner
         return TaskFile(self.spec.model_copy(update={"source": {**source, **own}}), self.folder)

@@ -81,7 +81,7 @@ def several_devices(
 
     Args:
         config: the run.
-        key: its `ttmbench.evaluator.run_key.run_key`.
+        key: its `ttmbench.evaluator.run_key.RunKey`.
         adapter: a model that was given as an object.
         in_memory: tasks that are no files.
         plugins: plugins that were given as objects.

@@ -30,7 +30,8 @@ from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, model_notes, trained_on
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
-from ttmbench.evaluator.run_key import run_key
+from ttmbench.evaluator.run_code import code_of
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
@@ -133,11 +134,13 @@ class _Work:
         groups, about = _load(registry, config, tasks)
         cache = cache_of(config)
         prepared, data = prepare(adapter, groups, DECODED, kept=None if cache is None else cache.prepared(adapter))
-        key = self._key(tasks, settings, adapter, data)
+        code = code_of(registry, config, list(tasks.values()), {})
+        run = RunKey.of(config, tasks, {}, {}, code).sha256
+        key = self._key(run, settings, adapter, data)
         if before is not None and before.get("key") != key:
             raise UsageError(
                 f"{self.folder} holds another finetuning ({', '.join(one['task'] for one in before['tasks'])}, status "
-                f"{before.get('status')}): other settings, weights, data or packages; name a new folder"
+                f"{before.get('status')}): other settings, weights, data, packages or source code; name a new folder"
             )
         if before is not None and before.get("status") == "done":
             return Finetuned(self.folder, before, was_done=True)
@@ -167,10 +170,10 @@ class _Work:
             write_record(self.folder, done)
         return Finetuned(self.folder, done)
 
-    def _key(self, tasks: Mapping[str, TaskFile], settings: FinetuneConfig, adapter: Any, data: str) -> str:
-        """What makes two finetunings the same: settings, weights and data."""
+    def _key(self, run: str, settings: FinetuneConfig, adapter: Any, data: str) -> str:
+        """What makes two finetunings the same: settings, code, weights and data."""
         content = {
-            "run": run_key(self.config, tasks, {}),
+            "run": run,
             "settings": settings.model_dump(mode="json"),
             "model": model_info(adapter)["fingerprint"],
             "data": data,

@@ -21,7 +21,7 @@ from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
-from ttmbench.evaluator.run_key import run_key
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import run_task, scored_task, with_others
@@ -54,9 +54,9 @@ def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory:
     (task,) = chosen.tasks.values()
     name = task.spec.task
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
+        key = chosen.key(config)
         _make_way(config, key)
-        context = _context(config, chosen, adapter, key)
+        context = _context(config, chosen, adapter, key.sha256)
         # The audit compares seeds that are over; it is the run's own.
         alone = config.model_copy(update={"seeds": [seed], "audit_labels": False})
         context = with_others(replace(context, config=alone, memory=memory), chosen.also)
@@ -93,8 +93,7 @@ def run_scores(
     if task.spec.kind != "groups":
         return
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
-        context = replace(_context(config, chosen, adapter, key), memory=memory)
+        context = replace(_context(config, chosen, adapter, chosen.key(config).sha256), memory=memory)
         with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
             plan = plan_task(context, task, chosen.settings[name])
             if isinstance(adapter, Reporting):
@@ -131,12 +130,12 @@ def _context(config: RunConfig, chosen: Chosen, adapter: Any, key: str) -> RunCo
     return RunContext.of_model(chosen.registry, config, adapter, samples, cache_of(config), key)
 
 
-def _make_way(config: RunConfig, key: str) -> None:
+def _make_way(config: RunConfig, key: RunKey) -> None:
     """Moves another run's document and state aside before anything is left in its place."""
     path, waits_until = Path(config.output_path or ""), time.monotonic() + _PATIENCE
     while path.exists():
         try:
-            if read_json(path).get("run_key") == key:
+            if read_json(path).get("run_key") == key.sha256:
                 return
         except (Unreadable, AttributeError):
             return  # for the run to say
@@ -156,7 +155,7 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
         config: the whole run; its ``output_path`` is a ``.json`` file.
         task: its one task.
         seed: one of its seeds.
-        key: of the run (`ttmbench.evaluator.run_key.run_key`).
+        key: of the run (`ttmbench.evaluator.run_key.RunKey`).
     """
     assert config.output_path is not None, "a part of a run leaves files"
     state = RunFiles.of(config.output_path, config.model_name, "").state_of(task)

@@ -58,7 +58,7 @@ class RunContext:
         cache: where raw scores are kept; None to keep none.
         sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
         folders: where adapted models go; empty if they are not kept.
-        key: of the run (`ttmbench.evaluator.run_key.run_key`); what it keeps of the test-time stage is for it alone.
+        key: of the run (`ttmbench.evaluator.run_key.RunKey`); what it keeps of the test-time stage is for it alone.
         also: the other tasks that adapted models are measured on; None without any.
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.

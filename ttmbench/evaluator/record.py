@@ -20,6 +20,7 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates, shared_images_note
@@ -120,7 +121,7 @@ class RunRecord:
     """Collects what a run learns and lays it out as the results document.
 
     ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there; ``tasks`` are those
-    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.run_key.run_key`).
+    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.run_key.RunKey`).
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class RunRecord:
         started: datetime,
         datasets: Mapping[str, Sequence[str]] | None = None,
         tasks: Sequence[str] = (),
-        key: str | None = None,
+        key: RunKey | None = None,
     ) -> None:
         self._datasets = datasets or {}
         self._tasks, self._key = list(tasks), key
@@ -215,12 +216,13 @@ class RunRecord:
             **({} if self.baseline is None else {"baseline": self.baseline}),
             "errors": self.errors,
             "config": self.config,
-            "run_key": self._key,
+            "run_key": None if self._key is None else self._key.sha256,
             "model_name": self._model_name,
             "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
             "date": self._started.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
+            **({} if self._key is None else {"code": self._key.code}),
             "hardware": environment.hardware(),
             "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - clock,
             "command": self._command,

@@ -1,8 +1,8 @@
 """Where a run writes, and what an earlier run of the same command left there.
 
 The same command again finishes what is missing. Two commands are the same if they have one key
-(`ttmbench.evaluator.run_key`) and the model states the same fingerprint. Nothing that is there is lost: another run's
-document is moved aside before its name is taken, and one place has one writer.
+(`ttmbench.evaluator.run_key.RunKey`) and the model states the same fingerprint. Nothing that is there is lost: another
+run's document is moved aside before its name is taken, and one place has one writer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ttmbench._util.files import file_digest, take_lock
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
 from ttmbench.scoring.data_identity import DataNow
@@ -146,12 +147,12 @@ class RunDirectory:
         return False
 
 
-def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
+def open_place(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
     """Chooses the files of a run, makes sure that they can be written, and takes them for this run alone.
 
     Args:
         config: the run; its ``output_path`` is set.
-        key: the run's `run_key`.
+        key: of the run. Where an earlier run differs from it by its source or packages alone, that is reported.
         started: when it began.
 
     Returns:
@@ -166,8 +167,8 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
     probe(files, config.output_path)
     single = Path(config.output_path).suffix == ".json"
     if not single:
-        earlier = _earlier(files.folder, key)
-        if earlier is not None and config.overwrite != "always":
+        earlier = None if config.overwrite == "always" else _earlier(files.folder, key)
+        if earlier is not None:
             files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
     lock = _lock(files)
     try:
@@ -182,11 +183,12 @@ def open_place(config: RunConfig, key: str, started: datetime) -> RunDirectory:
         if previous is not None and _aside(files, previous).results.exists():  # a kill came between two moves
             _move_aside(files, previous)
             previous = None
-        same = previous is not None and previous.get("run_key") == key
+        same = previous is not None and previous.get("run_key") == key.sha256
         if config.overwrite == "always":
             shutil.rmtree(files.state / "tasks", ignore_errors=True)
             previous = None
         elif previous is not None and not same:
+            _report_changes(key, previous, files.results)
             _move_aside(files, previous)
             lock.release()
             lock, previous = _lock(files), None
@@ -218,13 +220,25 @@ def _new_files(config: RunConfig, started: datetime) -> RunFiles:
         started += timedelta(microseconds=1)
 
 
-def _earlier(folder: Path, key: str) -> Path | None:
-    """The newest document of the same command."""
+def _earlier(folder: Path, key: RunKey) -> Path | None:
+    """The newest document of the same command; if there is none, the newest that only its code sets apart is named."""
+    others = []
     for path in sorted(folder.glob("results_*.json"), reverse=True):
         document = _document(path, strict=False)
-        if document is not None and document.get("run_key") == key:
+        if document is not None and document.get("run_key") == key.sha256:
             return path
+        if document is not None:
+            others.append((path, document))
+    any(_report_changes(key, document, path) for path, document in others)
     return None
+
+
+def _report_changes(key: RunKey, document: Mapping[str, Any], path: Path) -> bool:
+    """Says why a document of the same command is not resumed, if it is one."""
+    changed = key.changes_since(document)
+    if changed is not None:
+        warn(f"{changed} since {path.name}: running again")
+    return changed is not None
 
 
 def _document(path: Path, strict: bool) -> dict[str, Any] | None:

@@ -36,7 +36,6 @@ from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.resume import RunDirectory
-from ttmbench.evaluator.run_key import run_key
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -89,9 +88,10 @@ def _run(
     if baseline is not None:
         baseline.check_tasks({name: task.spec.version for name, task in chosen.items()})
     started = datetime.now().astimezone()
-    key, datasets = run_key(config, chosen, settings, also), datasets_of(registry, chosen)
+    run_key, datasets = looked_up.key(config, adapter), datasets_of(registry, chosen)
+    key = run_key.sha256
     dumped = config.model_dump(mode="json")
-    record = RunRecord(config.model_name, dumped, command, started, datasets, list(chosen), key)
+    record = RunRecord(config.model_name, dumped, command, started, datasets, list(chosen), run_key)
     results = None
     try:
         with several_devices(config, key, adapter, looked_up.in_memory, looked_up.plugins) as devices:
@@ -99,7 +99,7 @@ def _run(
             work = _Work(
                 registry, config, chosen, settings, samples, record, cache, baseline, key, also, memory, devices
             )
-            with nullcontext() if config.output_path is None else run_place(config, key, started) as place:
+            with nullcontext() if config.output_path is None else run_place(config, run_key, started) as place:
                 results = work.do(adapter, place)
     except UnsentError as error:
         carry(error, results)

@@ -1,15 +1,17 @@
-"""What makes two commands the same: every setting that can change a number, the task files and the packages."""
+"""What makes two commands the same: every setting that can change a number, task files, packages and source code."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 from ttmbench._util.redact import GONE
+from ttmbench._util.source_code import Digests
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.results import environment
@@ -24,35 +26,99 @@ INDIFFERENT = frozenset(
 )
 
 
-def run_key(
-    config: RunConfig,
-    tasks: Mapping[str, TaskFile],
-    settings: Mapping[str, TTMConfig],
-    also: Mapping[str, TaskFile] = MappingProxyType({}),
-) -> str:
+@dataclass(frozen=True)
+class RunKey:
     """A digest of everything that makes two commands the same but for the model's weights and the data.
 
-    Args:
-        config: the run.
-        tasks: its tasks.
-        settings: of the test-time stage, by task.
-        also: other tasks that adapted models are measured on.
-
-    Returns:
-        sha256, hexadecimal.
+    Attributes:
+        content: what the digest is of, for JSON.
+        sha256: hexadecimal.
     """
-    asked = config.model_dump(mode="json")
-    if config.samples is not None:
-        asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
-    return _digest(
-        asked,
-        config.run_seeds,
-        {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-        environment.packages(),
-        {name: one.spec.model_dump(mode="json") for name, one in also.items()},
-        _bits_depend_on(config),
-    )
+
+    content: Mapping[str, Any]
+    sha256: str
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        tasks: Mapping[str, TaskFile],
+        settings: Mapping[str, TTMConfig],
+        also: Mapping[str, TaskFile],
+        code: Digests,
+    ) -> RunKey:
+        """The key of a run.
+
+        Args:
+            config: the run.
+            tasks: its tasks.
+            settings: of the test-time stage, by task.
+            also: other tasks that adapted models are measured on.
+            code: the source of the packages that the run uses, by `ttmbench.evaluator.run_code.code_of`.
+
+        Returns:
+            The key. With code that cannot be read it is no other run's.
+        """
+        asked = config.model_dump(mode="json")
+        if config.samples is not None:
+            asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
+        content = _content(
+            asked,
+            config.run_seeds,
+            {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+            {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
+            environment.packages(),
+            {name: one.spec.model_dump(mode="json") for name, one in also.items()},
+            _bits_depend_on(config) | ({"once": uuid4().hex} if None in code.values() else {}),
+            code,
+        )
+        return cls(content, _sha256(content))
+
+    @property
+    def code(self) -> Digests:
+        """The source of the packages that the run uses."""
+        return dict(self.content["code"])
+
+    def changes_since(self, document: Mapping[str, Any]) -> str | None:
+        """What changed between a results document of the same command and this run: source, or versions of packages.
+
+        Args:
+            document: of results.
+
+        Returns:
+            A clause for a message, such as "the source of package ttmbench changed"; None if nothing did, or if more
+            than that makes it another command.
+        """
+        packages, code = document.get("packages"), document.get("code", {})
+        if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
+            return None
+        unread = [name for name in self._unread() if name in code and code[name] is None]
+        if unread:
+            text = f"the source of {' and '.join(unread)} cannot be read, so it may have changed"
+            return text if self._asks_the_same(document) else None
+        content = {name: value for name, value in self.content.items() if name not in ("once", "code")}
+        content |= {"packages": packages, **({"code": code} if code else {})}
+        if document.get("run_key") != _sha256(content):
+            return None
+        edited, now = _differing(code, self.code), self.content["packages"]
+        said = [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
+        said += [f"{one} {packages.get(one)} became {now.get(one)}" for one in _differing(packages, now)]
+        return " and ".join(said) or None
+
+    def _unread(self) -> list[str]:
+        """Packages whose source cannot be read."""
+        return sorted(name for name, digest in self.code.items() if digest is None)
+
+    def _asks_the_same(self, document: Mapping[str, Any]) -> bool:
+        """Whether a document states the same settings and tasks."""
+        stated, asked = document.get("config", {}), self.content["config"]
+        settings = [name for name in asked if name not in ("tasks", "seeds")]
+        tasks = sorted(document.get("task_status", {}))
+        return tasks == asked["tasks"] and all(stated.get(name) == asked[name] for name in settings)
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
 def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping[str, TTMConfig]) -> str:
@@ -80,11 +146,21 @@ def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping
     ):
         if is_so:
             raise ValueError(why)
-    told = {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {}
-    return _digest(asked, config.run_seeds, document["configs"], told, packages, {}, {})
+    told = {name: _told(document, name, one) for name, one in settings.items()} if config.adapts else {}
+    content = _content(asked, config.run_seeds, document["configs"], told, packages, {}, {}, document.get("code", {}))
+    return _sha256(content)
 
 
-def _digest(
+def _told(document: Mapping[str, Any], task: str, settings: TTMConfig) -> dict[str, Any]:
+    """A task's settings, without those that came into this package after the document was written."""
+    found = settings.model_dump(mode="json")
+    for stage in ("ttm", "simple_match"):
+        if task in document.get(stage, {}):
+            return {name: value for name, value in found.items() if name in document[stage][task]["hyperparameters"]}
+    return found
+
+
+def _content(
     config: Mapping[str, Any],
     seeds: Sequence[int],
     tasks: Mapping[str, Any],
@@ -92,16 +168,21 @@ def _digest(
     packages: Mapping[str, str],
     also: Mapping[str, Any],
     bits: Mapping[str, Any],
-) -> str:
+    code: Mapping[str, str | None],
+) -> dict[str, Any]:
     asked = {key: value for key, value in config.items() if key not in INDIFFERENT and key != "ttm_also"}
-    content = {
+    return {
         "config": {**asked, "tasks": sorted(tasks), "seeds": list(seeds)},
         "tasks": tasks,
         "settings": settings,
         "packages": packages,
         **({"also": also} if also else {}),
         **bits,
+        **({"code": dict(code)} if code else {}),
     }
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -18,6 +18,8 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, only_chooses
+from ttmbench.evaluator.run_code import code_of
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
@@ -38,6 +40,7 @@ class Chosen:
         also: other tasks on which each adapted model is measured.
         in_memory: the tasks that are no files.
         plugins: those that were given as objects.
+        is_registered: whether the model is one that has a name here; else it was given as an object.
     """
 
     registry: Registry
@@ -46,6 +49,13 @@ class Chosen:
     also: Mapping[str, TaskFile]
     in_memory: Sequence[Task] = ()
     plugins: Sequence[tuple[str, Any]] = ()
+    is_registered: bool = True
+
+    def key(self, config: RunConfig, adapter: Any = None) -> RunKey:
+        """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
+        given = None if self.is_registered else adapter
+        code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, given)
+        return RunKey.of(config, self.tasks, self.settings, self.also, code)
 
 
 def choose(
@@ -76,7 +86,9 @@ def choose(
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks, in_memory), in_memory, plugins)
+    return Chosen(
+        registry, tasks, settings, also_tasks(registry, config, tasks, in_memory), in_memory, plugins, is_registered
+    )
 
 
 def also_tasks(
@@ -231,6 +243,11 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     registry.schedule(settings.schedule)
     if config.adapts:
         settings.by_share(spec.is_global)
+        if settings.ties == "include" and not spec.is_global:
+            raise UsageError(
+                f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "
+                "ties=include is for tasks that are matched globally (--ttm_args)"
+            )
     return settings
 
 

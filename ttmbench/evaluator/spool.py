@@ -27,6 +27,7 @@ from ttmbench.cache.location import spool_folder
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.resume import RunDirectory, archive_existing, open_place
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.files import RunFiles
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ class UnsentError(TtmbenchError):
 
 
 @contextmanager
-def run_place(config: RunConfig, key: str, started: datetime) -> Iterator[RunDirectory]:
+def run_place(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
     """The files of a run for as long as it writes: `open_place`, for addresses too.
 
     Args:
         config: the run; its ``output_path`` is set.
-        key: the run's `run_key`.
+        key: of the run.
         started: when it began.
 
     Yields:
@@ -60,7 +61,7 @@ def run_place(config: RunConfig, key: str, started: datetime) -> Iterator[RunDir
         with open_place(config, key, started) as place:
             yield place
         return
-    spool = _Spool.of(config, key)
+    spool = _Spool.of(config, key.sha256)
     with spool.held():
         spool.fetch()
         local = config.model_copy(update={"output_path": str(spool.copy.folder / spool.target)})

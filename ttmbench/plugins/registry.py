@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import warn
 from ttmbench._util.foreign import error_with_place, place_of
+from ttmbench._util.source_code import modules_of
 from ttmbench.errors import UsageError
-from ttmbench.plugins.manager import Plugins, load_plugins
+from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
 from ttmbench.plugins.suggestions import options_for
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
@@ -55,6 +56,16 @@ class Registry:
         if name not in table:
             raise UsageError(self.unknown(what, name, list(table)))
         return table[name][0]
+
+    def modules_of(self, table: Mapping[str, tuple[Any, str]], name: Any) -> list[str]:
+        """The modules that define what a table has under a name, and its plugin; none if it has no such name."""
+        spec, plugin = table.get(name, (None, BUILTIN))
+        if plugin == BUILTIN:
+            return []
+        values = [getattr(spec, field.name) for field in fields(spec)]
+        functions = [module for value in values if callable(value) for module in modules_of(value)]
+        targets = [value.partition(":")[0] for value in (getattr(spec, "target", ""),) if value]
+        return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
         """What to say of a name that nothing has: near names or all, and plugins that may have had it."""

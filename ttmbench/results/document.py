@@ -135,6 +135,11 @@ class ResultsDocument(Part):
     date: Real = Field(description="Seconds since 1970.")
     git_hash: str | None
     packages: dict[str, str]
+    code: dict[str, Digest | None] | Absent = Field(
+        None,
+        description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
+        "metrics and schedules from; null where the source cannot be read. Part of run_key.",
+    )
     hardware: dict[str, Any]
     total_evaluation_time_seconds: Real
     command: str = Field(description="Secrets redacted.")

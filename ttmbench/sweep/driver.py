@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ttmbench._util.console import warn
 from ttmbench.sweep.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
-from ttmbench.sweep.finished import stages_left
+from ttmbench.sweep.finished import stages_left, why_again
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
 from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
@@ -50,15 +52,18 @@ class Driver:
         self._root = root
         self._summary = new_summary(plan, [one.cell for one in planned], root)
         self._entries = {one.number: one for one in self._summary.cells}
-        stages = []
+        stages, changed = [], Counter[str]()
         for one in planned:
             left = stages_left(root, one)
             if left:
                 stages.append(left)
+                changed.update(why for why in [why_again(root, one)] if why is not None)
                 entry = self._entries[one.cell.number]
                 entry.seconds, entry.worker, entry.attempts = None, None, 0
             else:
                 self._entries[one.cell.number].state = "done"
+        for why, count in changed.items():
+            warn(f"{why} since {count} cell{'s were' if count > 1 else ' was'} done: running again")
         self.left, self.units = len(stages), sum(len(stage) for cell in stages for stage in cell)
         self._scheduler = Scheduler(stages, on_error=on_error)
         self._doing: dict[str, str] = {}

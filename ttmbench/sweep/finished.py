@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.evaluator.run_key import run_key
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.units import Unit, units_of
 
@@ -19,7 +18,7 @@ def stages_left(root: Path, one: PlannedCell) -> list[list[Unit]]:
     folder = root / one.cell.folder
     if not folder.is_dir():
         return stages
-    key = run_key(config, chosen.tasks, chosen.settings, chosen.also)
+    key = chosen.key(config).sha256
     if is_done(root / one.cell.document, key):
         return []
     left = [unit for unit in _of_kind(stages, "seed") if not _seed_is_done(root, unit, key)]
@@ -27,6 +26,17 @@ def stages_left(root: Path, one: PlannedCell) -> list[list[Unit]]:
     if not left and _of_kind(stages, "seed"):
         scores = []  # a run that finds every seed needs them once, and takes them from the cache
     return [stage for stage in (scores, left, _of_kind(stages, "run")) if stage]
+
+
+def why_again(root: Path, one: PlannedCell) -> str | None:
+    """What changed since a cell was done, for the user; None if it never was, or if it is another command now."""
+    try:
+        document = read_json(root / one.cell.document)
+    except Unreadable:
+        return None
+    if not isinstance(document, dict) or document.get("status") != "done":
+        return None
+    return one.chosen.key(one.cell.config_at(root)).changes_since(document)
 
 
 def _of_kind(stages: Sequence[Sequence[Unit]], kind: str) -> list[Unit]:

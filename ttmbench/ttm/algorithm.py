@@ -140,7 +140,7 @@ def adapt(
         shown.update(done * config.epochs)
         for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
             started = time.perf_counter()
-            own = Selection(labels.captions, select(labels, threshold, by_share))
+            own = Selection(labels.captions, select(labels, threshold, by_share, config.ties))
             chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
             loss = trainer.train(iteration, blind.pairs(chosen), shown)
             rate = trainer.rate(iteration)
@@ -168,8 +168,9 @@ def overfit(
 ) -> Iterator[Step]:
     """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
 
-    Every unit without a tie is kept, and the matching is never looked at again. Training has TTM's budget with the
-    same restarts, and ends early once every kept group satisfies the group score with its pseudo-label as the truth.
+    Every unit without a tie is kept (where the settings include ties, every unit), and the matching is never looked at
+    again. Training has TTM's budget with the same restarts, and ends early once every kept group satisfies the group
+    score with its pseudo-label as the truth.
 
     Args:
         stage: model and prepared inputs; the model is changed in place.
@@ -188,7 +189,7 @@ def overfit(
     """
     blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
-    fixed = select(labels, -math.inf, by_share=False)
+    fixed = select(labels, -math.inf, by_share=False, ties=config.ties)
     pairs = blind.pairs(Selection(labels.captions, fixed))
     trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
     captions = blind.unshuffle(labels.captions)

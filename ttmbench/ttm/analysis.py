@@ -19,8 +19,8 @@ from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.ttm import learning_rates as learningrates
 from ttmbench.ttm.algorithm import Step, Supervision, algorithm1_selection
-from ttmbench.ttm.finetune import restored
 from ttmbench.ttm.learning_rates import agreement, observe
+from ttmbench.ttm.restoring import restored
 from ttmbench.ttm.supervision import oracle as oracle_supervision
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MetricSpec
@@ -201,7 +201,7 @@ def _curve(question: Question, stage: Adaptation, supervision: Supervision = alg
 
 
 def _records(question: Question, stage: Adaptation, seed: int, supervision: Supervision) -> Iterator[dict[str, Any]]:
-    with restored(stage.stage.adapter):
+    with restored(stage.stage):
         for step in stage.steps(seed, supervision):
             record = stage.record_of(step, seed)
             yield {
@@ -220,7 +220,7 @@ def _at_rate(question: Question, rate: float) -> dict[str, Any]:
     runs = []
     for seed in stage.seeds:
         ended: list[Step] = []
-        with restored(stage.stage.adapter):
+        with restored(stage.stage):
             runs.append(observe(stage.steps(seed), stage.raw, seed, stage.spec.is_global, ended.append))
         metric.append(metric_mean(question.metric, ended[0].scores) if ended else None)
     whole = [value for value in metric if value is not None]

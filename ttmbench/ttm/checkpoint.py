@@ -179,7 +179,7 @@ class TaskCheckpoint:
     Args:
         folder: of the task; None to keep nothing.
         data: fingerprint of the data; part of what every seed starts from.
-        run: key of the run (`ttmbench.evaluator.run_key.run_key`); likewise.
+        run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
     """
 
     def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -285,13 +284,3 @@ def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
     """Goes back to a snapshot; the snapshot stays usable."""
     adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
-
-
-@contextmanager
-def restored(adapter: Trainable | PairTrainable) -> Iterator[None]:
-    """Whatever is trained inside, the model leaves as it came."""
-    before = snapshot(adapter)
-    try:
-        yield
-    finally:
-        restore(adapter, before)

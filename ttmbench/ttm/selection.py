@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from ttmbench.config import DEFAULT_SHARE, TTMConfig
 from ttmbench.schedules import threshold_for_coverage
+
+Ties = Literal["exclude", "include"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class PseudoLabels:
     Attributes:
         captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
         confidence: what tau_t is compared with, logits [units]: the margin; the pair's score in the global variant.
-        tie: bool [units]; a tied unit is never selected.
+        tie: bool [units]; a tied unit is selected only where ties are included.
     """
 
     captions: np.ndarray
@@ -57,28 +60,35 @@ def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> 
         return config.tau_start
     if by_share:
         return DEFAULT_SHARE
-    clear = labels.confidence[~labels.tie]
+    clear = labels.confidence[_eligible(labels, config.ties)]
     if len(clear) == 0:
         return 0.0
     return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
 
 
-def select(labels: PseudoLabels, threshold: float, by_share: bool) -> np.ndarray:
-    """Which units become pseudo-labels: confident enough, and never a tied one.
+def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
+    """Which units become pseudo-labels: confident enough, and by default never a tied one.
 
     Args:
         labels: the candidates.
         threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
         by_share: the share rule (section B.1). The number to keep is that share of all units, tied ones included,
             rounded down as the authors do; of units with equal confidence at the end of it, the later ones are kept.
+        ties: as in `TTMConfig`.
 
     Returns:
         bool [units].
     """
+    eligible = _eligible(labels, ties)
     if not by_share:
-        return (labels.confidence >= threshold) & ~labels.tie
+        return (labels.confidence >= threshold) & eligible
     keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)  # 0.1 of 30 is 3, whatever 1 - 0.9 rounds to
-    ranked = np.argsort(np.where(labels.tie, -np.inf, labels.confidence), kind="stable")[::-1]
+    ranked = np.argsort(np.where(eligible, labels.confidence, -np.inf), kind="stable")[::-1]
     chosen = np.zeros(len(labels.tie), dtype=bool)
     chosen[ranked[: max(0, keep)]] = True
-    return chosen & ~labels.tie
+    return chosen & eligible
+
+
+def _eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
+    """Units that can be selected at all."""
+    return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)

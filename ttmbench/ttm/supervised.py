@@ -22,7 +22,8 @@ from ttmbench.errors import UsageError
 from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
 from ttmbench.scoring.batch_size import DEFAULT, BatchSizer
 from ttmbench.scoring.inputs import Prepared
-from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer, restore
+from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
+from ttmbench.ttm.restoring import resume_weights
 from ttmbench.ttm.trainer import random_state, set_random_state
 
 Loss = Literal["contrastive", "matching"]
@@ -186,7 +187,7 @@ def train(
     done: tuple[EpochRecord, ...] = ()
     if resume is not None:
         done = resume.epochs
-        restore(adapter, resume.model)
+        resume_weights(adapter, resume.model)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": dict(resume.optimizer), "param_groups": groups})
         set_random_state(resume.random)

@@ -12,7 +12,8 @@ import torch
 
 from ttmbench.config import TTMConfig
 from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.ttm.finetune import TrainingPairs, finetune, iteration_learning_rate, make_optimizer, restore
+from ttmbench.ttm.finetune import TrainingPairs, finetune, iteration_learning_rate, make_optimizer
+from ttmbench.ttm.restoring import resume_weights
 from ttmbench.types import Scores
 
 
@@ -62,7 +63,7 @@ class Trainer:
 
     def resume(self, state: TrainingState) -> None:
         """Goes on from there."""
-        restore(self._stage.adapter, state.model)
+        resume_weights(self._stage.adapter, state.model)
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})

@@ -10,7 +10,7 @@ from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.download.files import count_of_images
 from ttmbench.data.download.hub import HubFiles
 from ttmbench.data.hub_access import HubFilesOptions, commit_of, snapshot
-from ttmbench.data.loading import data_folder, read_options
+from ttmbench.data.loading import check_folder, data_folder, read_hub_options
 from ttmbench.data.sources.annotations import missing_images, read_files
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.types import Loaded, SourceRequest
@@ -47,12 +47,12 @@ def read_hub_files(request: SourceRequest) -> Loaded:
         OutOfReachError: the repository is neither in the cache nor to be fetched.
         DataError: a file is missing or not what it should be; file and group are named.
     """
-    options = read_options(HubFilesOptions, request)
+    options = read_hub_options(HubFilesOptions, request)
+    check_folder(options.path)
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
         loaded = read_files(own, options, request)
-        detail = {} if Path(options.path).is_dir() else {"folder": str(own)}
-        return Loaded(loaded.groups, {"revision": None, **detail, **loaded.source})
+        return Loaded(loaded.groups, {"revision": None, "folder": str(own), **loaded.source})
     folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
     # In the hub's cache a snapshot's files are links to blobs beside the snapshots, in the same repository's folder.
     roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
@@ -65,7 +65,7 @@ def read_hub_files(request: SourceRequest) -> Loaded:
 
 def locations(request: SourceRequest) -> list[DataLocation]:
     """Loose files of a repository of the hub, or a local folder of them."""
-    options = read_options(HubFilesOptions, request)
+    options = read_hub_options(HubFilesOptions, request)
 
     def absent(folder: Path) -> list[str]:
         # The hub's cache is a folder of links; whether they stay inside is for the reader to check.

@@ -16,7 +16,7 @@ from ttmbench.data.cells import Row
 from ttmbench.data.download.hub import HubDataset
 from ttmbench.data.hub_access import HuggingfaceOptions
 from ttmbench.data.hub_tables import incomplete, open_table, saved_copy
-from ttmbench.data.loading import data_folder, read_options
+from ttmbench.data.loading import data_folder, is_local, read_hub_options
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.shards import missing_shards
 from ttmbench.errors import DataError
@@ -57,7 +57,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         OutOfReachError: the dataset is neither in the cache nor to be fetched.
         DataError: it is not what the task file says.
     """
-    options = read_options(HuggingfaceOptions, request)
+    options = read_hub_options(HuggingfaceOptions, request)
     import datasets
 
     where = options.where
@@ -83,15 +83,15 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     dropped: list[dict[str, str]] = []
     kept = list(islice(_kept(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, Any] = {"revision": opened.revision, "exif": options.exif}
-    if own and not Path(options.path).is_dir():
+    if own:
         record["folder"] = str(opened.folder)
     return Loaded(kept, record | ({"dropped": dropped} if dropped else {}))
 
 
 def locations(request: SourceRequest) -> list[DataLocation]:
     """A dataset of the hub, or a local folder of one."""
-    options = read_options(HuggingfaceOptions, request)
-    own = Path(options.path) if Path(options.path).is_dir() else saved_copy(options, request.data_dir or data_folder())
+    options = read_hub_options(HuggingfaceOptions, request)
+    own = Path(options.path) if is_local(options.path) else saved_copy(options, request.data_dir or data_folder())
     if own is not None:
         return [DataLocation(str(own), [LocalTable(own, options)])]
     return [DataLocation(options.where, [HubDataset(options)])]

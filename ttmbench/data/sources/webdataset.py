@@ -17,7 +17,7 @@ from ttmbench.data.availability import DataLocation, LocalFile
 from ttmbench.data.download.hub import HubShards
 from ttmbench.data.hub_access import commit_of, snapshot, where_it_is
 from ttmbench.data.layouts import Also
-from ttmbench.data.loading import below, data_folder, read_options
+from ttmbench.data.loading import below, check_folder, data_folder, is_local, read_hub_options
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.tar_rows import TarMember, in_order, tar_members, tar_rows
 from ttmbench.errors import DataError
@@ -33,7 +33,7 @@ class WebdatasetOptions(BaseModel):
     """Options of ``kind: webdataset``.
 
     Attributes:
-        path: id of a dataset repository, or a local folder of its files.
+        path: id of a dataset repository, or the absolute path of a local folder of its files.
         revision: commit.
         shards: pattern of the tar files of the split.
         lines: columns of texts whose lines are items of a list: several captions of an image.
@@ -52,7 +52,7 @@ class WebdatasetOptions(BaseModel):
     @property
     def where(self) -> str:
         """What messages call it."""
-        return where_it_is(self.path, None if Path(self.path).is_dir() else self.revision)
+        return where_it_is(self.path, None if is_local(self.path) else self.revision)
 
     @property
     def patterns(self) -> list[str]:
@@ -90,7 +90,7 @@ class WebdatasetOptions(BaseModel):
 
     def local_copy(self, data_dir: Path) -> Path | None:
         """The folder of the user's own that has the shards, if there is one."""
-        if Path(self.path).is_dir():
+        if is_local(self.path):
             return Path(self.path)
         folders = [below(data_dir, name, "source.also") for name in self.also.get(self.path, ())]
         return next((folder for folder in folders if folder.is_dir() and self.found_in(folder)), None)
@@ -120,7 +120,8 @@ def read_webdataset(request: SourceRequest) -> Loaded:
         OutOfReachError: the repository is neither in the cache nor to be fetched.
         DataError: a shard is missing or not what it should be.
     """
-    options = read_options(WebdatasetOptions, request)
+    options = read_hub_options(WebdatasetOptions, request)
+    check_folder(options.path)
     own = options.local_copy(request.data_dir or data_folder())
     folder = own or snapshot(options.path, options.revision, options.patterns, request.offline)
     lacking = options.incomplete(folder)
@@ -137,14 +138,14 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     shards = [folder / name for name in options.found_in(folder)]
     groups = groups_from_rows(tar_rows(shards, options.lines), replace(request, limit=None), options.where, image)
     record: dict[str, Any] = {"revision": None if own else commit_of(folder), "exif": options.exif}
-    if own is not None and not Path(options.path).is_dir():
+    if own is not None:
         record["folder"] = str(own)
     return Loaded(list(islice(groups, request.limit)), record)
 
 
 def locations(request: SourceRequest) -> list[DataLocation]:
     """Shards of a repository of the hub, or a local folder of them."""
-    options = read_options(WebdatasetOptions, request)
+    options = read_hub_options(WebdatasetOptions, request)
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
         return [DataLocation(str(own), [LocalShards(own, options)])]

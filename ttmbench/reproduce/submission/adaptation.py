@@ -303,7 +303,7 @@ def _check_first_iteration(
         here = f"{place}.iterations of seed {line['seed']}, 1"
         if settings.schedule != "ascending":
             findings.same(f"{here}, threshold", line["threshold"], start, "the raw scores give")
-        chosen = select(labels, line["threshold"], by_share)
+        chosen = select(labels, line["threshold"], by_share, settings.ties)
         count = int(chosen.sum())
         findings.same(f"{here}, selected", line["selected"], count, "the raw scores give")
         findings.same(f"{here}, tied", line["tied"], int(labels.tie.sum()), "the raw scores give")

@@ -1,0 +1,391 @@
+"""Code that was edited since: no number of the code as it was is given for the code as it is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.sweeps import Inline, Told, cells_of
+
+import ttmbench
+from ttmbench._util.source_code import digests_of_modules, digests_of_object
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
+from ttmbench.evaluator.settings import choose
+from ttmbench.sweep.driver import Driver
+from ttmbench.sweep.worker import Worker
+
+PACKAGE = "my_adapter"
+MODEL = """
+from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters.tiny_clip import load
+
+class Louder:
+    def __init__(self, model):
+        self.model = model
+        self.prepare_images, self.prepare_captions = model.prepare_images, model.prepare_captions
+        self.encode_images, self.encode_captions, self.logits = model.encode_images, model.encode_captions, model.logits
+        self.parameters, self.state_dict, self.load_state_dict = (
+            model.parameters, model.state_dict, model.load_state_dict
+        )
+        self.device = model.device
+
+    def fingerprint(self):
+        return self.model.fingerprint()
+
+    def matching_loss(self, images, captions):
+        return self.model.matching_loss(images, captions) * 1
+
+def louder(device="auto"):
+    return Louder(load(device=device))
+"""
+PARTS = """
+import io
+from functools import partial
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from ttmbench import Group, ImageRef
+
+def first(scores):
+    return scores[:, 0].argmax(axis=1) == 0
+
+def gentle(start, end, iterations):
+    return end + (start - end) * np.linspace(1, 0, iterations)
+
+TURN = 0
+
+def read(request):
+    for index in range(4):
+        files = [Path(request.options["folder"]) / f"{index}{side}.png" for side in "ab"]
+        yield Group(str(index), tuple(
+            ImageRef(file.name, partial(opened, file), read=file.read_bytes) for file in files
+        ), (f"one {index}", f"two {index}"))
+
+def opened(file):
+    return Image.open(io.BytesIO(file.read_bytes())).rotate(TURN)
+"""
+SCORER = """
+import numpy as np
+
+SIGN = 1
+
+def score(captions):
+    return np.array([SIGN * len(one) for one in captions], dtype=np.float32)
+"""
+LONG = """
+from my_adapter.scorer import score
+
+class Long:
+    def fingerprint(self):
+        return {"kind": "long"}
+
+    def score_pairs(self, images, captions):
+        return score(captions)
+"""
+PLUGIN = """
+from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from my_adapter import parts
+
+@hookimpl
+def ttmbench_register_adapters():
+    return [AdapterSpec("louder", "my_adapter.model:louder"), AdapterSpec("long", "my_adapter.long:Long")]
+
+@hookimpl
+def ttmbench_register_metrics():
+    return [MetricSpec("first_image", parts.first)]
+
+@hookimpl
+def ttmbench_register_sources():
+    return [SourceSpec("drawn", "my_adapter.parts:read")]
+
+@hookimpl
+def ttmbench_register_schedules():
+    return [ScheduleSpec("gentle", parts.gentle)]
+"""
+RUN = ["--limit", "6", "--bootstrap_iters", "0", "--device", "cpu"]
+TTM = ["--ttm", "--ttm_args", "iterations=1,epochs=1,lr=1e-4"]
+GENTLE = ["--ttm", "--ttm_args", "iterations=2,epochs=1,schedule=gentle"]
+
+
+class Installed:
+    """A plugin on the path, as pip leaves it; edited, it is imported anew, as in the next process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / PACKAGE
+        self.folder.mkdir(parents=True)
+        files = {"__init__.py": "", "model.py": MODEL, "parts.py": PARTS, "plugin.py": PLUGIN, "scorer.py": SCORER}
+        files["long.py"] = LONG
+        for name, content in files.items():
+            (self.folder / name).write_text(content)
+        about = folder / f"{PACKAGE}-0.1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 0.1\n")
+        (about / "entry_points.txt").write_text(f"[ttmbench]\n{PACKAGE} = {PACKAGE}.plugin\n")
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.folder / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+        self.forget()
+
+    def forget(self) -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", entry_points)  # not those that all tests share
+    made = Installed(tmp_path / "site")
+    made.forget()
+    yield made
+    made.forget()
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A task that takes everything from the plugin."""
+    rng = np.random.default_rng(0)
+    for index in range(4):
+        for side in "ab":
+            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / f"{index}{side}.png")
+    path = tmp_path / "drawn_pairs.yaml"
+    path.write_text(
+        f"task: drawn_pairs\nversion: 1\nsource: {{kind: drawn, folder: '{tmp_path}'}}\n"
+        "group: {shape: [2, 2]}\nmetrics: [group_match, first_image]\n"
+    )
+    return path
+
+
+def run(folder: Path, *arguments: str) -> dict:
+    assert main(["run", *arguments, *RUN, "--output_path", str(folder)]) == 0
+    return json.loads(max(folder.rglob("results_*.json")).read_text(encoding="utf-8"))
+
+
+def test_an_edited_adapter_runs_again_and_says_so(tmp_path, plugin, capsys):
+    command = ["--model", "louder", "--tasks", "shapes_color", *TTM]
+    first = run(tmp_path / "out", *command)
+    assert "running again" not in capsys.readouterr().err
+    plugin.forget()
+    run(tmp_path / "out", *command)
+    assert "every task is done" in capsys.readouterr().err
+    plugin.edit("model.py", "* 1", "* 100")
+    again = run(tmp_path / "out", *command)
+    said = capsys.readouterr().err
+    assert "the source of package my_adapter changed since results_" in said and "running again" in said
+    assert "every task is done" not in said
+    losses = [one["ttm"]["shapes_color"]["iterations"][0]["loss"][0] for one in (first, again)]
+    assert losses[1] == pytest.approx(100 * losses[0], rel=1e-3)
+    assert set(first["code"]) == {"my_adapter", "ttmbench"}
+    assert first["code"]["ttmbench"] == again["code"]["ttmbench"] != again["code"]["my_adapter"]
+    assert first["code"]["my_adapter"] != again["code"]["my_adapter"]
+
+
+def test_with_one_file_the_edited_run_is_named_before_it_is_moved_aside(tmp_path, plugin, capsys):
+    path, command = tmp_path / "x.json", ["--model", "louder", "--tasks", "shapes_color", *RUN]
+    assert main(["run", *command, "--output_path", str(path)]) == 0
+    plugin.edit("model.py", "* 1", "* 100")
+    capsys.readouterr()
+    assert main(["run", *command, "--output_path", str(path)]) == 0
+    said = capsys.readouterr().err
+    assert "the source of package my_adapter changed since x.json: running again" in said
+    assert f"{path} held another run" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "model", "more"),
+    [
+        ("parts.py", "argmax", "argmin", "tiny-clip", []),
+        ("parts.py", "TURN = 0", "TURN = 90", "tiny-clip", []),
+        ("parts.py", "(1, 0, iterations)", "(1, 0.5, iterations)", "tiny-clip", GENTLE),
+    ],
+    ids=["metric", "source", "schedule"],
+)
+def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
+    tmp_path, plugin, task, capsys, file, old, new, model, more
+):
+    tasks = "shapes_color" if more else str(task)
+    command = ["--model", model, "--tasks", tasks, *more]
+    run(tmp_path / "out", *command)
+    plugin.forget()
+    run(tmp_path / "out", *command)
+    assert "every task is done" in capsys.readouterr().err
+    plugin.edit(file, old, new)
+    run(tmp_path / "out", *command)
+    assert "the source of package my_adapter changed since results_" in capsys.readouterr().err
+
+
+def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
+    before = choose(config).key(config)
+    plugin.edit("model.py", "* 1", "* 100")
+    assert choose(config).key(config).sha256 == before.sha256 and set(before.code) == {"ttmbench"}
+
+
+def test_two_states_of_ttmbench_itself_are_two_commands(monkeypatch):
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
+    chosen = choose(config)
+    before = chosen.key(config)
+    assert chosen.key(config).sha256 == before.sha256
+    monkeypatch.setattr("ttmbench._util.source_code._own_digest", lambda: "0" * 64)
+    now = chosen.key(config)
+    document = {"run_key": before.sha256, "code": before.code, "packages": before.content["packages"]}
+    assert now.sha256 != before.sha256
+    assert now.changes_since(document) == "the source of package ttmbench changed"
+    assert now.changes_since({**document, "run_key": "another"}) is None
+    older = {**document, "packages": {**document["packages"], "numpy": "1.0"}}
+    assert before.changes_since(older) is None, "its key is not of these packages"
+
+
+def test_a_changed_version_of_a_package_is_named_too(monkeypatch):
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
+    now = choose(config).key(config)
+    monkeypatch.setattr("ttmbench.results.environment.packages", lambda: {**now.content["packages"], "numpy": "1.0"})
+    then = choose(config).key(config)
+    document = {"run_key": then.sha256, "code": then.code, "packages": then.content["packages"]}
+    assert now.changes_since(document) == f"numpy 1.0 became {np.__version__}"
+
+
+def test_every_python_file_of_ttmbench_its_tasks_and_adapters_is_in_its_digest(tmp_path):
+    """As it lies in a checkout and as it lies in a wheel, which is one folder."""
+    from ttmbench._util import source_code
+
+    roots = {name: source_code._package_of(name, exactly=True)[1][name] for name in source_code._OWN_PARTS}
+    files = dict(one for name, root in roots.items() for one in source_code._files(name, root, (".py",)))
+    for name in ("ttmbench/metrics.py", "ttmbench/model_adapters/hf.py", "ttmbench/tasks/__init__.py"):
+        assert name in files
+    for name, path in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(path.read_bytes())
+    whole = source_code._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",))
+    assert whole == digests_of_modules(["ttmbench.metrics"])["ttmbench"]
+    edited = tmp_path / "ttmbench/model_adapters/hf.py"
+    edited.write_bytes(edited.read_bytes() + b"\n")
+    assert source_code._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",)) != whole
+
+
+def test_an_object_of_an_edited_class_runs_again(tmp_path, plugin, capsys):
+    def evaluate():
+        from my_adapter.long import Long
+
+        return ttmbench.simple_evaluate(
+            Long(), "shapes_color", limit=6, bootstrap_iters=0, output_path=str(tmp_path / "out"), model_name="m"
+        )
+
+    evaluate()
+    plugin.forget()
+    evaluate()
+    assert "every task is done" in capsys.readouterr().err
+    plugin.edit("scorer.py", "SIGN = 1", "SIGN = -1")
+    evaluate()
+    assert "the source of package my_adapter changed since results_" in capsys.readouterr().err
+
+
+def test_code_that_cannot_be_read_is_never_resumed(tmp_path, capsys):
+    class Typed:
+        def fingerprint(self):
+            return {"kind": "typed"}
+
+        def score_pairs(self, images, captions):
+            return np.arange(len(captions), dtype=np.float32)
+
+    Typed.__module__ = "nowhere_to_be_found"
+    assert digests_of_object(Typed()) == {"nowhere_to_be_found": None}
+    for _ in range(2):
+        done = ttmbench.simple_evaluate(
+            Typed(), "shapes_color", limit=4, bootstrap_iters=0, output_path=str(tmp_path), model_name="typed"
+        )
+    said = capsys.readouterr().err
+    assert "the source of nowhere_to_be_found cannot be read, so it may have changed since results_" in said
+    assert "every task is done" not in said and done["code"]["nowhere_to_be_found"] is None
+    assert len(list(tmp_path.rglob("results_*.json"))) == 2
+
+
+def test_cells_of_a_sweep_run_again_where_their_plugin_was_edited(tmp_path, plugin, capsys):
+    def sweep():
+        planned = cells_of(
+            tmp_path, models=["louder", "tiny-clip"], tasks=["shapes_color"], options={"limit": 6, "bootstrap_iters": 0}
+        )
+        return Driver(planned, tmp_path / "out", "plan.yaml")
+
+    (tmp_path / "out").mkdir()
+    summary = sweep().run(Inline({"w": Worker(tmp_path / "out")}), Told())
+    assert summary.status == "done", [one.error for one in summary.cells]
+    plugin.forget()
+    assert sweep().left == 0
+    plugin.edit("model.py", "* 1", "* 100")
+    capsys.readouterr()
+    assert sweep().left == 1
+    assert "the source of package my_adapter changed since 1 cell was done: running again" in capsys.readouterr().err
+
+
+def test_an_edited_adapter_or_source_gets_no_cached_scores(tmp_path, plugin, task, capsys):
+    """Both are asked for their bytes only: what a plugin makes of them is not to be seen there."""
+    cache = ["--use_cache", str(tmp_path / "kept")]
+
+    def scores(model: str, tasks: str, out: str) -> tuple[dict, str]:
+        document = run(tmp_path / out, "--model", model, "--tasks", tasks, "--save_scores", *cache)
+        return document, capsys.readouterr().err
+
+    document, _ = scores("tiny-clip", str(task), "1")
+    plugin.forget()
+    same, said = scores("tiny-clip", str(task), "2")
+    assert "raw scores come from the cache" in said
+    plugin.edit("parts.py", "TURN = 0", "TURN = 90")
+    turned, said = scores("tiny-clip", str(task), "3")
+    assert "raw scores come from the cache" not in said
+    assert turned["task_hashes"] != document["task_hashes"] == same["task_hashes"]
+
+
+def test_an_edited_adapter_of_several_files_gets_no_cached_scores(tmp_path, plugin, capsys):
+    """The class that is edited stands in another file than the adapter's own."""
+    cache = ["--use_cache", str(tmp_path / "kept"), "--model", "long", "--tasks", "shapes_color"]
+    run(tmp_path / "1", *cache)
+    plugin.forget()
+    run(tmp_path / "2", *cache)
+    assert "raw scores come from the cache" in capsys.readouterr().err
+    plugin.edit("scorer.py", "SIGN = 1", "SIGN = -1")
+    run(tmp_path / "3", *cache)
+    assert "raw scores come from the cache" not in capsys.readouterr().err
+
+
+def test_what_a_package_is(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("lone.py", "team/one/__init__.py", "team/two/__init__.py", "whole/__init__.py", "whole/deep/code.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    for name in ("whole/prompts.yaml", "whole/weights.bin", "whole/__pycache__/code.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+    importlib.invalidate_caches()
+
+    def digests():
+        return digests_of_modules(["lone", "team.one.x", "whole.deep.code", "json", "numpy.linalg", "gone.too"])
+
+    before = digests()
+    assert list(before) == ["gone", "lone", "team.one", "whole"] and before["gone"] is None
+    changed = {
+        "lone.py": "lone",
+        "team/one/__init__.py": "team.one",
+        "whole/deep/code.py": "whole",
+        "whole/prompts.yaml": "whole",
+        "team/two/__init__.py": None,
+        "whole/weights.bin": None,
+        "whole/__pycache__/code.pyc": None,
+    }
+    for file, package in changed.items():
+        (tmp_path / file).write_text("other = 1")
+        now = digests()
+        assert [name for name in now if now[name] != before[name]] == ([] if package is None else [package]), file
+        before = now

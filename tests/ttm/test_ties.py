@@ -1,0 +1,95 @@
+"""Ties in the global variant: never a pseudo-label by default, and by the rule of the authors' code where asked for."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import ttmbench
+from ttmbench.config import make_run_config
+from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.settings import task_settings
+from ttmbench.model_adapters import tiny_clip
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.ttm.algorithm import ShuffledTask
+from ttmbench.ttm.selection import PseudoLabels, select
+from ttmbench.types import Scores
+
+
+def repeating_task() -> ttmbench.Task:
+    """40 groups of 2x2 to be matched globally: 80 pairs, of whose captions 29 stand twice and 22 once."""
+    rng = np.random.default_rng(0)
+    colors, shapes = ("red", "green", "blue", "yellow"), ("circle", "square", "triangle", "star")
+    texts = [f"a {one} {shape} and a {other} {shape}" for one, other, shape in product(colors, colors, shapes)][:51]
+    captions = texts + texts[22:]
+    rng.shuffle(captions)
+    images = rng.integers(0, 256, (40, 2, 8, 8, 3), dtype=np.uint8)
+    pairs = [captions[2 * group : 2 * group + 2] for group in range(40)]
+    return ttmbench.Task.from_groups(list(map(list, images)), pairs, name="repeating", matching="global")
+
+
+@pytest.mark.parametrize(("ties", "selected"), [("exclude", [22, 22]), ("include", [40, 80])])
+def test_repeated_captions_in_a_global_task_by_both_rules_for_ties(ties, selected):
+    """By the share rule with tau from 0.5 to 0: the authors' code trains on 40 and then on all 80 pairs."""
+    settings = {"iterations": 2, "epochs": 1, "lr": 1e-6, "tau_start": 0.5, "tau_end": 0.0, "ties": ties}
+    done = ttmbench.simple_evaluate("tiny-clip", repeating_task(), ttm=settings, bootstrap_iters=0, device="cpu")
+    record = done["ttm"]["repeating"]
+    assert [one["selected"] for one in record["iterations"]] == selected
+    assert [one["tied"] for one in record["iterations"]] == [58, 58]
+    assert record["hyperparameters"]["ties"] == ties
+
+
+def test_without_a_setting_a_tie_is_never_selected():
+    done = ttmbench.simple_evaluate(
+        "tiny-clip", repeating_task(), ttm={"iterations": 2, "epochs": 1, "lr": 1e-6}, bootstrap_iters=0, device="cpu"
+    )
+    assert [one["selected"] for one in done["ttm"]["repeating"]["iterations"]] == [22, 22]
+
+
+def test_ties_are_included_by_score_alone():
+    tied = PseudoLabels(np.zeros((4, 1), int), np.array([9.0, 9.0, 1.0, 2.0]), np.array([True, True, False, False]))
+    assert select(tied, 0.5, by_share=True, ties="include").tolist() == [True, True, False, False]
+    assert select(tied, 2.0, by_share=False, ties="include").tolist() == [True, True, False, True]
+
+
+def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included():
+    """The solver's first choice is among captions that were shuffled by seed."""
+    adapter = tiny_clip.load(device="cpu")
+    stage = PreparedTask(adapter, prepare(adapter, repeating_task().groups, 32)[0], 32, True, True)
+    right = []
+    for seed in range(4):
+        blind = ShuffledTask(stage, seed)
+        labels = blind.propose(Scores(np.zeros((40, 2, 2)), np.zeros((80, 80))))
+        assert labels.tie.all()
+        right.append(int((blind.unshuffle(labels.captions)[:, 0] == np.arange(80)).sum()))
+    assert max(right) <= 8, "a permutation drawn at random has one fixed point on average"
+
+
+def test_including_ties_is_for_global_tasks_alone():
+    with pytest.raises(UsageError, match=r"inside groups, .*; ties=include is for tasks that"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={"ties": "include"}, limit=4, device="cpu")
+
+
+def test_the_papers_presets_of_global_tasks_include_ties_as_the_authors_do():
+    registry = build_registry()
+    for name in ("winoground_global", "mmvp_vlm_global", "colorswap_global"):
+        spec = find_task(registry, name).spec
+        config = make_run_config({"model": "siglip-b16", "tasks": [name], "ttm": True})
+        assert task_settings(registry, config, spec).ties == "exclude"
+        paper = config.model_copy(update={"ttm_preset": "paper"})
+        assert task_settings(registry, paper, spec).ties == "include"
+    inside = {name: task.spec.ttm for name, task in all_tasks(registry).items() if not task.spec.is_global}
+    assert not [name for name, presets in inside.items() if any("ties" in one for one in presets.values())]
+
+
+def test_the_label_audit_passes_where_equal_captions_change_places():
+    settings = {"iterations": 2, "epochs": 1, "lr": 1e-6, "ties": "include"}
+    done = ttmbench.simple_evaluate(
+        "tiny-clip", repeating_task(), ttm=settings, audit_labels=True, bootstrap_iters=0, device="cpu"
+    )
+    assert done["ttm"]["repeating"]["audit_labels"]["passed"]
