@@ -199,7 +199,8 @@ def image(rng: random.Random, kind: str = "PNG") -> bytes:
     noise = Image.frombytes("RGB", size, rng.randbytes(3 * size[0] * size[1]))
     modes = {"PNG": ("RGB", "L", "P", "RGBA", "1", "I;16"), "JPEG": ("RGB", "L", "CMYK"), "GIF": ("P", "L")}
     mode = rng.choice(modes.get(kind, ("RGB", "RGBA")))
-    image = noise.convert("L").convert("I;16") if mode == "I;16" else noise.convert(mode)
+    grey = np.asarray(noise.convert("L"), np.uint16)
+    image = Image.fromarray(grey * 257) if mode == "I;16" else noise.convert(mode)
     stream = io.BytesIO()
     more: dict[str, Any] = {}
     if kind in ("GIF", "WEBP", "PNG") and mode in ("P", "RGB") and rng.random() < 0.3:
