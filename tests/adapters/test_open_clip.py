@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.rounding import bound
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -204,10 +205,11 @@ def test_loss_and_gradient_equal_open_clips_own(folder):
     own_loss.backward()
     assert (len(output) == 4) == (folder.name == "siglip")
     assert float(loss.detach()) == pytest.approx(float(own_loss.detach()), abs=1e-4)
-    expected = dict(model.named_parameters())
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    allowed = bound(model, max(gradient.abs().max() for gradient in expected.values()), passes=2)
     compared = 0
     for name, parameter in adapter.model.named_parameters():
-        assert near(parameter.grad, expected[name].grad), name
+        assert near(parameter.grad, expected[name], atol=allowed), name
         compared += bool(parameter.grad.abs().max() > 0)
     assert compared > 40
 

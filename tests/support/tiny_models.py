@@ -58,10 +58,13 @@ def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 
 
 
 def _spread(model, scale: float) -> None:
-    """Random weights as they are made are so small that every score is nearly the same."""
+    """Makes random weights larger: most are so small that every score is nearly the same. T5's are not, and stay.
+
+    Its layers would amplify rounding a thousandfold, which those of no trained model do.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and parameter.std() < 0.1:
                 parameter.mul_(scale)
 
 
