@@ -81,8 +81,7 @@ def instruction_set(setting: str) -> InstructionSet:
     """
     verbose = {"ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1"}
     command = [sys.executable, "-c", PROBE]
-    printed = subprocess.run(command, check=True, env=environment(setting) | verbose, capture_output=True, text=True)
-    return read_probe(printed.stdout)
+    return read_probe(subprocess.check_output(command, env=environment(setting) | verbose, text=True))
 
 
 def read_probe(printed: str) -> InstructionSet:
@@ -93,11 +92,12 @@ def read_probe(printed: str) -> InstructionSet:
         return found[1].strip() if found else "none"
 
     kernels = re.findall(r"^onednn_verbose,.*,exec,cpu,(?:convolution|matmul),([^,]+),", printed, re.MULTILINE)
-    onednn = first(r"^onednn_verbose,.*,cpu,isa:(.+)$")
+    onednn = first(r"^onednn_verbose,.*,cpu,isa:(?:Intel )?(.+)$")
+    mkl = first(r"^MKL_VERBOSE .* architecture (.+?)(?: enabled processors)?, (?:Lnx|Win|OSX|Mac) ")
     return InstructionSet(
         torch=first(r"^torch:([^:]+):"),
         onednn=onednn + (f" ({', '.join(dict.fromkeys(kernels))})" if kernels else ""),
-        mkl=first(r"^MKL_VERBOSE .* architecture (.+?)(?: enabled processors)?, (?:Lnx|Win|OSX|Mac) "),
+        mkl=", ".join(re.findall(r"\(Intel\(R\) ([^)]+)\)", mkl)) or mkl,
         threads=first(r"^torch:[^:]+:(\d+)$"),
     )
 
@@ -148,13 +148,15 @@ def main(given: Sequence[str] | None = None) -> int:
     if unknown := [name for name in names if name not in SETTINGS]:
         parser.error(f"--settings {','.join(unknown)}: not a setting; choose from {', '.join(SETTINGS)}")
     rows: list[tuple[str, InstructionSet, Outcome | str]] = []
+    known: dict[InstructionSet, str] = {}
     for name in names:
         used = instruction_set(name)
         print(f"{name}: {used}", flush=True)
-        same = next((other for other, known, _ in rows if known == used), None)
-        if args.list:
-            continue
-        rows.append((name, used, f"not run: the same as {same}" if same else run_tests(name, args.pytest or DEFAULT)))
+        same = known.setdefault(used, name)
+        if same != name:
+            rows.append((name, used, f"not run: the same as {same}"))
+        elif not args.list:
+            rows.append((name, used, run_tests(name, args.pytest or DEFAULT)))
     if rows:
         print(table(rows))
     return int(any(outcome.code for *_, outcome in rows if isinstance(outcome, Outcome)))
