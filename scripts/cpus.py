@@ -18,7 +18,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
-VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OMP_NUM_THREADS")
+VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "TEST_THREADS")
 SETTINGS = {
     "native": (),
     "avx2": ("avx2", "AVX2", "AVX2"),
@@ -27,12 +27,13 @@ SETTINGS = {
     "avx512-bf16": (None, "AVX512_CORE_BF16"),
     "threads-2": (None, None, None, "2"),
 }
-"""What each setting gives to VARIABLES; without the last, tests run on one thread (tests/conftest.py)."""
+"""Values of VARIABLES. tests/conftest.py reads the last; processes that tests start have one thread."""
 
 DEFAULT = ("-n", "auto")
 
 PROBE = """
-import torch
+import os, torch
+torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 ones = torch.ones(64, 64)
 ones @ ones  # by MKL
 torch.nn.functional.conv2d(ones.expand(1, 3, 64, 64), torch.ones(8, 3, 8, 8))  # by oneDNN
