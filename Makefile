@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test slow coverage wheel docs oldest schema leaderboard reference format
+.PHONY: check lint types test cpus slow coverage wheel docs oldest schema leaderboard reference format
 
 check: lint types test
 
@@ -16,6 +16,10 @@ types:
 
 test:
 	$(PYTHON) -m pytest -n auto
+
+# The tests as other CPUs compute: fewer instructions, more threads. CPUS="--settings avx2,sse -- tests/ttm" runs a part.
+cpus:
+	$(PYTHON) scripts/cpus.py $(CPUS)
 
 slow:
 	$(PYTHON) -m pytest -m slow

@@ -65,10 +65,10 @@ def pytest_sessionfinish():
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """Small models are as fast on one thread, and a busy machine does not slow them down."""
+    """Small models are as fast on one thread, and a busy machine does not slow them down; `make cpus` sets two."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from support.rounding import bound
 
 from ttmbench.model_adapters import hf
 from ttmbench.testing import check_adapter
@@ -89,9 +90,10 @@ def test_scores_loss_and_gradient_equal_the_models_own(folder):
     expected.loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert len(gradients) > 20
+    allowed = bound(model, max(gradient.abs().max() for gradient in gradients.values()), passes=2)
     for name, parameter in adapter.model.named_parameters():
         if name in gradients:
-            assert torch.allclose(parameter.grad, gradients[name], atol=1e-4, rtol=0), name
+            assert torch.allclose(parameter.grad, gradients[name], atol=allowed, rtol=0), name
 
 
 def test_they_keep_the_contract(folder):

@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from support import tiny_models
+from support.rounding import bound
 from torch import nn
 from transformers import CLIPConfig, CLIPModel, Siglip2Config, Siglip2Model, SiglipConfig, SiglipModel
 
@@ -27,6 +28,7 @@ from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 TOWER = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TOWER, "image_size": 36, "patch_size": 8}
 TEXT = {**TOWER, "vocab_size": 100, "max_position_embeddings": 12}
+SCALE = 10  # of logits
 IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
 
 
@@ -119,7 +121,7 @@ def logits_and_gradients(model, features, dtype=torch.float32):
     model.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
         images, captions = (nn.functional.normalize(one.float(), dim=-1) for one in features(model))
-    logits = 10 * images.float() @ captions.float().T
+    logits = SCALE * images.float() @ captions.float().T
     nn.functional.cross_entropy(logits, torch.arange(len(logits))).backward()
     return logits.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -138,14 +140,15 @@ def test_float32_gives_the_same_logits_and_gradients(model_and_features):
     faster = copy.deepcopy(model)
     assert as_adapters_do(faster)
     theirs, ours = logits_and_gradients(model, features), logits_and_gradients(faster, features)
-    torch.testing.assert_close(ours[0], theirs[0], atol=1e-5, rtol=1e-5)
-    assert distance(ours[1], theirs[1]) < 1e-5
+    torch.testing.assert_close(ours[0], theirs[0], atol=bound(model, SCALE), rtol=0)
+    assert distance(ours[1], theirs[1]) < bound(model, 1, passes=2)
     with torch.inference_mode():
         for one, other in zip(features(faster), features(model), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(one, other, atol=bound(model, other), rtol=0)
 
 
 def test_bf16_is_as_near_to_float32_as_autocast_is(model_and_features):
+    """Rounding draws both errors: of two root mean squares of some 10 draws, one is hardly ever 3 times the other."""
     model, features = model_and_features
     faster = copy.deepcopy(model)
     as_adapters_do(faster)
@@ -153,8 +156,8 @@ def test_bf16_is_as_near_to_float32_as_autocast_is(model_and_features):
     theirs = logits_and_gradients(model, features, torch.bfloat16)
     ours = logits_and_gradients(faster, features, torch.bfloat16)
     of_theirs, of_ours = (float((one[0] - exact[0]).square().mean().sqrt()) for one in (theirs, ours))
-    assert 0 < of_ours < 1.5 * of_theirs
-    assert distance(ours[1], exact[1]) < 1.5 * distance(theirs[1], exact[1]) + 0.01
+    assert 0 < of_ours < 3 * of_theirs
+    assert distance(ours[1], exact[1]) < 3 * distance(theirs[1], exact[1])
     assert all(one.dtype == torch.float32 for one in ours[1].values())
 
 
@@ -187,7 +190,7 @@ def test_frozen_weights_get_no_gradient(model_and_features):
         parameter.grad = None
     _, rest = logits_and_gradients(model, features)
     assert set(rest) == set(whole) - set(frozen)
-    assert distance(rest, {name: whole[name] for name in rest}) < 1e-6
+    assert distance(rest, {name: whole[name] for name in rest}) < bound(model, 1, passes=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.rounding import bound
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
@@ -60,11 +61,12 @@ def test_loss_and_gradient_equal_the_models_own(folder):
     model, output = own_forward(folder, return_loss=True)
     output.loss.backward()
     assert float(loss.detach()) == pytest.approx(float(output.loss.detach()), abs=1e-4)
-    expected = dict(model.named_parameters())
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    allowed = bound(model, max(gradient.abs().max() for gradient in expected.values()), passes=2)
     compared = 0
     for name, parameter in adapter.model.named_parameters():
         if parameter.grad is not None:
-            assert torch.allclose(parameter.grad, expected[name].grad, atol=1e-4, rtol=0), name
+            assert torch.allclose(parameter.grad, expected[name], atol=allowed, rtol=0), name
             compared += 1
     assert compared > 20
 
@@ -84,7 +86,7 @@ def test_caption_padding_changes_no_clip_score(tiny_hf_clip):
     with torch.no_grad():
         together = adapter.encode_captions(adapter.prepare_captions(CAPTIONS))
         alone = torch.cat([adapter.encode_captions(adapter.prepare_captions([caption])) for caption in CAPTIONS])
-    assert torch.allclose(together, alone, atol=1e-5)
+    assert torch.allclose(together, alone, atol=bound(adapter.model, alone), rtol=0)
 
 
 def test_bf16_scores_are_fp32_and_near(folder):
@@ -255,9 +257,10 @@ def test_a_compiled_model_scores_and_trains_the_same(folder):
         losses[-1].backward()
     assert torch.allclose(*scores, atol=1e-4)
     assert float(losses[0].detach()) == pytest.approx(float(losses[1].detach()), abs=1e-4)
-    for one, other in zip(plain.parameters(), fast.parameters(), strict=True):
-        if one.grad is not None:
-            assert torch.allclose(one.grad, other.grad, atol=1e-4)
+    gradients = [(one.grad, other.grad) for one, other in zip(plain.parameters(), fast.parameters(), strict=True)]
+    gradients = [both for both in gradients if both[0] is not None]
+    allowed = bound(plain.model, max(one.abs().max() for one, _ in gradients), passes=2)
+    assert gradients and all(torch.allclose(*both, atol=allowed, rtol=0) for both in gradients)
 
 
 @pytest.mark.slow

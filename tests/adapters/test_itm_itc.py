@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from support.rounding import bound
 
 import ttmbench
 from ttmbench.cli import main
@@ -119,9 +120,12 @@ def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
     found = adapter.score_pairs([image] * 3, captions)
     expected = [trained_forward(family, folder, image, caption) for caption in captions]
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
-    assert found[1] == found[2] and adapter.fingerprint()["max_tokens"] == (35 if family == "blip" else 32)
+    tokens = adapter.prepare_captions(captions)["input_ids"]
+    assert torch.equal(tokens[1], tokens[2]) and adapter.fingerprint()["max_tokens"] == (35 if family == "blip" else 32)
+    rounding = bound(adapter.model, found)
+    assert abs(found[1] - found[2]) < rounding
     longer = itm.load(pretrained=folder, device="cpu", max_tokens=64)
-    assert np.ptp(longer.score_pairs([image] * 2, captions[1:])) > 1e-4
+    assert np.ptp(longer.score_pairs([image] * 2, captions[1:])) > rounding
     if family == "blip":
         transformers_own = itm.load(pretrained=folder, device="cpu", itm_start="cls", max_tokens=64)
         score = own_pipeline_of_blip(folder)

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.checkpoints import rename_global
+from support.rounding import bound
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -212,10 +213,11 @@ def test_loss_and_gradient_equal_open_clips_own(folder):
     own_loss.backward()
     assert (len(output) == 4) == (folder.name == "siglip")
     assert float(loss.detach()) == pytest.approx(float(own_loss.detach()), abs=1e-4)
-    expected = dict(model.named_parameters())
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    allowed = bound(model, max(gradient.abs().max() for gradient in expected.values()), passes=2)
     compared = 0
     for name, parameter in adapter.model.named_parameters():
-        assert near(parameter.grad, expected[name].grad), name
+        assert near(parameter.grad, expected[name], atol=allowed), name
         compared += bool(parameter.grad.abs().max() > 0)
     assert compared > 40
 
@@ -274,7 +276,7 @@ def test_captions_are_cut_only_where_that_changes_nothing(folders, kind, columns
     garbage = tokens.clone()
     garbage[:, columns:] = 7
     for given in (garbage, tokens[:, :columns]):
-        assert near(text.encode(given), full, atol=1e-5)
+        assert near(text.encode(given), full, atol=bound(adapter.model, full))
     parameters = [p for name, p in adapter.model.named_parameters() if "position" in name and "visual" not in name]
     whole, cut = (torch.autograd.grad(text.encode(t).sum(), parameters[:1])[0] for t in (tokens, tokens[:, :columns]))
     assert near(whole, cut, atol=1e-3)
@@ -363,7 +365,7 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
     with torch.no_grad():
         for given, pixels in ((prepared, own), (crop, window)):
             expected = model.eval().encode_image(pixels, normalize=True)
-            assert near(adapter.encode_images(given), expected, atol=1e-5)
+            assert near(adapter.encode_images(given), expected, atol=bound(model, expected))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders)
     _, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folders['clip']}")
     with torch.no_grad():
         expected = adapter.model.encode_image(torch.stack([transform(image) for image in gray]), normalize=True)
-        assert near(adapter.encode_images(adapter.prepare_images(gray)), expected, atol=1e-5)
+        assert near(adapter.encode_images(adapter.prepare_images(gray)), expected, atol=bound(adapter.model, expected))
 
 
 def test_a_transform_with_another_end_is_run_completely(folders, monkeypatch):
@@ -402,7 +404,7 @@ def test_a_transform_with_another_end_is_run_completely(folders, monkeypatch):
     monkeypatch.setattr(open_clip_models, "image_transform_v2", transform)
     adapter = load(folders["clip"])
     assert adapter.prepare_images(random_images()).dtype == torch.float32
-    assert near(scores(adapter), expected, atol=1e-5)
+    assert near(scores(adapter), expected, atol=bound(adapter.model, expected))
     enlarged = adapter.prepare_enlarged(random_images(), 1.5)
     assert len(enlarged) == 3 and all(min(one.shape[1:]) == 48 for one in enlarged)
     assert adapter.crop(enlarged, np.zeros((3, 2))).shape == (3, 3, 32, 32)

@@ -179,8 +179,7 @@ def test_retry_after_is_waited_for_by_all(chat_server, evaluate):
     code, _, printed = evaluate(concurrency=3)
     assert code == 0, printed
     since = np.array(chat_server.times) - chat_server.times[5]
-    later = since >= 0.5
-    assert later.sum() >= 3 and not ((since > 0.3) & ~later).any(), "those that were underway are not held back"
+    assert (since >= 0.5).sum() >= 3, "if the others did not wait, the one that was refused would come alone"
 
 
 def test_another_process_that_was_told_to_wait_holds_back_this_one(chat_server, evaluate, tmp_path):

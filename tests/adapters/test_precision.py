@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.rounding import gamma
 from torch import nn
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode
@@ -79,8 +80,10 @@ def test_a_product_is_exact_but_for_one_rounding(name, dtype, no_instructions):
     with products(CPU, dtype):
         found = function(*given)
     assert found.dtype == dtype
-    exact = function(*(one.double() for one in given))
-    torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps / 2, atol=1e-5)
+    exact, sizes = (function(*map(way, given)) for way in (torch.Tensor.double, lambda one: one.double().abs()))
+    terms = function(*(torch.ones_like(one, dtype=torch.float64) for one in given)).max()
+    of_sum, of_result = gamma(int(terms)) * sizes, torch.finfo(dtype).eps / 2 * exact.abs()
+    assert bool(((found.double() - exact).abs() <= of_result + (1 + torch.finfo(dtype).eps) * of_sum).all())
 
 
 @pytest.mark.parametrize(

@@ -172,10 +172,9 @@ def test_without_a_version_there_is_no_rest(site, web, tmp_path):
 def test_a_server_that_trickles_is_given_up(site, waits, tmp_path):
     url = site.put("/file.bin", BODY, pause=0.02)
     slow = Web(tries=2, pause=0.5, timeout=5, patience=0.1, least=1000, sleep=waits.append)
-    began = time.monotonic()
     with pytest.raises(OutOfReachError, match=r"gave \d+ bytes in \d+ seconds, which is too slow, 2 times"):
         fetch(slow, url, tmp_path / "file.part")
-    assert time.monotonic() - began < 20 and 0 < (tmp_path / "file.part").stat().st_size < 1000
+    assert 0 < (tmp_path / "file.part").stat().st_size < 1000
 
 
 def test_a_body_without_end_is_given_up(site, web, tmp_path, monkeypatch):

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import struct
-import time
+import tracemalloc
 import unicodedata
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,16 @@ def refused(capsys, *arguments: object, code: int = 2) -> str:
     return err
 
 
+@contextmanager
+def memory():
+    """Gives a function that says how many bytes were held at most inside: what is not read is not held."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 # ---- YAML
 
 YAML_FAULTS = {
@@ -86,10 +97,10 @@ def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     with file.open("wb") as stream:
         stream.truncate(50_000_000)
-    started = time.perf_counter()
-    message = refused(capsys, "show", file)
+    with memory() as most:
+        message = refused(capsys, "show", file)
+        assert most() < 50_000_000 / 2
     assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
-    assert time.perf_counter() - started < 2
 
 
 def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
@@ -280,10 +291,10 @@ def test_the_bomb_is_an_npz_file(tmp_path):
 def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = npz_bomb(tmp_path / "bomb.npz", 75_000_000)
     assert path.stat().st_size < 400_000
-    started = time.perf_counter()
-    with pytest.raises(DataError, match="unpack to 3000000"):
-        read_scores(path, SQUARE)
-    assert time.perf_counter() - started < 1
+    with memory() as most:
+        with pytest.raises(DataError, match="unpack to 3000000"):
+            read_scores(path, SQUARE)
+        assert most() < 4 * 75_000_000 / 2
 
 
 def tensors(path: Path, header: object, data: bytes = b"\0" * 32, length: int | None = None) -> Path:

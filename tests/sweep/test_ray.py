@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,12 +137,10 @@ def test_without_a_common_folder_files_travel_and_an_interrupted_sweep_goes_on(
     run(cell.config_at(tmp_path / "alone").model_copy(update={"use_cache": str(tmp_path / "cache")}))
 
     def interrupt(executor):
-        interrupt.began = time.monotonic()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         sweep(two_nodes, tmp_path / "out", planned, {2: interrupt}, folder="own", workers=1)
-    assert time.monotonic() - interrupt.began < 8
     assert "does not see" in capsys.readouterr().err
     stopped = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert (stopped["status"], stopped["cells"][0]["state"]) == ("interrupted", "waiting")

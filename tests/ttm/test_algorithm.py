@@ -11,6 +11,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from support.rounding import Noise
 
 from ttmbench import schedules
 from ttmbench._util.progress import progress_bar
@@ -55,11 +56,15 @@ def _model_stays(model):
     restore(model, before)
 
 
-def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr, seed):
-    """Algorithm 1 with loops, plain transformers and plain torch. Batches follow the same random streams."""
+def naive_ttm(folder, loss_kind, groups, given, taus_of, epochs, batch, lr, seed, dtype=torch.float32):
+    """Algorithm 1 with loops, plain transformers and plain torch. Batches follow the same random streams.
+
+    Pseudo-labels are those of ``given``, the scores [groups, images, captions] before each iteration, so that rounding
+    decides none. Returns threshold, selected groups, their matchings, losses and own scores of each iteration.
+    """
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    model = AutoModel.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).to(dtype)
     tokenizer, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
     pixels = [[processor(images=[i.open()], return_tensors="pt")["pixel_values"] for i in g.images] for g in groups]
     captions = [caption for group in groups for caption in group.captions]
@@ -67,22 +72,20 @@ def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr,
     m, k = len(groups[0].images), len(groups[0].captions)
 
     def forward(image_list, caption_rows, **options):
-        return model(
-            pixel_values=torch.cat(image_list), **{name: t[caption_rows] for name, t in tokens.items()}, **options
-        )
+        rows = {name: t[caption_rows] for name, t in tokens.items()}
+        return model(pixel_values=torch.cat(image_list).to(dtype), **rows, **options)
 
     def all_scores():
         model.eval()
         with torch.no_grad():
-            return [
-                forward(pixels[g], list(range(g * k, g * k + k))).logits_per_image.numpy().astype(np.float64)
-                for g in range(len(groups))
-            ]
+            return np.stack(
+                [forward(pixels[g], list(range(g * k, g * k + k))).logits_per_image.numpy() for g in range(len(groups))]
+            )
 
     history, taus = [], None
-    for t in range(1, iterations + 1):
+    for t, before in enumerate(given, 1):
         labels, margins = [], []
-        for s in all_scores():
+        for s in before.astype(np.float64):
             ranked = sorted(
                 ((sum(s[i, c] for i, c in enumerate(p)), p) for p in permutations(range(k), m)), reverse=True
             )
@@ -111,7 +114,7 @@ def naive_ttm(folder, loss_kind, groups, taus_of, iterations, epochs, batch, lr,
                 optimizer.step()
                 total += float(output.loss.detach()) * len(part)
             losses.append(total / len(chosen))
-        history.append((taus[t - 1], chosen, [labels[g] for g in chosen], losses))
+        history.append((taus[t - 1], chosen, [labels[g] for g in chosen], losses, all_scores()))
     return history
 
 
@@ -129,12 +132,18 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
         top = sorted(margins, reverse=True)[math.ceil(0.25 * n) - 1]
         return [top, top / 2, 0.0]
 
-    naive = naive_ttm(folder, kind, groups, taus_of, 3, 2, batch, 1e-3, 5)
-    for step, (tau, chosen, labels, losses) in zip(steps, naive, strict=True):
-        assert step.threshold == pytest.approx(tau, abs=1e-4)
+    given = [raw.groups, *(step.scores.groups for step in steps[:-1])]
+    naive, exact = (
+        naive_ttm(folder, kind, groups, given, taus_of, 2, batch, 1e-3, 5, dtype)
+        for dtype in (torch.float32, torch.float64)
+    )
+    of_scores, of_losses = Noise(), Noise()
+    for step, single, (tau, chosen, labels, losses, scores) in zip(steps, naive, exact, strict=True):
+        assert step.threshold == pytest.approx(tau, rel=1e-12)
         assert np.flatnonzero(step.selected).tolist() == chosen
         assert [tuple(row) for row in step.captions[step.selected].tolist()] == labels
-        assert list(step.loss) == pytest.approx(losses, abs=1e-4)
+        np.testing.assert_allclose(step.scores.groups, scores, atol=of_scores.after(single[4], scores), rtol=0)
+        np.testing.assert_allclose(step.loss, losses, atol=of_losses.after(single[3], losses), rtol=0)
 
 
 def test_the_seed_of_the_shuffle_steers_nothing(model):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
+from support.rounding import Noise
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
@@ -62,14 +63,17 @@ def colours():
     return groups
 
 
-def naive(groups, thresholds, keep):
-    """Eq. 2 over all images and captions, the top 1 - tau_t of its pairs, one full batch a step."""
-    model = Towers()
-    images = model.prepare_images([ref.open() for group in groups for ref in group.images])
-    captions = model.prepare_captions([text for group in groups for text in group.captions])
+def naive(groups, given, thresholds, keep, dtype=torch.float32):
+    """Eq. 2 over all images and captions, the top 1 - tau_t of its pairs, one full batch a step.
+
+    Pairs are selected by ``given``, the scores before each iteration, so that rounding decides none.
+    """
+    model = Towers().to(dtype)
+    images = model.prepare_images([ref.open() for group in groups for ref in group.images]).to(dtype)
+    captions = model.prepare_captions([text for group in groups for text in group.captions]).to(dtype)
     optimizer, history = None, []
-    for t, tau in enumerate(thresholds, 1):
-        scores = model.logits(model.encode_images(images), model.encode_captions(captions)).numpy().astype(np.float64)
+    for t, (tau, before) in enumerate(zip(thresholds, given, strict=True), 1):
+        scores = before.astype(np.float64)
         rows, columns = linear_sum_assignment(scores, maximize=True)
         best = sorted(range(len(rows)), key=lambda i: -scores[rows[i], columns[i]])[: round((1 - tau) * len(rows))]
         if optimizer is None or not keep:
@@ -83,7 +87,9 @@ def naive(groups, thresholds, keep):
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        history.append((tau, sorted(rows[best].tolist()), columns[best][np.argsort(rows[best])].tolist(), losses))
+        chosen = (sorted(rows[best].tolist()), columns[best][np.argsort(rows[best])].tolist())
+        after = model.logits(model.encode_images(images), model.encode_captions(captions)).numpy()
+        history.append((tau, *chosen, losses, after))
     return history
 
 
@@ -93,11 +99,16 @@ def test_the_global_variant_equals_a_naive_one(keep):
     stage = PreparedTask(model, prepare(model, groups, 32)[0], 32, True, True)
     config = TTMConfig(iterations=ITERATIONS, epochs=EPOCHS, tau_start=0.5, keep_optimizer_state=keep)
     cosine = ScheduleSpec("cosine", schedules.cosine)
-    steps = list(adapt(stage, stage.score(), config=config, schedule=cosine, learning_rate=LR, seed=7))
+    raw = stage.score()
+    steps = list(adapt(stage, raw, config=config, schedule=cosine, learning_rate=LR, seed=7))
     thresholds = [0.25 * (1 + math.cos(math.pi * t / (ITERATIONS - 1))) for t in range(ITERATIONS)]
-    for step, (tau, rows, columns, losses) in zip(steps, naive(groups, thresholds, keep), strict=True):
+    given = [raw.all_pairs, *(step.scores.all_pairs for step in steps[:-1])]
+    single, exact = (naive(groups, given, thresholds, keep, dtype) for dtype in (torch.float32, torch.float64))
+    of_scores, of_losses = Noise(), Noise()
+    for step, near, (tau, rows, columns, losses, scores) in zip(steps, single, exact, strict=True):
         assert step.threshold == pytest.approx(tau)
         assert np.flatnonzero(step.selected).tolist() == rows
         assert step.captions[step.selected, 0].tolist() == columns
-        assert list(step.loss) == pytest.approx(losses, abs=1e-5)
+        np.testing.assert_allclose(step.scores.all_pairs, scores, atol=of_scores.after(near[4], scores), rtol=0)
+        np.testing.assert_allclose(step.loss, losses, atol=of_losses.after(near[3], losses), rtol=0)
     assert steps[0].loss != steps[-1].loss

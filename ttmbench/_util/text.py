@@ -74,11 +74,10 @@ def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
     Raises:
         Unreadable: as `read_text`, or a line is too long; what follows it is not read.
     """
-    longest = limit("line_bytes")
+    longest, number = limit("line_bytes"), 0
     try:
         _check_regular(path, most)
         with path.open("rb") as file:
-            number = 0
             while line := file.readline(longest + 1):
                 number += 1
                 if len(line) > longest:
@@ -86,8 +85,8 @@ def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
                 yield line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise Unreadable("is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(error, number) from None
     except ValueError as error:
         if isinstance(error, Unreadable):
             raise
@@ -116,10 +115,15 @@ def read_text(path: Traversable, most: str = "text_bytes") -> str:
         raise not_utf8(error) from None
 
 
-def not_utf8(error: UnicodeDecodeError) -> Unreadable:
-    """The error of a text that cannot be decoded, with the line and the character where that begins."""
+def not_utf8(error: UnicodeDecodeError, first_line: int = 1) -> Unreadable:
+    """The error of a text that cannot be decoded, with the line and the character where that begins.
+
+    Args:
+        error: of the part that was decoded.
+        first_line: number of the part's first line in the file.
+    """
     before = error.object[: error.start]
-    line, character = before.count(b"\n") + 1, len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+    line, character = before.count(b"\n") + first_line, len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
     place = f"line {line}, character {character}"
     return Unreadable(f"is not UTF-8 text: {place} is byte {error.object[error.start]:#04x}; save the file as UTF-8")
 

@@ -1,0 +1,40 @@
+"""`tests/support/rounding.py`: its bounds hold for sums in any order, and a sum of other terms is outside them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.rounding import Noise, bound, gamma, length
+
+
+@pytest.mark.parametrize("n", [3, 100, 10_000])
+def test_a_sum_in_any_order_is_within_gamma(n):
+    rng = np.random.default_rng(n)
+    values = (rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n)).astype(np.float32)
+    exact, size = math.fsum(values.tolist()), float(np.abs(values.astype(np.float64)).sum())
+    orders = (values, values[::-1], np.sort(values), rng.permutation(values))
+    sums = [float(one.cumsum(dtype=np.float32)[-1]) for one in orders] + [float(values.sum())]
+    assert all(abs(one - exact) <= gamma(n) * size for one in sums)
+    assert abs(exact - math.fsum(values[np.abs(values).argsort()][:-1].tolist())) > gamma(n) * size
+
+
+def test_the_length_of_a_model_is_that_of_its_sums():
+    model = torch.nn.Sequential(torch.nn.Linear(30, 7), torch.nn.LayerNorm(7), torch.nn.Conv1d(3, 2, 5, bias=False))
+    assert length(model) == (30 + 1) + (1 + 1) + 3 * 5
+    assert bound(model, torch.tensor([1.0, -4.0])) == pytest.approx(2 * 4 * gamma(48))
+    assert bound(model, 1, passes=2) == pytest.approx(2 * gamma(96))
+
+
+def test_too_many_roundings_are_refused():
+    with pytest.raises(AssertionError, match=r"200 roundings in torch\.bfloat16 leave nothing to compare"):
+        gamma(200, torch.bfloat16)
+
+
+def test_noise_only_grows_and_is_never_below_one_rounding():
+    noise = Noise()
+    assert noise.after([1.0, 2.0], [1.0, 2.0]) == pytest.approx(10 * 2 * 2**-23)
+    assert noise.after(np.array([1.0, 2.1]), np.array([1.0, 2.0])) == pytest.approx(1.0)
+    assert noise.after([0.5], [0.5]) == pytest.approx(1.0)
