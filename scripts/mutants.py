@@ -1,0 +1,292 @@
+"""Mutation tests of the code that decides numbers: `make mutants`.
+
+Draws changes of single places (`mutations.py` says which) in the files of `AREAS`, applies each to a copy of the
+checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their time
+limit, which is five times what they take without a mutant, and thirty seconds.
+
+Survivors that change no result are listed, each with its reason, in `mutants_equivalent.yaml`. The exit code is 1 if
+fewer than 95 % of all mutants are caught, or if a survivor has no reason there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from mutations import Mutant, mutants_of
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUIVALENT = Path(__file__).with_name("mutants_equivalent.yaml")
+REQUIRED = 0.95
+Stages = Sequence[Sequence[str]]
+
+
+def _tests(folder: str, *names: str) -> list[str]:
+    return [f"tests/{folder}/test_{name}.py" for name in names]
+
+
+_CORE = _tests("ttm", "core", "algorithm", "naive_variants", "finetune")
+AREAS: tuple[tuple[str, Stages], ...] = (
+    ("ttmbench/metrics.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images", "matching")]),
+    ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
+    ("ttmbench/chance.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images")]),
+    ("ttmbench/schedules.py", [_tests("array_api", "bounds", "schedules")]),
+    ("ttmbench/stats.py", [_tests("array_api", "stats_by_hand", "stats", "clustered_stats")]),
+    ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
+    ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint")]),
+    ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key"), ["tests/reproduce"]]),
+    ("ttmbench/cache/key*.py", [_tests("cache", "key"), ["tests/cache"]]),
+)
+"""Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
+
+NOT_CORE = ("analysis", "checkpoint", "learning_rates", "supervised")
+"""Modules of `ttmbench/ttm` that do not decide what TTM trains on: reports, files, and finetuning on labels."""
+
+# Imported once, before the processes that run tests are forked.
+WARM = (
+    "scipy.stats scipy.optimize scipy.sparse.csgraph torch torchvision transformers pandas pydantic PIL.Image yaml "
+    "pytest jaxtyping beartype hypothesis.extra.numpy pluggy filelock"
+).split()
+
+
+def files(root: Path = ROOT) -> dict[str, Stages]:
+    """Path of every file that is mutated -> the tests that are run for it."""
+    return {
+        path.relative_to(root).as_posix(): stages
+        for pattern, stages in AREAS
+        for path in sorted(root.glob(pattern))
+        if not (path.parent.name == "ttm" and path.stem in NOT_CORE)
+    }
+
+
+def read_equivalent(path: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
+    """Key of a mutant -> why it changes no result.
+
+    An entry names a file, the function, the line as it is and what it becomes, spaces and line breaks as single spaces.
+    """
+    return {
+        (file, entry["in"], entry["line"], after): entry["reason"]
+        for file, entries in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+        for entry in entries
+        for after in ([entry["after"]] if isinstance(entry["after"], str) else entry["after"])
+    }
+
+
+@dataclass
+class _Worker:
+    """A copy of the checkout, and the tests that run in it."""
+
+    folder: Path
+    mutant: Mutant | None = None
+    stages: list[list[str]] = field(default_factory=list)
+    pid: int = 0
+    started: float = 0.0
+    source: bytes = b""
+
+    def begin(self, mutant: Mutant | None, stages: Sequence[Sequence[str]]) -> None:
+        """Applies a mutant and starts its first tests."""
+        self.mutant, self.stages = mutant, [list(stage) for stage in stages]
+        if mutant is not None:
+            path = self.folder / mutant.file
+            self.source = path.read_bytes()
+            path.write_bytes(mutant.apply(self.source))
+            os.utime(path, (1, 1))  # of no compiled file
+        self.start()
+
+    def start(self) -> None:
+        """Forks a process for the next stage."""
+        self.started, tests = time.monotonic(), self.stages.pop(0)
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 70
+            try:
+                code = _run_tests(self.folder, tests)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+
+    def end(self) -> None:
+        """Ends what is left of the tests' processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def restore(self) -> None:
+        """Takes the mutant back."""
+        if self.mutant is not None:
+            (self.folder / self.mutant.file).write_bytes(self.source)
+
+
+def _run_tests(folder: Path, tests: list[str]) -> int:
+    """In a forked process: pytest's exit code of these tests of a copy."""
+    os.setsid()
+    os.chdir(folder)
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ.update(PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    sys.path[0], sys.dont_write_bytecode = str(folder), True
+    import pytest
+
+    options = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", f"--basetemp={folder}.tmp"]
+    return int(pytest.main([*options, *tests], plugins=[_SameExamples()]))
+
+
+class _SameExamples:
+    """A plugin of pytest: the same examples of hypothesis for every mutant, and the first that fails is enough."""
+
+    @staticmethod
+    def pytest_configure() -> None:
+        from hypothesis import Phase, settings
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
+        settings.load_profile("mutants")
+
+
+def copy_of_checkout(folder: Path) -> None:
+    """Copies the files that git knows or would add, with the folders that setuptools maps into the package."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, stdout=-1, check=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    for name in ("tasks", "model_adapters"):
+        (folder / "ttmbench" / name).symlink_to(folder / name)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "ttmbench", "tests"], cwd=folder, stdout=-3, check=False)
+
+
+class Campaign:
+    """Runs mutants and holds what became of each."""
+
+    def __init__(self, workers: Sequence[_Worker], tests: dict[str, Stages]) -> None:
+        self._workers, self._tests = workers, tests
+        self.limits: dict[tuple[str, ...], float] = {}
+        self.outcome: dict[Mutant, str] = {}
+
+    def check(self, mutants: Sequence[Mutant]) -> None:
+        """Runs every stage without a mutant, which must pass, and takes its time limit from that.
+
+        Raises:
+            SystemExit: tests fail without a mutant.
+        """
+        worker = self._workers[0]
+        for stage in sorted({tuple(stage) for mutant in mutants for stage in self._stages(mutant)}):
+            worker.begin(None, [stage])
+            code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+            worker.end()
+            if code:
+                raise SystemExit((worker.folder.parent / f"{worker.folder.name}.log").read_text()[-3000:])
+            self.limits[stage] = 30 + 5 * (time.monotonic() - worker.started)
+
+    def _stages(self, mutant: Mutant) -> list[tuple[str, ...]]:
+        first, *others = self._tests[mutant.file]
+        there = [tuple(one for one in stage if (ROOT / one).exists()) for stage in ((mutant.file, *first), *others)]
+        return [stage for stage in there if stage]
+
+    def run(self, mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, str]]:
+        """Yields each mutant with what became of it: caught, slow (caught by its time limit) or survived."""
+        waiting, idle, busy = list(mutants)[::-1], list(self._workers), list[tuple[_Worker, tuple[str, ...]]]()
+        while waiting or busy:
+            while waiting and idle:
+                worker, mutant = idle.pop(), waiting.pop()
+                stages = self._stages(mutant)
+                worker.begin(mutant, stages)
+                busy.append((worker, stages[0]))
+            time.sleep(0.02)
+            for worker, stage in list(busy):
+                ended, status = os.waitpid(worker.pid, os.WNOHANG)
+                slow = not ended and time.monotonic() - worker.started > self.limits[stage]
+                if not ended and not slow:
+                    continue
+                worker.end()
+                if slow:
+                    os.waitpid(worker.pid, 0)
+                busy.remove((worker, stage))
+                if ended and status == 0 and worker.stages:
+                    busy.append((worker, tuple(worker.stages[0])))
+                    worker.start()
+                    continue
+                worker.restore()
+                idle.append(worker)
+                assert worker.mutant is not None, "only mutants are run here"
+                yield worker.mutant, "slow" if slow else "caught" if status else "survived"
+
+
+def report(outcome: dict[Mutant, str], known: dict[tuple[str, str, str, str], str], seed: int) -> int:
+    """Prints what became of the mutants; returns the exit code."""
+    caught = {mutant for mutant, became in outcome.items() if became != "survived"}
+    survived = sorted(set(outcome) - caught, key=lambda one: (one.file, one.line, one.after))
+    equivalent = [one for one in survived if one.key in known]
+    for title, of in (("file", lambda one: one.file), ("operator", lambda one: one.operator)):
+        total, found = Counter(map(of, outcome)), Counter(map(of, caught))
+        print(
+            f"\n{title:36} caught  of",
+            *(f"{name:36} {found[name]:6} {total[name]:3}" for name in sorted(total)),
+            sep="\n",
+        )
+    for title, some in (
+        ("Survivors without a reason", [one for one in survived if one.key not in known]),
+        ("Survivors that change no result", equivalent),
+    ):
+        print(f"\n{title}: {len(some)}")
+        for one in some:
+            print(f"{one.file}:{one.line} in {one.place or 'the module'}\n  - {one.before}\n  + {one.after}")
+            print(*([f"  because {known[one.key]}"] if one.key in known else []), sep="\n")
+    share, slow = len(caught) / len(outcome), sum(became == "slow" for became in outcome.values())
+    others = len(outcome) - len(equivalent)
+    print(
+        f"\nseed {seed}: caught {len(caught)} of {len(outcome)} mutants, {share:.1%} ({slow} by the time limit); ",
+        end="",
+    )
+    print(f"without those that change no result {len(caught)} of {others}, {len(caught) / max(1, others):.1%}")
+    return int(share < REQUIRED or len(survived) > len(equivalent))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws mutants, runs them and prints the report; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default 0)")
+    parser.add_argument("--draw", type=int, default=400, help="how many mutants (default 400)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="tests at a time (default: one a CPU)")
+    parser.add_argument("--only", default="", help="draw from files whose path contains this")
+    given = parser.parse_args(arguments)
+    tests, known = files(), read_equivalent()
+    every = [one for name in tests if given.only in name for one in mutants_of(name, (ROOT / name).read_bytes())]
+    mutants = random.Random(given.seed).sample(every, min(given.draw, len(every)))
+    print(f"{len(mutants)} of {len(every)} mutants, seed {given.seed}, {given.workers} at a time", flush=True)
+    for name in WARM:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        workers = [_Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
+        for worker in workers:
+            copy_of_checkout(worker.folder)
+        campaign, outcome = Campaign(workers, tests), dict[Mutant, str]()
+        campaign.check(mutants)
+        for mutant, became in campaign.run(mutants):
+            outcome[mutant] = became
+            if became == "survived":
+                print(f"survived: {mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
+    return report(outcome, known, given.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
