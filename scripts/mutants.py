@@ -2,7 +2,7 @@
 
 Draws changes of single places (`mutations.py` says which) in the files of `AREAS`, applies each to a copy of the
 checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their time
-limit, which is five times what they take without a mutant, and thirty seconds.
+limit: three times what they take of a CPU without a mutant, and ten seconds.
 
 Survivors that change no result are listed, each with its reason, in `mutants_equivalent.yaml`. The exit code is 1 if
 fewer than 95 % of all mutants are caught, or if a survivor has no reason there.
@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import math
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -88,34 +89,43 @@ def read_equivalent(path: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], 
 
 
 @dataclass
-class _Worker:
+class Worker:
     """A copy of the checkout, and the tests that run in it."""
 
     folder: Path
     mutant: Mutant | None = None
-    stages: list[list[str]] = field(default_factory=list)
+    stages: list[tuple[str, ...]] = field(default_factory=list)
     pid: int = 0
-    started: float = 0.0
     source: bytes = b""
 
-    def begin(self, mutant: Mutant | None, stages: Sequence[Sequence[str]]) -> None:
-        """Applies a mutant and starts its first tests."""
-        self.mutant, self.stages = mutant, [list(stage) for stage in stages]
-        if mutant is not None:
-            path = self.folder / mutant.file
-            self.source = path.read_bytes()
-            path.write_bytes(mutant.apply(self.source))
-            os.utime(path, (1, 1))  # of no compiled file
-        self.start()
+    @property
+    def log(self) -> Path:
+        """What the last tests printed."""
+        return self.folder.with_suffix(".log")
 
-    def start(self) -> None:
-        """Forks a process for the next stage."""
-        self.started, tests = time.monotonic(), self.stages.pop(0)
+    def apply(self, mutant: Mutant) -> None:
+        """Changes the copy."""
+        path, self.mutant = self.folder / mutant.file, mutant
+        self.source = path.read_bytes()
+        path.write_bytes(mutant.apply(self.source))
+        os.utime(path, (1, 1))  # no compiled file is of that time
+
+    def restore(self) -> Mutant:
+        """Takes the mutant back and returns it."""
+        assert self.mutant is not None, "one was applied"
+        (self.folder / self.mutant.file).write_bytes(self.source)
+        return self.mutant
+
+    def start(self, seconds: int) -> None:
+        """Forks a process for the next stage, with a limit of CPU time, and one of the clock in case it waits."""
         self.pid = os.fork()
         if self.pid == 0:
             code = 70
             try:
-                code = _run_tests(self.folder, tests)
+                os.setsid()
+                resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+                signal.alarm(60 + 20 * seconds)
+                code = _run_tests(self.folder, self.log, self.stages[0])
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -123,23 +133,17 @@ class _Worker:
                 os._exit(code)
 
     def end(self) -> None:
-        """Ends what is left of the tests' processes."""
+        """Ends what the tests have left behind."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def restore(self) -> None:
-        """Takes the mutant back."""
-        if self.mutant is not None:
-            (self.folder / self.mutant.file).write_bytes(self.source)
 
-
-def _run_tests(folder: Path, tests: list[str]) -> int:
+def _run_tests(folder: Path, log: Path, tests: Sequence[str]) -> int:
     """In a forked process: pytest's exit code of these tests of a copy."""
-    os.setsid()
     os.chdir(folder)
-    with (folder.parent / f"{folder.name}.log").open("wb") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     os.environ.update(PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
     sys.path[0], sys.dont_write_bytecode = str(folder), True
     import pytest
@@ -174,61 +178,57 @@ def copy_of_checkout(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "compileall", "-q", "ttmbench", "tests"], cwd=folder, stdout=-3, check=False)
 
 
-class Campaign:
-    """Runs mutants and holds what became of each."""
+def stages_of(mutant: Mutant, tests: dict[str, Stages]) -> list[tuple[str, ...]]:
+    """The tests for a mutant: doctests of its file with the first of them."""
+    first, *others = tests[mutant.file]
+    return [(mutant.file, *first), *(tuple(one) for one in others)]
 
-    def __init__(self, workers: Sequence[_Worker], tests: dict[str, Stages]) -> None:
-        self._workers, self._tests = workers, tests
-        self.limits: dict[tuple[str, ...], float] = {}
-        self.outcome: dict[Mutant, str] = {}
 
-    def check(self, mutants: Sequence[Mutant]) -> None:
-        """Runs every stage without a mutant, which must pass, and takes its time limit from that.
+def check(worker: Worker, stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
+    """Runs tests without a mutant.
 
-        Raises:
-            SystemExit: tests fail without a mutant.
-        """
-        worker = self._workers[0]
-        for stage in sorted({tuple(stage) for mutant in mutants for stage in self._stages(mutant)}):
-            worker.begin(None, [stage])
-            code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-            worker.end()
-            if code:
-                raise SystemExit((worker.folder.parent / f"{worker.folder.name}.log").read_text()[-3000:])
-            self.limits[stage] = 30 + 5 * (time.monotonic() - worker.started)
+    Returns:
+        How many seconds on a CPU each stage may take with one.
 
-    def _stages(self, mutant: Mutant) -> list[tuple[str, ...]]:
-        first, *others = self._tests[mutant.file]
-        there = [tuple(one for one in stage if (ROOT / one).exists()) for stage in ((mutant.file, *first), *others)]
-        return [stage for stage in there if stage]
+    Raises:
+        SystemExit: tests fail without a mutant.
+    """
+    limits = {}
+    for stage in stages:
+        worker.stages = [stage]
+        worker.start(3600)
+        _, status, used = os.wait4(worker.pid, 0)
+        worker.end()
+        if status:
+            raise SystemExit(f"tests fail without a mutant:\n{worker.log.read_text(encoding='utf-8')[-3000:]}")
+        limits[stage] = 10 + math.ceil(3 * (used.ru_utime + used.ru_stime))
+    return limits
 
-    def run(self, mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, str]]:
-        """Yields each mutant with what became of it: caught, slow (caught by its time limit) or survived."""
-        waiting, idle, busy = list(mutants)[::-1], list(self._workers), list[tuple[_Worker, tuple[str, ...]]]()
-        while waiting or busy:
-            while waiting and idle:
-                worker, mutant = idle.pop(), waiting.pop()
-                stages = self._stages(mutant)
-                worker.begin(mutant, stages)
-                busy.append((worker, stages[0]))
-            time.sleep(0.02)
-            for worker, stage in list(busy):
-                ended, status = os.waitpid(worker.pid, os.WNOHANG)
-                slow = not ended and time.monotonic() - worker.started > self.limits[stage]
-                if not ended and not slow:
-                    continue
-                worker.end()
-                if slow:
-                    os.waitpid(worker.pid, 0)
-                busy.remove((worker, stage))
-                if ended and status == 0 and worker.stages:
-                    busy.append((worker, tuple(worker.stages[0])))
-                    worker.start()
-                    continue
-                worker.restore()
-                idle.append(worker)
-                assert worker.mutant is not None, "only mutants are run here"
-                yield worker.mutant, "slow" if slow else "caught" if status else "survived"
+
+def run(
+    mutants: Sequence[Mutant], workers: Sequence[Worker], tests: dict[str, Stages], limits: dict[tuple[str, ...], int]
+) -> Iterator[tuple[Mutant, str]]:
+    """Yields each mutant with what became of it: caught, slow (caught by the time limit) or survived."""
+    waiting, idle, busy = list(mutants)[::-1], list(workers), dict[int, Worker]()
+    while waiting or busy:
+        while waiting and idle:
+            worker = idle.pop()
+            worker.apply(waiting.pop())
+            assert worker.mutant is not None, "it was applied"
+            worker.stages = stages_of(worker.mutant, tests)
+            worker.start(limits[worker.stages[0]])
+            busy[worker.pid] = worker
+        pid, status = os.wait()
+        worker = busy.pop(pid)
+        worker.end()
+        worker.stages.pop(0)
+        if status == 0 and worker.stages:
+            worker.start(limits[worker.stages[0]])
+            busy[worker.pid] = worker
+            continue
+        idle.append(worker)
+        slow = os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL)
+        yield worker.restore(), "slow" if slow else "caught" if status else "survived"
 
 
 def report(outcome: dict[Mutant, str], known: dict[tuple[str, str, str, str], str], seed: int) -> int:
@@ -276,15 +276,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        workers = [_Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
+        workers = [Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
         for worker in workers:
             copy_of_checkout(worker.folder)
-        campaign, outcome = Campaign(workers, tests), dict[Mutant, str]()
-        campaign.check(mutants)
-        for mutant, became in campaign.run(mutants):
+        limits = check(workers[0], sorted({stage for one in mutants for stage in stages_of(one, tests)}))
+        outcome: dict[Mutant, str] = {}
+        for mutant, became in run(mutants, workers, tests, limits):
             outcome[mutant] = became
             if became == "survived":
                 print(f"survived: {mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
+            if len(outcome) % 50 == 0:
+                print(f"{len(outcome)} of {len(mutants)}", flush=True)
     return report(outcome, known, given.seed)
 
 

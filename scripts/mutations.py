@@ -6,7 +6,8 @@ The operators:
   exchanged
 - arithmetic: ``+`` and ``-``, ``*`` and ``/``, ``<<`` and ``>>`` exchanged; ``//``, ``%`` and ``**`` become ``*``; all
   of them in ``+=`` and the like too; the minus of ``-x`` dropped
-- constant: a whole number n becomes n + 1, another number x becomes 2 x (0.0 becomes 1.0), True and False exchanged
+- constant: a whole number n becomes n + 1 (-1 becomes 0), another number x becomes 2 x (0.0 becomes 1.0), True and
+  False exchanged
 - boolean: ``and`` and ``or``, ``&`` and ``|`` exchanged; ``not x`` and ``~x`` become ``x``
 - statement: a call, return, raise, continue, break, del, ``+=`` or assignment becomes ``pass``; an assignment only
   where the name keeps an earlier value, since any test notices a name without one
@@ -96,7 +97,7 @@ class _Collector:
             arguments = ast.walk(node.args) if isinstance(node, ast.FunctionDef) else ()
             inner = {one.arg for one in arguments if isinstance(one, ast.arg)}
             self._walk(node, f"{place}.{node.name}".lstrip("."), inner)
-        else:
+        elif not _is_negative(node):
             self._walk(node, place, bound)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
@@ -115,6 +116,8 @@ class _Collector:
                     self._add(kind, place, node, changed)
         elif isinstance(node, ast.UnaryOp):
             self._add("arithmetic" if isinstance(node.op, ast.USub) else "boolean", place, node, node.operand)
+            if _is_negative(node):
+                self._add("constant", place, node, ast.Constant(_next(ast.literal_eval(node))))
         elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
             self._add("constant", place, node, ast.Constant(_next(node.value)))
         if place and _droppable(node, bound):
@@ -142,6 +145,11 @@ def _left_alone(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
         return ast.unparse(node.targets[0]).endswith("VERSION")
     return isinstance(node, ast.JoinedStr | ast.Assert)
+
+
+def _is_negative(node: ast.AST) -> bool:
+    """Whether this is a negative number: one constant."""
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
 
 
 def _next(value: float) -> float:

@@ -262,7 +262,7 @@ def test_the_square_group_score_of_several_true_captions_is_a_known_fraction():
     """Two images of two captions: 1/56. Three of two and two of three, by simulation within four standard errors."""
     rng = np.random.default_rng(4)
     for images, true in ((2, 3), (3, 2)):
-        level, n = chance.group_score(images, images * true, true), 400_000
+        level, n = chance.group_score(images, images * true, true), 100_000
         scores = rng.random((n, images, images * true), dtype=np.float32)
         found = metrics.group_score(scores, true).mean()
         assert abs(found - level) < 4 * math.sqrt(level / n)

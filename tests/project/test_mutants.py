@@ -20,7 +20,7 @@ def f(a: int | None, b, *, flag=True):
         raise ValueError(f"{a + 1}")
     assert a != 0
     a = check(a)
-    total = -b
+    total = -b[-1]
     total += a * 0.5
     x = (
         a
@@ -41,7 +41,8 @@ EXPECTED = {
         "self.rest = a not in b -> self.rest = (a in b)",
     },
     "arithmetic": {
-        "total = -b -> total = (b)",
+        "total = -b[-1] -> total = (b[-1])",
+        "total = -b[-1] -> total = -b[(1)]",
         "total += a * 0.5 -> total -= a * 0.5",
         "total += a * 0.5 -> total += (a / 0.5)",
         "a - b -> (a + b )",
@@ -51,6 +52,7 @@ EXPECTED = {
         "if not a < b <= 2 and flag: -> if not a < b <= 3 and flag:",
         "def f(a: int | None, b, *, flag=True): -> def f(a: int | None, b, *, flag=False):",
         "total += a * 0.5 -> total += a * 1.0",
+        "total = -b[-1] -> total = -b[(0)]",
     },
     "boolean": {
         "if not a < b <= 2 and flag: -> if (not a < b <= 2 or flag):",
