@@ -41,7 +41,7 @@ def _tests(folder: str, *names: str) -> list[str]:
     return [f"tests/{folder}/test_{name}.py" for name in names]
 
 
-_CORE = _tests("ttm", "core", "algorithm", "naive_variants", "finetune")
+_CORE = _tests("ttm", "core", "core_training", "core_variants", "algorithm", "naive_variants", "finetune")
 AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/metrics.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images", "matching")]),
     ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
@@ -50,8 +50,8 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/stats.py", [_tests("array_api", "stats_by_hand", "stats", "clustered_stats")]),
     ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
     ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint")]),
-    ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key"), ["tests/reproduce"]]),
-    ("ttmbench/cache/key*.py", [_tests("cache", "key"), ["tests/cache"]]),
+    ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key")]),
+    ("ttmbench/cache/key*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
 
