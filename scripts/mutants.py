@@ -184,7 +184,7 @@ def stages_of(mutant: Mutant, tests: dict[str, Stages]) -> list[tuple[str, ...]]
     return [(mutant.file, *first), *(tuple(one) for one in others)]
 
 
-def check(worker: Worker, stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
+def check(workers: Sequence[Worker], stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
     """Runs tests without a mutant.
 
     Returns:
@@ -194,14 +194,17 @@ def check(worker: Worker, stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, 
         SystemExit: tests fail without a mutant.
     """
     limits = {}
-    for stage in stages:
-        worker.stages = [stage]
-        worker.start(3600)
-        _, status, used = os.wait4(worker.pid, 0)
-        worker.end()
-        if status:
-            raise SystemExit(f"tests fail without a mutant:\n{worker.log.read_text(encoding='utf-8')[-3000:]}")
-        limits[stage] = 10 + math.ceil(3 * (used.ru_utime + used.ru_stime))
+    for first in range(0, len(stages), len(workers)):
+        together = list(zip(workers, stages[first : first + len(workers)], strict=False))
+        for worker, stage in together:
+            worker.stages = [stage]
+            worker.start(3600)
+        for worker, stage in together:
+            _, status, used = os.wait4(worker.pid, 0)
+            worker.end()
+            if status:
+                raise SystemExit(f"tests fail without a mutant:\n{worker.log.read_text(encoding='utf-8')[-3000:]}")
+            limits[stage] = 10 + math.ceil(3 * (used.ru_utime + used.ru_stime))
     return limits
 
 
@@ -279,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers = [Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
         for worker in workers:
             copy_of_checkout(worker.folder)
-        limits = check(workers[0], sorted({stage for one in mutants for stage in stages_of(one, tests)}))
+        limits = check(workers, sorted({stage for one in mutants for stage in stages_of(one, tests)}))
         outcome: dict[Mutant, str] = {}
         for mutant, became in run(mutants, workers, tests, limits):
             outcome[mutant] = became

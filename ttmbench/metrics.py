@@ -273,7 +273,7 @@ METRICS = (
         "every caption prefers its own image",
         image_score_ties,
         chance.image_score,
-        defined=lambda images, captions, *_: images > 1,
+        defined=lambda images, captions, true_captions=1: images > 1,
         several_true="defined",
     ),
     MetricSpec(
@@ -282,7 +282,7 @@ METRICS = (
         "text and image score both hold (rectangular groups: what the fewer side prefers)",
         group_score_ties,
         chance.group_score,
-        defined=lambda images, captions, *_: True,
+        defined=lambda images, captions, true_captions=1: True,
         several_true="defined",
     ),
     MetricSpec(
@@ -292,7 +292,7 @@ METRICS = (
         group_match_ties,
         chance.group_match,
         track="matching",
-        defined=lambda images, captions, *_: True,
+        defined=lambda images, captions, true_captions=1: True,
         several_true="defined",
     ),
     MetricSpec(
@@ -344,7 +344,7 @@ METRICS = (
         "true captions are more alike than any is to a wrong one; no image is looked at (SugarCrepe++'s TOT)",
         text_only_ties,
         chance.text_only_score,
-        defined=lambda images, captions, *_: images == 1,
+        defined=lambda images, captions, true_captions=1: images == 1,
         scope="captions",
         several_true="only",
     ),
