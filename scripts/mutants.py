@@ -135,7 +135,9 @@ class Worker:
     def end(self) -> None:
         """Ends what the tests have left behind."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+            if self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
+        self.pid = 0
 
 
 def _run_tests(folder: Path, log: Path, tests: Sequence[str]) -> int:
@@ -282,14 +284,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers = [Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
         for worker in workers:
             copy_of_checkout(worker.folder)
-        limits = check(workers, sorted({stage for one in mutants for stage in stages_of(one, tests)}))
         outcome: dict[Mutant, str] = {}
-        for mutant, became in run(mutants, workers, tests, limits):
-            outcome[mutant] = became
-            if became == "survived":
-                print(f"survived: {mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
-            if len(outcome) % 50 == 0:
-                print(f"{len(outcome)} of {len(mutants)}", flush=True)
+        try:
+            limits = check(workers, sorted({stage for one in mutants for stage in stages_of(one, tests)}))
+            for mutant, became in run(mutants, workers, tests, limits):
+                outcome[mutant] = became
+                if became == "survived":
+                    print(f"survived: {mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
+                if len(outcome) % 50 == 0:
+                    print(f"{len(outcome)} of {len(mutants)}", flush=True)
+        finally:
+            for worker in workers:
+                worker.end()
     return report(outcome, known, given.seed)
 
 
