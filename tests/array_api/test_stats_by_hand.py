@@ -132,12 +132,13 @@ def test_bca_is_efrons_formula(alone):
     """Bias from all resamples, acceleration from the means without one cluster (Efron 1987)."""
     rng = np.random.default_rng(8)
     clusters = np.arange(6) if alone else np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
-    values = rng.integers(0, 5, len(clusters)) / 4 + 2.0
+    values = rng.integers(0, 5, len(clusters)) / 4 + 0.75
     means, mean = exact_bootstrap(values, clusters), values.mean()
     below = (np.mean(means < mean - 1e-12) + np.mean(means <= mean + 1e-12)) / 2
     left_out = np.array([values[clusters != one].mean() for one in np.unique(clusters)])
     skew = left_out.mean() - left_out
     acceleration = np.sum(skew**3) / (6 * np.sum(skew**2) ** 1.5)
+    assert 0 <= values.min() and 1 < values.max() < 2
     found = stats.interval(values, "bca", 20_000, 0, 0.8, None if alone else clusters)
     for end, side in zip(found, (0.1, 0.9), strict=True):
         z = norm.ppf(below) + norm.ppf(side)

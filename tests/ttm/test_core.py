@@ -319,7 +319,9 @@ def test_a_group_fits_its_pseudo_label():
     wide = np.array([[[1.0, 5.0, 2.0], [4.0, 3.0, 0.0]]])
     assert algorithm._fits(wide, np.array([[1, 0]])) and not algorithm._fits(wide, np.array([[0, 1]]))
     assert not algorithm._fits(np.concatenate([wide, wide]), np.array([[1, 0], [2, 0]]))
-    assert algorithm._fits(wide.swapaxes(1, 2), np.array([[1, 0]])), "captions choose among three images"
+    narrow = np.array([[[1.0, 4.0], [2.0, 0.0], [5.0, 3.0]]])
+    assert algorithm._fits(narrow, np.array([[2, 0]])), "captions choose among three images"
+    assert not algorithm._fits(narrow, np.array([[0, 2]]))
 
 
 def test_scores_that_are_not_finite_end_a_run():
