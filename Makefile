@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test cpus slow coverage wheel docs oldest schema leaderboard reference format
+.PHONY: check lint types test cpus slow coverage mutants wheel docs oldest schema leaderboard reference format
 
 check: lint types test
 
@@ -30,6 +30,11 @@ coverage:
 	$(PYTHON) -m coverage run -m pytest -n auto
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report --skip-covered
+
+# Whether the tests notice changes of the code that decides numbers: 400 of them, drawn by a seed; half an hour on two
+# CPUs. `python scripts/mutants.py --seed 1 --only stats` draws others.
+mutants:
+	$(PYTHON) scripts/mutants.py
 
 wheel:
 	$(PYTHON) scripts/check_wheel.py

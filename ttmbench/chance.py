@@ -149,7 +149,7 @@ def _square_group_score(images: int, true_captions: int) -> Fraction:
     return sum(ways.values(), Fraction(0))
 
 
-def _check(images: int, captions: int, true_captions: int = 1) -> None:
+def _check(images: int, captions: int, true_captions: int) -> None:
     if not 1 <= images <= captions or true_captions < 1 or images * true_captions > captions:
         several = f" with {true_captions} true captions for each image" if true_captions != 1 else ""
         raise ValueError(f"a group needs 1 <= images <= captions, got {images}x{captions}{several}")

@@ -181,14 +181,14 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     content = hashlib.sha256(f"{scores.shape}{scores.dtype.str}{true_captions}".encode())
     content.update(np.ascontiguousarray(scores).data)
     key = content.digest()
-    if key not in _LATEST:
+    matching = _LATEST.get(key)
+    if matching is None:
         from ttmbench._arrays.assignment import assign  # loads half of scipy, which groups do without
 
         matching = assign(scores, true_captions)
         _LATEST.clear()
         _LATEST[key] = matching
-        return matching
-    return _LATEST[key]
+    return matching
 
 
 def _totals(

@@ -257,8 +257,6 @@ def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clust
 def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:
     """The chance of a sum at least as far from 0 as this one, if the sign of each cluster is a coin toss: exact."""
     steps = np.abs(net[net != 0])
-    if len(steps) == 0:
-        return 1.0
     total = int(steps.sum())
     chance = np.zeros(2 * total + 1)  # of each sum, from -total to total
     chance[total] = 1.0
@@ -329,8 +327,6 @@ def sign_flip(
     if codes is not None:
         difference = np.bincount(codes, weights=difference)
     difference = difference[difference != 0]
-    if len(difference) == 0:
-        return 1.0
     rng = np.random.default_rng(seed)
     observed = abs(difference.sum())
     extreme = 0

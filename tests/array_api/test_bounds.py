@@ -1,0 +1,314 @@
+"""Where decisions turn: near ties, the largest numbers, the smallest groups, and what is kept between calls."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from ttmbench import chance, matching, metrics, schedules
+from ttmbench._arrays import assignment
+from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
+from ttmbench._arrays.own_scores import columns_of, is_own, is_square, true_and_mixed
+from ttmbench.metrics import METRICS
+
+EPS = np.finfo(np.float64).eps
+
+
+def swap(lost: float, low: float = 0.0) -> np.ndarray:
+    """Two images whose captions can be exchanged for ``lost`` in total; the scores' spread is 1."""
+    return low + np.array([[1.0, 0.5], [0.5 - lost, 0.0]])
+
+
+@pytest.mark.parametrize("low", [-0.5, 0.0, 1.0])
+def test_totals_of_the_global_assignment_tie_within_1e_12_of_the_spread_times_the_captions(low):
+    """Two captions: up to 2e-12."""
+    for lost, tie in ((0.0, True), (1.5e-12, True), (1.95e-12, True), (2.05e-12, False), (3e-12, False)):
+        assert matching.match_global(swap(lost, low)).tie.tolist() == [tie, tie], lost
+        scaled = 1024 * swap(lost, low)
+        assert matching.match_global(scaled).tie.tolist() == [tie, tie], lost
+    wide = np.hstack([swap(3e-12, low), np.full((2, 2), low)])
+    assert matching.match_global(wide).tie.tolist() == [True, True], "four captions: up to 4e-12"
+
+
+@pytest.mark.parametrize("low", [2.0**20, -(2.0**20)])
+def test_rounding_of_large_scores_makes_no_winner(low):
+    """Totals are equal within 4 eps of the largest score times the captions; an exchange loses ``steps`` of 2^-32."""
+    unit = 2.0**-32  # of float64 at 2^20; 4 eps 2^20 are four of these, for two captions eight
+    top = abs(low) + (1.0 if low > 0 else 0.0)
+    bound = 4 * EPS * top * 2
+    for steps in (0, 7, 8, 9, 10):
+        found = matching.match_global(swap(steps * unit, low)).tie.tolist()
+        assert found == [steps * unit <= bound] * 2, steps
+
+
+def test_eight_terms_that_rounding_loses_make_no_winner():
+    """Both matchings give 1 + 7 x 2^-53: one adds the small terms to 1, which loses them, the other adds 1 at last."""
+    small = 2.0**-53
+    scores = np.zeros((1, 8, 8))
+    scores[0, 0, 0] = scores[0, 7, 0] = 1.0
+    for row in range(7):
+        scores[0, row, row + 1] = small
+        scores[0, row + 1, row + 1] = small
+    found = matching.match_groups(scores)
+    assert found.tie.tolist() == [True] and found.margin.tolist() == [0.0]
+    assert metrics.group_match(scores).tolist() == [False]
+    scores[0, 0, 0] += EPS
+    found = matching.match_groups(scores)
+    assert found.captions.tolist() == [list(range(8))] and found.margin.tolist() == [small]
+
+
+def test_exact_totals_are_those_of_fractions():
+    rng = np.random.default_rng(0)
+    for trial in range(150):
+        images, captions = [(1, 3), (2, 2), (2, 3), (3, 3), (4, 4)][trial % 5]
+        exponents = rng.integers(-320, 90, (images, captions)) if trial % 2 else rng.integers(-3, 3, (images, captions))
+        scores = rng.integers(-3, 4, (images, captions)) * rng.choice([1.0, 0.1, 1 / 3], (images, captions))
+        scores = scores * 2.0**exponents
+        if trial % 7 == 0:
+            scores[:] = scores[0, 0]
+        table = matching.injections(images, captions)
+        totals = [sum(Fraction(scores[i, c]) for i, c in enumerate(row)) for row in table.tolist()]
+        first, more = matching._exact_best_and_margin(scores, table)
+        best = max(totals)
+        assert first == totals.index(best)
+        assert more == best - max(totals[:first] + totals[first + 1 :])
+
+
+def test_margins_are_never_rounded_to_a_tie():
+    assert matching._positive_float(Fraction(1, 10**400)) == math.ulp(0.0)
+    assert matching._positive_float(Fraction(0)) == 0.0 and matching._positive_float(Fraction(3, 8)) == 0.375
+    found = matching.match_groups(np.array([[[5e-324, 0.0], [0.0, 0.0]]]))
+    assert found.margin.tolist() == [5e-324] and not found.tie[0]
+
+
+def test_clear_winners_are_not_looked_at_again(monkeypatch):
+    monkeypatch.setattr(matching, "_exact_best_and_margin", None)
+    scores = np.random.default_rng(0).normal(size=(300, 4, 4)) * 1000
+    assert (matching.match_groups(scores).margin > 0).all()
+
+
+@pytest.mark.parametrize("room", [1, 5, 24, 49])
+def test_totals_held_at_once_are_few(room, monkeypatch):
+    """A large task of large groups would not fit into memory; its parts give what the whole gives."""
+    scores = np.random.default_rng(1).normal(size=(11, 4, 4))
+    whole, plain, seen = matching.match_groups(scores), matching._best_and_margin, []
+    monkeypatch.setattr(matching, "_CHUNK", room)
+    monkeypatch.setattr(matching, "_best_and_margin", lambda part, table: seen.append(len(part)) or plain(part, table))
+    found = matching.match_groups(scores)
+    assert max(seen) == max(1, room // 24) and sum(seen) == 11
+    assert np.array_equal(found.captions, whole.captions) and np.array_equal(found.margin, whole.margin)
+
+
+def test_so_many_matchings_are_enumerated_and_no_more(monkeypatch):
+    with pytest.raises(ValueError, match="1000001 matchings; at most 1000000"):
+        matching.injections(1, 1_000_001)
+    monkeypatch.setattr(matching, "MAX_INJECTIONS", 24)
+    assert len(matching.injections.__wrapped__(4, 4)) == 24 and len(matching.injections.__wrapped__(4, 4, 1)) == 24
+    with pytest.raises(ValueError, match="1x25 group has 25 matchings; at most 24"):
+        matching.injections.__wrapped__(1, 25)
+    with pytest.raises(ValueError, match="read-only"):
+        matching.injections(2, 2)[0, 0] = 1
+
+
+def test_one_assignment_is_remembered_and_nobody_can_change_it():
+    for seed in range(3):
+        found = matching.match_global(np.random.default_rng(seed).normal(size=(4, 5)))
+    assert list(matching._LATEST.values()) == [found], "the last one alone, however many there were"
+    for values in (found.captions, found.scores, found.tie):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 0
+    square = np.array([[3.0, 2.0], [3.0, 0.0]])
+    assert assignment.assign(square).captions.tolist() == [1, 0] and assignment.assign(square).captions.ndim == 1
+    other = matching.match_global(square.reshape(1, 4), 2)
+    assert other.captions.tolist() == [[0, 2]], "the same bytes in another shape are another problem"
+    assert matching.match_global(square).captions.tolist() == [1, 0]
+    assert matching.match_global(np.hstack([square, square]), 2).captions.tolist() == [[1, 3], [0, 2]]
+
+
+def test_a_long_chain_of_exchanges_is_followed_to_its_end():
+    """Every image could take the next one's caption and the last one the first's, at no cost in total."""
+    for size in range(2, 9):
+        for order in (np.arange(size), np.arange(size)[::-1]):
+            scores, gains = np.full((size, size), -100.0), [*range(1, size), -sum(range(1, size))]
+            for image, following, gain in zip(order, np.roll(order, -1), gains, strict=True):
+                scores[image, image], scores[image, following] = 1.0, 1.0 + gain
+            assert matching.match_global(scores).tie.all()
+            scores[order[0], order[1 % size]] -= 0.5
+            found = matching.match_global(scores)
+            assert not found.tie.any() and found.captions.tolist() == list(range(size))
+
+
+def test_scores_are_checked_where_they_come_in():
+    for shape in ((2, 2), (1, 2, 2, 2)):
+        with pytest.raises(ValueError, match="3 axes"):
+            check_scores(np.zeros(shape))
+    for shape in ((1, 1, 1), (1, 0, 2), (1, 2, 0)):
+        with pytest.raises(ValueError, match="at least 2"):
+            check_scores(np.zeros(shape))
+    for shape in ((1, 1, 2), (1, 2, 1), (0, 2, 2)):
+        assert check_scores(np.zeros(shape)).shape == shape
+        assert check_scores(np.zeros(shape, dtype=np.int64)).dtype == np.float64
+    for shape in ((0, 2), (3, 2)):
+        with pytest.raises(ValueError, match="images <= captions"):
+            matching.match_global(np.zeros(shape))
+    assert matching.match_global(np.ones((1, 1))).captions.tolist() == [0]
+
+
+def test_the_largest_numbers_that_are_scores():
+    assert as_floats(np.array([1e30, -1e30])).tolist() == [1e30, -1e30]
+    assert np.isinf(as_floats(np.array([np.inf, 1.0]))).tolist() == [True, False], "refused by those who know the group"
+    for value in (1.5e30, -1.5e30):
+        with pytest.raises(ValueError, match="larger than any logit"):
+            as_floats(np.array([0.0, value]))
+    for value in (2**53, -(2**53)):
+        assert as_floats(np.array([value, 0])).tolist() == [float(value), 0.0]
+        with pytest.raises(ValueError, match="whole numbers beyond"):
+            as_floats(np.array([value + (1 if value > 0 else -1), 0]))
+    assert as_floats(np.array([True, False])).tolist() == [1.0, 0.0]
+    for words in (np.array(["1"]), np.array([1j])):
+        with pytest.raises(ValueError, match="scores must be numbers"):
+            as_floats(words)
+
+
+def test_captions_choose_only_where_there_are_more_images():
+    assert (
+        more_images(np.zeros((1, 3, 2))) and not more_images(np.zeros((1, 2, 2))) and not more_images(np.zeros((3, 2)))
+    )
+    assert fewer_first(np.zeros((5, 3, 2))).shape == (5, 2, 3) == fewer_first(np.zeros((5, 2, 3))).shape
+    assert (
+        is_square(np.zeros((1, 2, 2)), 1)
+        and is_square(np.zeros((1, 2, 4)), 2)
+        and not is_square(np.zeros((1, 2, 3)), 1)
+    )
+    assert is_own(np.zeros((1, 2, 5)), 2).tolist() == [
+        [True, True, False, False, False],
+        [False, False, True, True, False],
+    ]
+    for images, captions, true in ((3, 2, 1), (2, 3, 2), (2, 2, 0), (1, 2, 3)):
+        with pytest.raises(ValueError, match=r"some images have no caption|do not fit"):
+            is_own(np.zeros((1, images, captions)), true)
+    with pytest.raises(ValueError, match="some images have no caption"):
+        columns_of(np.zeros((1, 3, 2)), 2)
+    with pytest.raises(ValueError, match="with one image"):
+        columns_of(np.zeros((1, 1, 2)), 1)
+
+
+def test_likenesses_of_captions_have_their_shape():
+    for shape, true in (((2, 3, 4), 2), ((3, 3), 2), ((2, 3, 3), 1), ((2, 3, 3), 3), ((2, 4, 3), 2)):
+        with pytest.raises(ValueError, match="of at least 2, do not fit"):
+            true_and_mixed(np.zeros(shape), true)
+    table = np.arange(16.0).reshape(1, 4, 4)
+    true, mixed = true_and_mixed(table, 3)
+    assert true.tolist() == [[1.0, 2.0, 6.0]] and mixed.tolist() == [[3.0, 7.0, 11.0]]
+    true, mixed = true_and_mixed(table, 2)
+    assert true.tolist() == [[1.0]] and mixed.tolist() == [[2.0, 3.0, 6.0, 7.0]]
+
+
+def test_truth_may_name_captions_in_any_order():
+    scores = np.array([[0.0, 5.0, 0.0, 4.0], [3.0, 0.0, 6.0, 0.0]])
+    assert metrics.global_assignment_accuracy(scores, np.array([[3, 1], [0, 2]]), 2).tolist() == [True, True]
+    assert metrics.global_assignment_accuracy(scores, np.array([[3, 0], [1, 2]]), 2).tolist() == [False, False]
+    assert metrics.global_assignment_accuracy(scores[:, :2], np.array([1, 0])).tolist() == [True, True]
+
+
+def test_what_metrics_state_of_themselves():
+    spec = {one.name: one for one in METRICS}
+    assert [name for name, one in spec.items() if not one.higher_is_better] == ["brittleness"]
+    for images, captions, true, defined in (
+        (1, 2, 1, {"text_score", "group_score", "group_match", "individual_match"}),
+        (2, 2, 1, {"text_score", "image_score", "group_score", "group_match", "individual_match"}),
+        (2, 1, 1, {"image_score", "group_score", "group_match"}),
+    ):
+        asked = [name for name, one in spec.items() if one.scope == "group" and one.several_true != "only"]
+        asked.remove("text_score_ties_right")
+        assert {name for name in asked if spec[name].defined(images, captions, true)} == defined
+    assert spec["text_only_score"].defined(1, 3, 2) and not spec["text_only_score"].defined(2, 6, 2)
+
+
+def test_a_true_caption_that_ties_with_a_wrong_one_is_found_on_either_side():
+    scores = np.array([[[3.0, 1.0, 3.0]], [[3.0, 1.0, 1.0]], [[3.0, 1.0, 2.0]], [[1.0, 3.0, 1.0]]])
+    assert metrics.brittleness_ties(scores, 2).tolist() == [True, True, False, True]
+    assert metrics.original_accuracy_ties(scores, 2).tolist() == [True, False, False, True]
+    two = np.array([[[3.0, 1.0, 0.0, 0.0, 2.0], [0.0, 0.0, 3.0, 3.0, 1.0]]])
+    assert metrics.brittleness(two, 2).tolist() == [0.5] and not metrics.brittleness_ties(two, 2).any()
+
+
+def every_order(images: int, captions: int):
+    return np.array(list(permutations(range(images * captions)))).reshape(-1, images, captions).astype(float)
+
+
+def test_chance_levels_by_counting_every_order():
+    for shape in ((1, 2), (1, 3), (2, 2), (2, 3), (2, 1), (3, 1), (3, 2)):
+        scores = every_order(*shape)
+        names = ["group_score"] + (["text_score", "individual_match"] if shape[0] <= shape[1] else [])
+        for name in [*names, *(["image_score"] if shape[0] > 1 else [])]:
+            assert getattr(chance, name)(*shape) == pytest.approx(getattr(metrics, name)(scores).mean(), abs=1e-12), (
+                name
+            )
+    assert [chance.group_match(*shape) for shape in ((1, 2), (2, 2), (3, 3), (2, 4), (4, 2))] == [
+        *(1 / 2, 1 / 2, 1 / 6, 1 / 12, 1 / 12)
+    ]
+    assert chance.group_match(2, 4, 2) == 1 / 6 and chance.image_score(2, 4, 2) == 1 / 16
+    assert chance.original_accuracy(2, 5, 2) == 1 / 16 and chance.brittleness(1, 4, 2) == 0.5
+    assert chance.text_only_score(1, 4, 3) == 1 / math.comb(6, 3) and chance.text_only_score(1, 3, 1) is None
+    assert chance.text_only_score(1, 4, 2) == 1 / 5 and chance.image_score(1, 3, 2) is None
+
+
+def test_the_square_group_score_of_several_true_captions_is_a_known_fraction():
+    """Two images of two captions: 1/56. Three of two and two of three, by simulation within four standard errors."""
+    rng = np.random.default_rng(4)
+    for images, true in ((2, 3), (3, 2)):
+        level, n = chance.group_score(images, images * true, true), 100_000
+        scores = rng.random((n, images, images * true), dtype=np.float32)
+        found = metrics.group_score(scores, true).mean()
+        assert abs(found - level) < 4 * math.sqrt(level / n)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("text_score", "image_score", "group_score", "group_match", "individual_match", "original_accuracy"),
+        *("brittleness", "text_only_score", "global_assignment_accuracy"),
+    ],
+)
+def test_chance_of_shapes_that_no_group_has_is_refused(name):
+    level = getattr(chance, name)
+    with pytest.raises(ValueError, match="got 0x2"):
+        level(0, 2)
+    for shape in ((2, 3, 2), (1, 2, 3), (3, 2, 2)):
+        several = f"got {shape[0]}x{shape[1]} with {shape[2]} true captions" if name != "group_match" else "got"
+        with pytest.raises(ValueError, match=several):
+            level(*shape)
+    with pytest.raises(ValueError, match="0 true captions"):
+        level(1, 2, 0)
+    if name not in ("image_score", "group_score", "group_match"):
+        with pytest.raises(ValueError, match=r"1 <= images <= captions, got 2x1$"):
+            level(2, 1)
+    level(1, 1), level(2, 2), level(2, 4, 2)
+
+
+def test_schedules_end_where_they_should_whatever_the_cosine_rounds_to(monkeypatch):
+    plain = np.cos
+    monkeypatch.setattr(schedules.np, "cos", lambda phase: plain(phase) * (1 - EPS))
+    assert schedules.cosine(2.0, 0.5, 1).tolist() == [2.0]
+    assert schedules.cosine(2.0, 0.5, 2)[-1] == 0.5 and schedules.cosine(2.0, 0.5, 3)[-1] == 0.5
+
+
+def test_one_iteration_has_the_first_threshold():
+    for schedule in (schedules.linear, schedules.cosine, schedules.constant):
+        assert schedule(2.0, 0.5, 1).tolist() == [2.0], schedule
+    assert schedules.ascending(2.0, 0.5, 2).tolist() == [0.5, 2.0]
+
+
+def test_a_coverage_forgives_rounding_alone():
+    margins = np.arange(10.0)
+    assert schedules.threshold_for_coverage(margins, 0.3) == 7.0
+    assert schedules.threshold_for_coverage(margins, 0.3 + 0.5e-10) == 7.0
+    assert schedules.threshold_for_coverage(margins, 0.3 + 1.5e-10) == 6.0
+    assert schedules.threshold_for_coverage(margins, 1.0) == 0.0
+    with pytest.raises(ValueError, match="no margins"):
+        schedules.threshold_for_coverage(np.zeros(0), 0.5)

@@ -1,0 +1,169 @@
+"""What makes two commands the same: every setting, alone, changes the key or is one of those that change no number."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ttmbench._util.redact import GONE
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.catalog import find_task
+from ttmbench.evaluator import run_key as module
+from ttmbench.evaluator.run_key import INDIFFERENT, run_key, stated_key
+from ttmbench.plugins.registry import build_registry
+from ttmbench.results import environment
+
+BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
+# Of every setting another value; `samples` and `ttm_also` name files, whose content counts.
+OTHERS = {
+    "model": "hf",
+    "model_args": {"pretrained": "x"},
+    "model_name": "mine",
+    "task_args": {"seed": 4},
+    "include_path": ["x"],
+    "ttm": False,
+    "ttm_args": {"epochs": 2},
+    "ttm_preset": "paper",
+    "simple_match": True,
+    "oracle": True,
+    "ttm_controls": ["placebo"],
+    "ttm_holdout": 0.5,
+    "audit_labels": True,
+    "save_adapted": "x",
+    "rerank": {"model": "hf"},
+    "seeds": [1],
+    "limit": 3,
+    "batch_size": 3,
+    "device": "cuda",
+    "dtype": "bf16",
+    "compile": True,
+    "deterministic": True,
+    "output_path": "x",
+    "log_samples": True,
+    "save_scores": True,
+    "use_cache": "off",
+    "offline": True,
+    "data_dir": "x",
+    "overwrite": "always",
+    "on_error": "continue",
+    "assertions": ["shapes_color.group_match>=0.8"],
+    "baseline": "x.json",
+    "track": ["wandb"],
+    "track_args": {"project": "x"},
+    "bootstrap_iters": 7,
+    "interval": "bca",
+    "seed": 2,
+    "trust_remote_code": True,
+}
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    registry = build_registry()
+    return {name: find_task(registry, name) for name in ("shapes_color", "shapes_place")}
+
+
+@pytest.fixture
+def key(tasks):
+    """The key of a run of one task, but for what is given."""
+
+    def make(settings=None, also=None, names=("shapes_color",), **changes) -> str:
+        config = RunConfig(**{**BASE, "tasks": list(names), **changes})
+        told = {name: TTMConfig() for name in names} if settings is None else settings
+        return run_key(config, {name: tasks[name] for name in names}, told, *([] if also is None else [also]))
+
+    return make
+
+
+def test_every_setting_alone_changes_the_key_or_no_number(key):
+    assert set(OTHERS) == set(RunConfig.model_fields) - {"tasks", "samples", "ttm_also"}, "a new setting belongs here"
+    assert key() == key() and len(key()) == 64
+    changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
+    assert changed == (set(OTHERS) - INDIFFERENT) | {"deterministic"}
+    assert key(simple_match=True) != key(oracle=True)
+
+
+def test_settings_that_change_no_number():
+    """By name: an entry more in this list would let runs of other settings pass for the same."""
+    assert INDIFFERENT == {
+        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "deterministic"),
+    }
+
+
+def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
+    both, turned = ("shapes_color", "shapes_place"), ("shapes_place", "shapes_color")
+    assert key(names=both) == key(names=turned) != key()
+    other = tasks["shapes_color"].spec.model_copy(update={"version": 99})
+    changed = {"shapes_color": type(tasks["shapes_color"])(**{**vars(tasks["shapes_color"]), "spec": other})}
+    config = RunConfig(**BASE)
+    assert run_key(config, changed, {"shapes_color": TTMConfig()}) != key()
+
+
+def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
+    other = {"shapes_color": TTMConfig(epochs=3)}
+    assert key(settings=other) != key() and key(settings=other, ttm=False) == key(ttm=False)
+    assert key(seeds=[0]) == key(seed=0, seeds=[0]) == key(), "one seed, 0, is the default"
+    assert key(seed=0, seeds=[0, 1]) != key()
+
+
+def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, tasks):
+    also = {"shapes_place": tasks["shapes_place"]}
+    assert key(also=also) != key() == key(also={})
+    assert key(also=also, ttm_also=["a.yaml"]) == key(also=also, ttm_also=["b.yaml"]), "a path is no content"
+
+
+def test_the_content_of_a_samples_file_counts(key, tmp_path):
+    one, other, same = (tmp_path / name for name in ("one.json", "other.json", "same.json"))
+    for path, text in ((one, "[1]"), (other, "[2]"), (same, "[1]")):
+        path.write_text(text, encoding="utf-8")
+    found = [key(samples=str(path)) for path in (one, other, same)]
+    assert found[0] == found[2] and len({*found, key()}) == 3
+
+
+def test_packages_count(key, monkeypatch):
+    before, packages = key(), environment.packages()
+    for name in packages:
+        with monkeypatch.context() as patched:
+            patched.setattr(module.environment, "packages", lambda name=name: {**packages, name: "0"})
+            assert key() != before, name
+
+
+def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
+    assert key(deterministic=True, batch_size=3) != key(deterministic=True, batch_size=4)
+    assert key(batch_size=3) == key(batch_size=4)
+    monkeypatch.setattr("ttmbench.evaluator.determinism.conditions", lambda batch_size: {"cpu": "another"})
+    assert key(deterministic=True) == key(deterministic=True, batch_size=3)
+
+
+def document_of(config, tasks, names):
+    configs = {name: tasks[name].spec.model_dump(mode="json") for name in names}
+    return json.loads(
+        json.dumps({"config": config.model_dump(mode="json"), "packages": environment.packages(), "configs": configs})
+    )
+
+
+@pytest.mark.parametrize("changes", [{}, {"ttm": False}, {"seeds": [3, 1], "limit": 0.5}, {"output_path": "x"}])
+def test_a_document_states_the_key_of_its_run(key, tasks, changes):
+    config = RunConfig(**{**BASE, **changes})
+    told = {"shapes_color": TTMConfig()}
+    assert stated_key(document_of(config, tasks, told), config, told) == key(**changes)
+
+
+def test_a_document_that_does_not_say_all_has_no_key(tasks):
+    config, told = RunConfig(**BASE), {"shapes_color": TTMConfig()}
+    for changes, why in (
+        ({"deterministic": True}, "--deterministic"),
+        ({"samples": "ids.json"}, "--samples"),
+        ({"ttm_also": ["x"]}, "--ttm_also"),
+        ({"model_args": {"token": GONE}}, "a secret"),
+    ):
+        document = document_of(config, tasks, told)
+        document["config"] |= changes
+        with pytest.raises(ValueError, match=why):
+            stated_key(document, config, told)
+    document = document_of(config, tasks, told)
+    document["packages"]["ttmbench"] = "0.0.9"
+    with pytest.raises(ValueError, match=r"it is of ttmbench 0\.0\.9"):
+        stated_key(document, config, told)

@@ -1,0 +1,362 @@
+"""The parts of TTM one by one, on a model of two layers: batches, random streams, thresholds, resumed runs."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.two_layers import Towers, stage_of
+
+from ttmbench import schedules
+from ttmbench.config import TTMConfig
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.ttm import algorithm, trainer
+from ttmbench.ttm.algorithm import Selection, ShuffledTask, Step, adapt, overfit
+from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.ttm.selection import PseudoLabels, first_threshold, select
+from ttmbench.ttm.supervision import shuffle
+from ttmbench.types import ScheduleSpec, Scores
+
+LINEAR = ScheduleSpec("linear", schedules.linear)
+
+
+class Bar:
+    """What a progress bar was told."""
+
+    def __init__(self) -> None:
+        self.moved, self.said = [], []
+
+    def update(self, steps=1):
+        self.moved.append(steps)
+
+    def set_postfix_str(self, text):
+        self.said.append(text)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error): ...
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    made = []
+
+    def progress_bar(total, what, unit):
+        made.append(Bar())
+        made[-1].total = total
+        return made[-1]
+
+    monkeypatch.setattr(algorithm, "progress_bar", progress_bar)
+    return made
+
+
+def same_steps(one: Step, other: Step) -> bool:
+    arrays = ("captions", "selected", "tie")
+    return (
+        all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
+        and np.array_equal(one.scores.groups, other.scores.groups)
+        and (one.iteration, one.threshold, one.loss, one.learning_rate)
+        == (other.iteration, other.threshold, other.loss, other.learning_rate)
+    )
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "is_global", "units", "batch"),
+    [
+        (1, 4, False, 1000, 100),
+        (1, 4, False, 408, 102),
+        (1, 4, False, 99, 99),
+        (2, 1, False, 1000, 100),  # each caption chooses an image
+        (2, 2, False, 1000, 50),
+        (2, 3, False, 1000, 50),
+        (2, 2, True, 1000, 100),  # pairs of fifty groups
+        (1, 2, True, 1000, 100),
+        (4, 4, True, 1000, 200),
+    ],
+)
+def test_the_default_batch_is_fifty_groups_or_a_hundred_with_one_image(images, captions, is_global, units, batch):
+    stage = stage_of(3, images, captions, is_global)
+    assert trainer.Trainer(stage, TTMConfig(), 1e-3, 0, units)._batch == batch
+    own = trainer.Trainer(stage, TTMConfig(batch_groups=7), 1e-3, 0, units)._batch
+    assert own == 7 * (min(images, captions) if is_global else 1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape", "batches"),
+    [(205, (1, 3), [103, 102]), (230, (1, 3), [100, 100, 30]), (102, (2, 2), [102, 102]), (60, (2, 2), [100, 20])],
+)
+def test_a_default_run_takes_batches_of_that_size(groups, shape, batches):
+    """A batch of 51 groups with two images holds 102 pairs; 230 is more than 15 % above 200, so 30 groups are left."""
+    stage = stage_of(groups, *shape)
+    config = TTMConfig(iterations=1, epochs=2, tau_start=0.0)
+    (step,) = adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-4, seed=0)
+    assert step.selected.all() and stage.adapter.seen == 2 * batches
+
+
+def test_batches_a_little_larger_at_the_very_limit():
+    """At most 15 % of a batch may be left over to make batches larger."""
+    found = [trainer.batch_units(total, 100) for total in (0, 1, 100, 101, 115, 116, 200, 215, 216)]
+    assert found == [1, 1, 100, 101, 115, 100, 100, 108, 100]
+    assert [trainer.batch_units(total, 20) for total in (23, 24, 43)] == [23, 20, 22]
+
+
+# --- the optimiser and random streams -----------------------------------------------------------------------------
+
+
+def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monkeypatch):
+    used, pairs = [], TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int))
+    monkeypatch.setattr(trainer, "finetune", lambda *given, **more: used.append((given[3], more)) or (0.0,))
+    for keep, distinct in ((True, 1), (False, 3)):
+        used.clear()
+        one = trainer.Trainer(stage_of(3), TTMConfig(keep_optimizer_state=keep), 1e-3, 5, 3)
+        assert torch.initial_seed() == 5, "dropout is drawn by the seed"
+        for iteration in (1, 2, 3):
+            assert one.train(iteration, pairs, Bar()) == (0.0,)
+        assert len({id(optimizer) for optimizer, _ in used}) == distinct
+        draws = [[more[name].random() for name in ("rng", "crop_rng")] for _, more in used]
+        assert draws == [
+            [np.random.default_rng([5, t]).random(), np.random.default_rng([5, t, 1]).random()] for t in (1, 2, 3)
+        ]
+        assert [more["learning_rate"] for _, more in used] == pytest.approx([1e-3, 0.95e-3, 0.95**2 * 1e-3])
+        assert one.train(4, TrainingPairs(np.zeros((0, 1), int), np.zeros((0, 1), int)), Bar()) == ()
+
+
+def test_progress_counts_every_epoch(bars):
+    stage = stage_of(6)
+    config = TTMConfig(iterations=2, epochs=3, tau_start=0.0)
+    list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
+    assert (
+        bars[0].total == 6 and bars[0].moved == [0, 1, 1, 1, 1, 1, 1] and bars[0].said[-1].startswith("iteration 2/2")
+    )
+    flat = Scores(np.ones((6, 2, 2)))
+    list(adapt(stage, flat, config=replace_config(config, iterations=1), schedule=LINEAR, learning_rate=1e-4, seed=0))
+    assert bars[1].moved == [0, 3], "an iteration without training"
+
+
+def replace_config(config, **changes):
+    return config.model_copy(update=changes)
+
+
+def test_seeds_are_those_of_their_streams():
+    """The order of captions, of batches and of a control's draws: other streams would be other numbers."""
+    stage = stage_of(5, 2, 3)
+    expected = np.random.default_rng([9, 0]).permuted(np.tile(np.arange(3), (5, 1)), axis=1)
+    assert np.array_equal(ShuffledTask(stage, 9)._order, expected)
+    whole = ShuffledTask(stage_of(5, is_global=True), 9)._order
+    assert np.array_equal(whole, np.random.default_rng([9, 0]).permutation(10))
+    drawn = []
+
+    def control(proposal):
+        drawn.append((proposal.rng.random(), proposal.n_captions, proposal.is_global))
+        return proposal.choice
+
+    config = TTMConfig(iterations=2, epochs=1, tau_start=0.0)
+    options = {"config": config, "schedule": LINEAR, "learning_rate": 1e-4, "seed": 9}
+    list(adapt(stage, stage.score(), supervision=control, **options))
+    assert drawn == [(np.random.default_rng([9, t, 2]).random(), 3, False) for t in (1, 2)]
+
+
+def test_crops_are_drawn_by_seed_and_iteration():
+    corners = []
+    model = Towers()
+    model.prepare_enlarged = lambda *_: None
+    model.crop = lambda enlarged, given: corners.append(given) or enlarged[:, :4]
+    enlarged = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    stage = stage_of(6, model=model, enlarged=enlarged)
+    config = TTMConfig(iterations=2, epochs=1, tau_start=0.0)
+    list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-4, seed=4))
+    for t, given in enumerate(corners, 1):
+        assert np.array_equal(given, np.random.default_rng([4, t, 1]).random((12, 2)))
+
+
+def test_states_of_generators_come_back(monkeypatch):
+    state, given = torch.get_rng_state(), []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([device]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, device: given.append((value.tolist(), device)))
+    states = trainer.random_state()
+    assert set(states) == {"cpu", "cuda:1"} and torch.equal(states["cpu"], state)
+    first = torch.rand(2)
+    trainer.set_random_state(states)
+    assert torch.equal(torch.rand(2), first) and given == [([1], "cuda:1")]
+
+
+# --- thresholds ---------------------------------------------------------------------------------------------------
+
+
+def labels(confidence, tie=None) -> PseudoLabels:
+    tie = np.zeros(len(confidence), bool) if tie is None else np.array(tie)
+    return PseudoLabels(np.zeros((len(confidence), 1), int), np.array(confidence, float), tie)
+
+
+def test_the_first_threshold():
+    ten = labels(np.arange(10.0), [False] * 6 + [True] * 4)
+    assert first_threshold(TTMConfig(tau_start=0.0), ten, False) == 0.0
+    assert first_threshold(TTMConfig(), ten, True) == 0.5
+    assert first_threshold(TTMConfig(), ten, False) == 3.0, "three of ten, among those without a tie"
+    assert first_threshold(TTMConfig(coverage=1.0), ten, False) == 0.0
+    assert first_threshold(TTMConfig(), labels([5.0, 7.0], [True, True]), False) == 0.0, "nothing to choose from"
+    assert first_threshold(TTMConfig(), labels([5.0, 7.0, 8.0, 9.0, 1.0], [False] + [True] * 4), False) == 5.0
+
+
+def test_what_the_share_rule_keeps():
+    ten = labels(np.arange(10.0))
+    kept = [int(select(ten, 0.7 + lost / 10, by_share=True).sum()) for lost in (0, 0.5e-10, 1.5e-10, 1e-6)]
+    assert kept == [3, 3, 2, 2], "only rounding is forgiven"
+    assert not select(ten, 1.2, by_share=True).any() and select(ten, -1.0, by_share=True).all()
+    assert select(labels([1.0, 2.0], [True, False]), 0.5, by_share=False).tolist() == [False, True]
+    assert select(labels([3.0, 2.0], [True, False]), 2.0, by_share=False).tolist() == [False, True]
+
+
+def test_two_pseudo_labels_are_exchanged():
+    given = SimpleNamespace(
+        choice=Selection(np.array([[0], [1], [2]]), np.array([True, False, True])), rng=np.random.default_rng(0)
+    )
+    assert shuffle(given).captions.tolist() == [[2], [1], [0]] and shuffle(given).selected.tolist() == [
+        True,
+        False,
+        True,
+    ]
+    fifty = SimpleNamespace(choice=Selection(np.arange(50)[:, None], np.ones(50, bool)), rng=np.random.default_rng(7))
+    order = np.random.default_rng(7).permutation(50)
+    assert shuffle(fifty).captions[order, 0].tolist() == np.roll(order, 1).tolist()
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf], [1.0, 2.0, 3.0]])
+def test_a_schedule_gives_one_finite_threshold_an_iteration(values):
+    stage = stage_of(4)
+    bad = ScheduleSpec("bad", lambda *_: np.array(values))
+    with pytest.raises(TtmbenchError, match="schedule 'bad' gave thresholds"):
+        next(adapt(stage, stage.score(), config=TTMConfig(iterations=2), schedule=bad, learning_rate=1e-4, seed=0))
+
+
+# --- iterations ---------------------------------------------------------------------------------------------------
+
+
+def recorded(run, stage, config, **more):
+    """Steps of a run, and copies of what it kept after each."""
+    kept = []
+
+    def keep(step, state):
+        kept.append((step, copy.deepcopy(state)))
+
+    steps = list(run(stage, stage.score(), config=config, learning_rate=3e-2, seed=1, keep=keep, **more))
+    assert [one for one, _ in kept] == steps
+    return steps, [state for _, state in kept]
+
+
+@pytest.mark.parametrize("keep_state", [False, True])
+@pytest.mark.parametrize("run", [adapt, overfit])
+def test_a_resumed_run_is_the_run_that_never_stopped(run, keep_state, bars):
+    """Weights, scores, the optimiser's state and torch's own draws (dropout) go on where they were."""
+    config = TTMConfig(iterations=4, epochs=3, batch_groups=4, keep_optimizer_state=keep_state, lr_restart=0.5)
+    more = {"schedule": LINEAR} if run is adapt else {}
+    stage = stage_of(12, 2, 3, model=Towers(dropout=0.5))
+    raw = stage.score()
+    steps, states = recorded(run, stage, config, **more)
+    assert [step.iteration for step in steps] == [1, 2, 3, 4] == [state.iteration for state in states]
+    assert all((state.optimizer is not None) == keep_state for state in states)
+    for done in (1, 3):
+        again = stage_of(12, 2, 3, model=Towers(dropout=0.5))
+        resumed = run(
+            again, raw, config=config, learning_rate=3e-2, seed=1, resume=copy.deepcopy(states[done - 1]), **more
+        )
+        found = list(resumed)
+        assert len(found) == 4 - done and all(map(same_steps, found, steps[done:]))
+        assert bars[-1].total == 12 and bars[-1].moved == [3 * done] + [1] * (3 * (4 - done))
+        if run is overfit:
+            assert {step.threshold for step in found} == {0.0} and all(step.selected.all() for step in found)
+
+
+def test_captions_are_matched_once_an_iteration(monkeypatch):
+    calls, plain = [], ShuffledTask.propose
+    monkeypatch.setattr(ShuffledTask, "propose", lambda self, scores: calls.append(1) or plain(self, scores))
+    stage = stage_of(6)
+    config = TTMConfig(iterations=3, epochs=1)
+    list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
+    assert len(calls) == 3
+    list(overfit(stage, stage.score(), config=config, learning_rate=1e-3, seed=0))
+    assert len(calls) == 4, "its pseudo-labels never change"
+
+
+def test_seconds_are_those_of_the_iteration(monkeypatch):
+    ticks = iter(range(100, 1000, 3))
+    monkeypatch.setattr(algorithm.time, "perf_counter", lambda: next(ticks))
+    stage = stage_of(6)
+    config = TTMConfig(iterations=2, epochs=1)
+    steps = list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
+    steps += overfit(stage, stage.score(), config=config, learning_rate=1e-6, seed=0)
+    assert [step.seconds for step in steps] == [3] * 4
+
+
+def test_overfitting_ends_once_nothing_is_left_to_learn():
+    flat = Scores(np.ones((6, 2, 2)))
+    config = TTMConfig(iterations=3, epochs=1)
+    steps = list(overfit(stage_of(6), flat, config=config, learning_rate=1e-3, seed=0))
+    assert len(steps) == 1 and steps[0].loss == () and steps[0].scores is flat, "every group ties"
+    stage = stage_of(6, is_global=True)
+    steps = list(overfit(stage, stage.score(), config=config, learning_rate=1e-6, seed=0))
+    assert len(steps) == 3 and steps[0].selected.all(), "pairs of one assignment have no group score"
+    stage = stage_of(3)
+    long = TTMConfig(iterations=30, epochs=20)
+    steps, states = recorded(overfit, stage, long)
+    assert 1 <= len(steps) < 30
+    again = overfit(stage_of(3), stage.score(), config=long, learning_rate=3e-2, seed=1, resume=states[-1])
+    assert list(again) == [], "it had ended"
+
+
+def test_a_group_fits_its_pseudo_label():
+    wide = np.array([[[1.0, 5.0, 2.0], [4.0, 3.0, 0.0]]])
+    assert algorithm._fits(wide, np.array([[1, 0]])) and not algorithm._fits(wide, np.array([[0, 1]]))
+    assert not algorithm._fits(np.concatenate([wide, wide]), np.array([[1, 0], [2, 0]]))
+    narrow = np.array([[[1.0, 4.0], [2.0, 0.0], [5.0, 3.0]]])
+    assert algorithm._fits(narrow, np.array([[2, 0]])), "captions choose among three images"
+    assert not algorithm._fits(narrow, np.array([[0, 2]]))
+
+
+def test_scores_that_are_not_finite_end_a_run():
+    stage = stage_of(4)
+
+    class Broken(PreparedTask):
+        def score(self, blocks=None):
+            return Scores(np.array([[[1.0, np.nan], [0.0, 1.0]]]))
+
+    broken = Broken(stage.adapter, stage.prepared, 64, False, False)
+    config = TTMConfig(iterations=1, epochs=1, tau_start=0.0)
+    for run, more in ((adapt, {"schedule": LINEAR}), (overfit, {})):
+        with pytest.raises(DivergedError, match=r"after iteration 1 .*lr=1.0e-05"):
+            list(run(broken, stage.score(), config=config, learning_rate=1e-4, seed=0, **more))
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (2, 3), (2, 1), (3, 2)])
+def test_pairs_of_a_model_that_says_yes_or_no_are_all_of_a_group(shape):
+    stage = replace(stage_of(5, *shape), adapter=SimpleNamespace())
+    blind, rng = ShuffledTask(stage, 2), np.random.default_rng(0)
+    fewer, more = sorted(shape)
+    captions = np.array([rng.permutation(more)[:fewer] for _ in range(5)])
+    chosen = np.array([True, False, True, True, False])
+    found, own = blind.pairs(Selection(captions, chosen)), blind.unshuffle(captions)
+    rows = stage.prepared.rows
+    sides = (rows.captions, rows.images) if shape[0] > shape[1] else (rows.images, rows.captions)
+    for place, group in enumerate(np.flatnonzero(chosen)):
+        pairs = []
+        for chooser in range(fewer):
+            for option in blind._order[group]:
+                pair = (sides[0][group, chooser], sides[1][group, option])
+                pairs.append((*(pair[::-1] if shape[0] > shape[1] else pair), own[group, chooser] == option))
+        columns = (found.images[place], found.captions[place], found.matched[place])
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == pairs
+    with pytest.raises(UsageError, match="the global variant has no groups"):
+        ShuffledTask(replace(stage_of(5, is_global=True), adapter=SimpleNamespace()), 0).pairs(
+            Selection(np.arange(10)[:, None], np.ones(10, bool))
+        )

@@ -1,0 +1,169 @@
+"""Optimiser steps, gradients in parts and want of memory, on models of a few weights."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.two_layers import stage_of
+
+from ttmbench import schedules
+from ttmbench.config import TTMConfig
+from ttmbench.errors import TtmbenchError
+from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.ttm import finetune
+from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.types import ScheduleSpec
+
+LINEAR = ScheduleSpec("linear", schedules.linear)
+
+
+def test_the_learning_rate_of_every_step(monkeypatch):
+    stage, rates = stage_of(6), []
+    optimizer = finetune.make_optimizer(stage.adapter, TTMConfig())
+    assert optimizer.param_groups[0]["weight_decay"] == 0.05 and optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    assert optimizer.param_groups[0]["fused"]
+    monkeypatch.setattr(optimizer, "step", lambda: rates.append(optimizer.param_groups[0]["lr"]))
+    pairs, said, beats = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions), [], []
+    monkeypatch.setattr(finetune, "step_done", lambda: beats.append(1))
+    options = {"learning_rate": 2.0, "batch": 4, "rng": np.random.default_rng(0)}
+    losses = finetune.finetune(
+        *(stage.adapter, stage.prepared, pairs, optimizer),
+        config=TTMConfig(epochs=2),
+        epoch_done=said.append,
+        **options,
+    )
+    assert rates == pytest.approx([2 * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 4))) for step in range(4)])
+    assert said == list(losses) and len(losses) == 2 and len(beats) == 4
+    rates.clear()
+    finetune.finetune(
+        *(stage.adapter, stage.prepared, pairs, optimizer),
+        config=TTMConfig(epochs=2),
+        factor=lambda step, steps: step + steps / 10,
+        **options,
+    )
+    assert rates == pytest.approx([2 * (step + 0.4) for step in range(4)])
+
+
+def test_the_optimiser_is_fused_where_it_can_be():
+    whole = [torch.nn.Parameter(torch.zeros(2, dtype=torch.long), requires_grad=False)]
+    other = [torch.nn.Parameter(torch.zeros(2, device="meta"))]
+    for parameters in (whole, other):
+        adapter = SimpleNamespace(parameters=lambda parameters=parameters: parameters)
+        assert not finetune.make_optimizer(adapter, TTMConfig()).param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize("part", [1, 3, 4, 7])
+def test_a_gradient_in_parts_is_that_of_the_whole_batch(part):
+    """Up to the rounding of float32 in sums of seven rows of five numbers, relative to the largest gradient."""
+    stage = stage_of(7, 1, 3)
+    model, images, captions = stage.adapter, stage.prepared.images, stage.prepared.captions[:7]
+    whole = model.matching_loss(images, captions)
+    whole.backward()
+    expected = {name: one.grad.clone() for name, one in model.named_parameters()}
+    model.zero_grad()
+    loss = finetune.contrastive_in_parts(model, images, captions, part)
+    assert float(loss) == pytest.approx(float(whole.detach()), rel=64 * 2.0**-23)
+    bound = 64 * 2.0**-23 * max(float(one.abs().max()) for one in expected.values())
+    for name, one in model.named_parameters():
+        assert torch.allclose(one.grad, expected[name], rtol=0, atol=bound), name
+    sizer = BatchSizer(64)
+    sizer.training = part
+    before, optimizer = len(model.seen), finetune.make_optimizer(model, TTMConfig())
+    batch = finetune._TrainingBatch(images, captions, None)
+    finetune._gradient(model, batch, optimizer, sizer)
+    assert len(model.seen) - before == (1 if part == 7 else 0), "in one piece where a part holds all of it"
+
+
+class YesOrNo:
+    """A pair model of one weight: says of a pair whether it matches."""
+
+    def __init__(self) -> None:
+        self.weight, self.sizes = torch.nn.Parameter(torch.tensor(0.3)), []
+
+    def parameters(self):
+        return [self.weight]
+
+    def pair_loss(self, images, captions, matched):
+        self.sizes.append(len(matched))
+        wanted = torch.from_numpy(matched.astype(np.float32))
+        return torch.nn.functional.binary_cross_entropy_with_logits((images * captions).sum(1) * self.weight, wanted)
+
+    def state_dict(self):
+        return {"weight": self.weight.data}
+
+    def load_state_dict(self, state):
+        self.weight.data.copy_(state["weight"])
+
+
+def test_pairs_that_match_or_not_are_trained_in_parts():
+    rng, model = np.random.default_rng(0), YesOrNo()
+    images, captions = (torch.from_numpy(rng.normal(size=(7, 3)).astype(np.float32)) for _ in range(2))
+    matched = rng.random(7) < 0.5
+    whole = model.pair_loss(images, captions, matched)
+    whole.backward()
+    gradient = float(model.weight.grad)
+    for part, sizes in ((3, [3, 3, 1]), (7, [7]), (64, [7])):
+        model.weight.grad, model.sizes = None, []
+        loss = finetune._pairs_in_parts(model, finetune._TrainingBatch(images, captions, matched), part)
+        assert model.sizes == sizes and float(loss) == pytest.approx(float(whole.detach()), rel=64 * 2.0**-23)
+        assert float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
+    optimizer, sizer = finetune.make_optimizer(model, TTMConfig()), BatchSizer(4)
+    for training, sizes in ((None, [4, 3]), (2, [2, 2, 2, 1])):
+        sizer.training, model.sizes = training, []
+        finetune._gradient(model, finetune._TrainingBatch(images, captions, matched), optimizer, sizer)
+        assert model.sizes == sizes and float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
+
+
+def out_of_memory_above(limit, plain):
+    def work(*given):
+        if len(given[-1]) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(*given)
+
+    return work
+
+
+def test_training_that_runs_out_of_memory_goes_on_in_parts(capsys):
+    stage = stage_of(8, 1, 2)
+    model, images, captions = stage.adapter, stage.prepared.images, stage.prepared.captions[:8]
+    batch, optimizer = finetune._TrainingBatch(images, captions, None), finetune.make_optimizer(model, TTMConfig())
+    expected = float(finetune._gradient(model, batch, optimizer, BatchSizer(64)))
+    gradient = model.image.weight.grad.clone()
+    model.train_captions = out_of_memory_above(2, model.train_captions)
+    sizer = BatchSizer(64)
+    assert float(finetune._gradient(model, batch, optimizer, sizer)) == pytest.approx(expected, rel=64 * 2.0**-23)
+    assert sizer.training == 2 and "out of memory while training on 8 images" in capsys.readouterr().err
+    assert torch.allclose(model.image.weight.grad, gradient, rtol=0, atol=float(gradient.abs().max()) * 64 * 2.0**-23)
+    model.trains_in_parts = False
+    with pytest.raises(TtmbenchError, match="cannot compute the gradient in parts"):
+        finetune._gradient(model, batch, optimizer, BatchSizer(64))
+    pairs = YesOrNo()
+    pairs.pair_loss = out_of_memory_above(2, pairs.pair_loss)
+    sizer = BatchSizer(5)
+    matched = finetune._TrainingBatch(images, captions, np.arange(8) % 2 == 0)
+    finetune._gradient(pairs, matched, finetune.make_optimizer(pairs, TTMConfig()), sizer)
+    assert sizer.training == 2 and pairs.sizes == [2, 2, 2, 2], "half of five, rounded up, and half of three"
+
+
+def test_images_stay_where_they_would_fill_the_device(monkeypatch):
+    """A quarter of what is free on a GPU, and no byte more; another device does not say how much it has."""
+    pixels = torch.zeros(2, 10, dtype=torch.uint8)
+    for free, moves in ((80, True), (79, False), (400, True)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10**9))
+        moved = []
+
+        class Bytes(torch.Tensor):
+            def to(self, device, moved=moved):
+                moved.append(device)
+                return self
+
+        given = pixels.as_subclass(Bytes)
+        assert finetune._moved(given, torch.device("cuda", 0)) is given and bool(moved) == moves
+        assert finetune._moved({"pixel_values": given}, torch.device("cuda", 0)).keys() == {"pixel_values"}
+        assert len(moved) == 2 * moves
+        finetune._moved(given, torch.device("meta"))
+        assert len(moved) == 2 * moves + 1

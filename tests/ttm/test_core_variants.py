@@ -1,0 +1,233 @@
+"""What the variants of TTM run and report, on a model of two layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.two_layers import stage_of
+
+from ttmbench import schedules
+from ttmbench.config import TTMConfig
+from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.metrics import METRICS, group_match
+from ttmbench.results.clusters import held_out
+from ttmbench.ttm import algorithm, variants
+from ttmbench.ttm.algorithm import Step
+from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.types import ScheduleSpec, Scores
+
+LINEAR = ScheduleSpec("linear", schedules.linear)
+
+
+def step_of(selected, captions, tau=0.5) -> Step:
+    selected, captions = np.array(selected), np.array(captions)
+    return Step(1, tau, captions, selected, ~selected, (1.0,), 1e-3, Scores(np.zeros((len(selected), 2, 2))), 2.0)
+
+
+def test_an_iteration_is_counted_against_the_truth():
+    stage = stage_of(4)
+    spec = SimpleNamespace(is_global=False, task="t", matching="group")
+    one = variants.Adaptation(None, spec, stage, stage.score(), TTMConfig(), "auto", [], [0])
+    record = one.record_of(step_of([True, True, True, False], [[0, 1], [1, 0], [0, 1], [0, 1]]), 3)
+    assert (record.seed, record.selected, record.candidates, record.coverage, record.tied) == (3, 3, 4, 0.75, 1)
+    assert record.pseudo_label_accuracy == 2 / 3 and record.seconds == 2.0
+    assert one.record_of(step_of([False] * 4, [[0, 1]] * 4), 0).pseudo_label_accuracy is None
+    assert one.seed == 0 and not one.silent and one.truth.tolist() == [[0, 1]] * 4
+    wide, narrow = stage_of(3, 2, 4), stage_of(3, 3, 1)
+    assert replace(one, raw=wide.score()).truth.tolist() == [[0, 1]] * 3
+    assert replace(one, raw=narrow.score()).truth.tolist() == [[0]] * 3
+    everywhere = stage_of(3, is_global=True)
+    over_all = replace(one, raw=everywhere.score(), stage=everywhere, spec=SimpleNamespace(is_global=True))
+    assert over_all.truth.tolist() == [[number] for number in range(6)]
+
+
+def test_the_learning_rate_says_where_it_comes_from():
+    for settings, value, source, noted in (
+        (TTMConfig(), variants.DEFAULT_LEARNING_RATE, "default", True),
+        (TTMConfig(lr=2e-5), 2e-5, "stated", False),
+        (TTMConfig(lr=2e-5, lr_note="likely"), 2e-5, "stated", True),
+    ):
+        one = variants.Adaptation(None, None, None, None, settings, "auto", [], [0])
+        assert one.learning_rate == value == one._hyperparameters()["lr"]
+        record = one._rate_record()
+        assert (record["value"], record["source"], record["note"] is not None) == (value, source, noted)
+        assert len(one._notes()) == noted and (settings.lr_note is None or settings.lr_note in one._notes()[0])
+
+
+def test_the_audit_compares_selections_and_their_captions():
+    spec = SimpleNamespace(task="mine")
+    one = step_of([True, False, True], [[0, 1], [0, 1], [1, 0]])
+    variants._compare(spec, 0, one, one, one.captions)
+    variants._compare(spec, 0, one, one, np.array([[0, 1], [1, 0], [1, 0]]))  # of what is not selected nothing is said
+    others = (
+        (step_of([True, True, True], one.captions), one.captions, "1 of 3 units, the first is 1"),
+        (one, np.array([[0, 1], [0, 1], [1, 1]]), "1 of 3 units, the first is 2"),
+        (step_of([False, True, True], one.captions), one.captions, "2 of 3 units, the first is 0"),
+    )
+    for other, captions, said in others:
+        with pytest.raises(AssertionNotMet, match=said):
+            variants._compare(spec, 0, one, other, captions)
+
+
+def test_captions_of_permuted_groups_are_named_as_they_were():
+    order = np.array([[2, 0, 1], [1, 2, 0]])
+    one = variants.Adaptation(None, SimpleNamespace(is_global=False), None, None, TTMConfig(), "auto", [], [0])
+    assert one._unpermuted(np.array([[0, 2], [1, 0]]), order).tolist() == [[2, 1], [2, 1]]
+    whole = replace(one, spec=SimpleNamespace(is_global=True))
+    assert whole._unpermuted(np.array([[0], [4], [5], [2]]), order).tolist() == [[2], [5], [3], [1]]
+
+
+def test_where_adapted_models_go(tmp_path):
+    def config(folder, seeds=(0,)):
+        return SimpleNamespace(save_adapted=None if folder is None else str(folder), run_seeds=list(seeds))
+
+    assert variants.adapted_folders(config(None), ["a"], True) == {}
+    deep = tmp_path / "new" / "deep"
+    assert variants.adapted_folders(config(deep), ["a"], True) == {("a", 0): deep} and deep.is_dir()
+    assert variants.adapted_folders(config(deep), ["a", "b"], True) == {
+        (task, 0): deep / task / "seed_0" for task in ("a", "b")
+    }
+    assert variants.adapted_folders(config(deep, (1, 2)), ["a"], True) == {
+        ("a", seed): deep / "a" / f"seed_{seed}" for seed in (1, 2)
+    }
+    (deep / "x").touch()
+    assert variants.adapted_folders(config(deep), ["a"], False), "an earlier run is resumed"
+    with pytest.raises(UsageError, match="is not empty"):
+        variants.adapted_folders(config(deep), ["a"], True)
+    with pytest.raises(UsageError, match="cannot be written to"):
+        variants.adapted_folders(config(deep / "x"), ["a"], False)
+
+
+# --- variants -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adaptation():
+    """TTM on eight groups of two images for two seeds, and what plugins are told."""
+    told = []
+    plugins = SimpleNamespace(notify=lambda hook, *, task, record: told.append((hook, task, record)))
+    registry = SimpleNamespace(schedule=lambda name: LINEAR, plugins=plugins)
+    spec = SimpleNamespace(is_global=False, task="mine", matching="group")
+    stage = stage_of(8)
+    config = TTMConfig(iterations=2, epochs=1, lr=1e-2)
+    one = variants.Adaptation(registry, spec, stage, stage.score(), config, "auto", [GROUP_MATCH], [3, 5])
+    return one, told
+
+
+GROUP_MATCH = next(metric for metric in METRICS if metric.name == "group_match")
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
+    one, told = adaptation
+    before, ended = weights(one.stage.adapter), []
+
+    def finished(seed, about):
+        assert any(not torch.equal(t, before[name]) for name, t in one.stage.adapter.state_dict().items())
+        ended.append((seed, about))
+
+    result = one.ttm(finished=finished)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
+    settings = {**one.settings.model_dump(mode="json"), "lr": 1e-2}
+    assert ended == [(seed, {"variant": "group", "hyperparameters": settings}) for seed in (3, 5)]
+    lines = result.record["iterations"]
+    assert [(line["seed"], line["iteration"]) for line in lines] == [(3, 1), (3, 2), (5, 1), (5, 2)]
+    assert [(hook, task) for hook, task, _ in told] == [("ttmbench_iteration_finished", "mine")] * 4
+    assert [(record.seed, record.iteration) for *_, record in told] == [(3, 1), (3, 2), (5, 1), (5, 2)]
+    for line, scores in ((lines[1], result.scores[0]), (lines[3], result.scores[1])):
+        assert line["metrics"] == {"group_match": group_match(scores.groups).mean()}
+        assert isinstance(line["loss"], list) and len(line["loss"]) == 1
+    assert not np.array_equal(result.scores[0].groups, one.raw.groups) and result.held is None
+    assert "audit_labels" not in result.record and result.record["seeds"] == [3, 5]
+    assert one.ttm(audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
+    told.clear()
+    replace(one, silent=True).ttm()
+    one.oracle(), one.control("placebo"), one.simple_match()
+    assert not told, "plugins are told of TTM's own iterations alone"
+    assert one.oracle().record["reads_labels"] is True
+    assert all(line["pseudo_label_accuracy"] in (1.0, None) for line in one.oracle().record["iterations"])
+
+
+def test_a_failing_seed_leaves_the_model_as_it_was(adaptation):
+    one, _ = adaptation
+    before = weights(one.stage.adapter)
+
+    def finished(seed, about):
+        raise OSError("the disk is full")
+
+    for run in (one.ttm, one.simple_match):
+        with pytest.raises(OSError, match="the disk is full"):
+            run(finished=finished)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
+    assert one.simple_match().record["restarts"] == [2, 2]
+
+
+def test_seeds_that_an_earlier_run_ended_are_not_run_again(adaptation, tmp_path):
+    one, told = adaptation
+    one = replace(one, checkpoint=TaskCheckpoint(tmp_path, "data", "run"))
+    first = one.ttm()
+    told.clear()
+    for complete, told_of, runs in (
+        (None, frozenset(), []),
+        (lambda seed: True, frozenset(), []),
+        (lambda seed: seed == 3, frozenset(), [5]),
+        (None, frozenset({5}), []),
+    ):
+        ended = []
+        again = replace(one, told=told_of).ttm(
+            finished=lambda seed, about, ended=ended: ended.append(seed), complete=complete
+        )
+        assert ended == runs and [record.seed for *_, record in told] == sorted([*runs * 2, *[5] * (2 * len(told_of))])
+        for old, new in zip(first.scores, again.scores, strict=True):
+            assert np.array_equal(old.groups, new.groups)
+        told.clear()
+
+
+def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptation):
+    one, told = adaptation
+    before = weights(one.stage.adapter)
+    for seed in (0, 1):
+        result = replace(one, seed=seed).holdout(0.25)
+        held = held_out(np.arange(8), 0.25, seed)
+        assert result.record["scored_groups"] == list(result.held) == np.flatnonzero(held).tolist()
+        assert result.record["adapted_groups"] == np.flatnonzero(~held).tolist()
+        assert np.allclose(result.raw.groups, one.raw.groups[held], atol=1e-5)
+        assert {line["candidates"] for line in result.record["iterations"]} == {6}
+        assert all(len(scores.groups) == 2 for scores in result.scores)
+        assert not np.allclose(result.scores[0].groups, result.raw.groups, atol=1e-5), "the adapted model's"
+    clusters = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    shared = replace(one, clusters=clusters).holdout(0.25).held
+    assert len(shared) == 2 and len(set(clusters[list(shared)])) == 1
+    assert not told and all(torch.equal(t, before[name]) for name, t in one.stage.adapter.state_dict().items())
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3), (2, 1), (3, 2)])
+def test_the_audit_permutes_what_is_chosen_from(shape, adaptation, monkeypatch):
+    one, _ = adaptation
+    stage, seen = stage_of(6, *shape), []
+    one = replace(one, stage=stage, raw=stage.score(), metrics=[], seeds=[3])
+    first = one._every_seed("ttm", one._supervised(algorithm.algorithm1_selection))
+    plain = variants.replace
+
+    def watched(thing, **changes):
+        if "rows" in changes:
+            seen.append(changes["rows"])
+        return plain(thing, **changes)
+
+    monkeypatch.setattr(variants, "replace", watched)
+    assert one._audit(first)["passed"] is True
+    rows, (turned,) = stage.prepared.rows, seen
+    images, captions = (rows.images, rows.captions)
+    rng = np.random.default_rng([3, 4])
+    options = images if shape[0] > shape[1] else captions
+    order = rng.permuted(np.tile(np.arange(options.shape[1]), (6, 1)), axis=1)
+    expected = np.take_along_axis(options, order, axis=1)
+    assert np.array_equal(turned.images, expected if shape[0] > shape[1] else images)
+    assert np.array_equal(turned.captions, captions if shape[0] > shape[1] else expected)
