@@ -120,7 +120,7 @@ def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, conten
         ),
         (
             "rows.jsonl",
-            b'{"image": "0.png"}\n{"image": "\xff"}\n',
+            b'{"image": "0.png", "good": "a", "bad": "b"}\n{"image": "\xff"}\n',
             "is not UTF-8 text: line 2, character 12 is byte 0xff",
         ),
     ],

@@ -10,7 +10,7 @@ from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import run_key as module
-from ttmbench.evaluator.run_key import INDIFFERENT, run_key, stated_key
+from ttmbench.evaluator.run_key import INDIFFERENT, RunKey, stated_key
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results import environment
 
@@ -56,6 +56,10 @@ OTHERS = {
     "seed": 2,
     "trust_remote_code": True,
 }
+
+
+def run_key(config, tasks, told, also=None, code=None) -> str:
+    return RunKey.of(config, tasks, told, also or {}, code or {}).sha256
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +132,17 @@ def test_packages_count(key, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(module.environment, "packages", lambda name=name: {**packages, name: "0"})
             assert key() != before, name
+
+
+def test_the_source_of_packages_counts_and_that_which_cannot_be_read_is_of_one_run_alone(tasks):
+    def made(**code):
+        names = ("shapes_color",)
+        return run_key(
+            RunConfig(**BASE), {name: tasks[name] for name in names}, {"shapes_color": TTMConfig()}, None, code
+        )
+
+    assert made(ttmbench="a") == made(ttmbench="a") and len({made(), made(ttmbench="a"), made(ttmbench="b")}) == 3
+    assert made(ttmbench="a", mine="c") != made(ttmbench="a") and made(mine=None) != made(mine=None)
 
 
 def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):

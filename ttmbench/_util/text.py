@@ -123,7 +123,8 @@ def not_utf8(error: UnicodeDecodeError, first_line: int = 1) -> Unreadable:
         first_line: number of the part's first line in the file.
     """
     before = error.object[: error.start]
-    line, character = before.count(b"\n") + first_line, len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+    line = before.count(b"\n") + first_line
+    character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
     place = f"line {line}, character {character}"
     return Unreadable(f"is not UTF-8 text: {place} is byte {error.object[error.start]:#04x}; save the file as UTF-8")
 
