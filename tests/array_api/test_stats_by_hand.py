@@ -196,6 +196,7 @@ def test_sums_that_differ_by_rounding_are_equal(gap, expected):
     """Two values: half of the exchanges lose ``gap``, which counts as a tie up to 1e-9 and not beyond."""
     found = stats.sign_flip(np.zeros(2), np.array([1.0, gap / 2]), 4000, 0)
     assert found == pytest.approx(expected, abs=0.05)
+    assert stats.sign_flip(np.zeros(2), np.full(2, 0.5e-9), 99, 0) == 1.0, "1e-9 itself is rounding"
 
 
 def test_holm_is_rounded_to_twelve_digits():

@@ -166,6 +166,7 @@ def test_prepared_images_are_kept_by_their_preprocessing(monkeypatch):
     same.__qualname__ = "Adapter"
     assert prepared_key(same()) == first, "whatever the weights are"
     keys = [prepared_key(Plain()), prepared_key(Other()), prepared_key(Adapter(), {"batch_size": 3})]
+    keys.append(prepared_key(Adapter(), {"batch_size": 4}))
     for name in ("decoder", "minor_versions"):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, lambda: "another")
@@ -173,7 +174,7 @@ def test_prepared_images_are_kept_by_their_preprocessing(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(module, "__version__", "0.0.9")
         keys.append(prepared_key(Adapter()))
-    assert len({first, *keys}) == 7
+    assert len({first, *keys}) == 8
     assert without("preprocessing") is without({}) is without({"preprocessing": ""}) is prepared_key(object()) is None
     assert prepared_key(type("Nowhere", (Adapter,), {"__module__": "nowhere"})()) is None
 

@@ -12,7 +12,7 @@ from support.two_layers import stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.ttm import finetune
 from ttmbench.ttm.finetune import TrainingPairs
@@ -167,3 +167,17 @@ def test_images_stay_where_they_would_fill_the_device(monkeypatch):
         assert len(moved) == 2 * moves
         finetune._moved(given, torch.device("meta"))
         assert len(moved) == 2 * moves + 1
+
+
+def test_a_loss_that_is_not_finite_ends_training_at_its_epoch():
+    stage = stage_of(4)
+    stage.adapter.matching_loss = lambda images, captions: stage.adapter.image.weight.sum() * float("nan")
+    pairs = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions)
+    with pytest.raises(DivergedError, match=r"the loss became nan in epoch 1; .*\(--ttm_args lr=2.0e-05\)"):
+        finetune.finetune(
+            *(stage.adapter, stage.prepared, pairs, finetune.make_optimizer(stage.adapter, TTMConfig())),
+            config=TTMConfig(epochs=2),
+            learning_rate=2e-4,
+            batch=4,
+            rng=np.random.default_rng(0),
+        )
