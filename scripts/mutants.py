@@ -1,7 +1,7 @@
 """Mutation tests of the code that decides numbers: `make mutants`.
 
-Draws changes of single places (`mutations.py` says which) in the files of `AREAS`, applies each to a copy of the
-checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their time
+Draws changes of single places (`mutation_operators.py` says which) in the files of `AREAS`, applies each to a copy of
+the checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their time
 limit: three times what they take of a CPU without a mutant, and ten seconds.
 
 Survivors that change no result are listed, each with its reason, in `mutants_equivalent.yaml`. The exit code is 1 if
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from mutations import Mutant, mutants_of
+from mutation_operators import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.yaml")

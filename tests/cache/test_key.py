@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -72,15 +71,19 @@ def test_whose_scores_are_kept():
 
 
 def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):
-    own = hashlib.sha256(Path(__file__).read_bytes()).digest()
-    assert code_digest(Adapter()) == code_digest(Derived()) == hashlib.sha256(own).hexdigest(), "a file counts once"
-    (tmp_path / "other_adapter.py").write_text("class Other: ...\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("one_adapter", "other_adapter"):
+        (tmp_path / f"{name}.py").write_text("class Model: ...\nclass Derived(Model): ...\n", encoding="utf-8")
+    import one_adapter
     import other_adapter
 
-    both = type("Both", (Adapter, other_adapter.Other), {"__module__": __name__})
-    there = hashlib.sha256((tmp_path / "other_adapter.py").read_bytes()).digest()
-    assert code_digest(both()) == hashlib.sha256(own + there).hexdigest()
+    both = type("Both", (one_adapter.Model, other_adapter.Model), {"__module__": "one_adapter"})
+    one, other, together = code_digest(one_adapter.Model()), code_digest(other_adapter.Model()), code_digest(both())
+    assert one == code_digest(one_adapter.Derived()), "a file counts once"
+    assert len({one, other, together, None}) == 4
+    (tmp_path / "other_adapter.py").write_text("class Model: edited = True\n", encoding="utf-8")
+    assert code_digest(one_adapter.Model()) == one
+    assert code_digest(other_adapter.Model()) != other and code_digest(both()) != together
     assert code_digest(tiny_clip.load(device="cpu")) == hashlib.sha256().hexdigest(), "of this package: by its version"
     assert code_digest(type("Nowhere", (), {"__module__": "nowhere"})()) is None
 

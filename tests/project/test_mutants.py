@@ -75,7 +75,7 @@ EXPECTED = {
 
 @pytest.fixture
 def mutations():
-    return load_script("mutations")
+    return load_script("mutation_operators")
 
 
 @pytest.fixture

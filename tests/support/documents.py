@@ -136,6 +136,7 @@ def full_document() -> dict[str, Any]:
         "undecided": {"t": {"pairs": 3, "of": 4}},
         "n-shot": {"t": 0},
         "timing": {"t": {"score": 0.1}},
+        "code": {"ttmbench": DIGEST, "mine": None},
         "baseline": {"file": "f", "sha256": DIGEST, "model_name": "m", "rows": [difference], "refused": None},
         "errors": [{"task": "t", "stage": "score", "type": "E", "message": "m"}],
         "run_key": DIGEST,

@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,8 @@ def refuse_pickle(path: Path) -> None:
     with path.open("rb") as file:
         head = file.read(9)
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head[8:] != b"{"  # of safetensors
-    if head[:2] == b"PK" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+    if head[:2] == b"PK":
+        with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(path) as archive:
             pickled = any(name.endswith("data.pkl") for name in archive.namelist())
     if pickled:
         raise DataError(
