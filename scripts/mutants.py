@@ -1,8 +1,8 @@
 """Mutation tests of the code that decides numbers: `make mutants`.
 
 Draws changes of single places (`mutation_operators.py` says which) in the files of `AREAS`, applies each to a copy of
-the checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their time
-limit: three times what they take of a CPU without a mutant, and ten seconds.
+the checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their
+time limit: three times what they take of a CPU without a mutant, and ten seconds.
 
 Survivors that change no result are listed, each with its reason, in `mutants_equivalent.yaml`. The exit code is 1 if
 fewer than 95 % of all mutants are caught, or if a survivor has no reason there.
