@@ -69,7 +69,10 @@ def full_document() -> dict[str, Any]:
     }
     document = whole_document({"t": {"group_match,none": 0.5, "group_match_stderr,none": None}})
     document["n-samples"]["t"]["clusters"] = 1
-    document["datasets"]["t"]["from_store"] = {"key": "k", "date": "2026", "blocks": 1, "of": 2}
+    document["datasets"]["t"]["from_store"] = {
+        **{"key": "k", "date": "2026", "blocks": 1, "of": 2},
+        "hardware": [{"machine": "x"}],
+    }
     return document | {
         "task_status": {"t": "done"},
         "tracks": {"t": {"group_match,none": "matching"}},
