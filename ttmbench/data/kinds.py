@@ -1,4 +1,4 @@
-"""Kinds of tasks: which keys and which metrics each has, and the classes of those that classify."""
+"""Kinds of tasks: which metrics each has, and the classes of those that classify."""
 
 from __future__ import annotations
 
