@@ -11,10 +11,10 @@ from PIL import Image
 from support import processes
 
 import ttmbench
-from ttmbench.cli import COMMANDS, main
+from ttmbench.cli import main
 from ttmbench.cli.complete import parser_for
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
-from ttmbench.cli.parser import build_parser, normalise
+from ttmbench.cli.parser import COMMANDS, build_parser, normalise
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 

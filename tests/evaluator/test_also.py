@@ -299,7 +299,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.record import TaskOutcome
+    from ttmbench.evaluator.outcome import TaskOutcome
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec

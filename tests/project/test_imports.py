@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,3 +77,57 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
                 assert "safe_globals" not in called or path.name == "pickled_weights.py", path.name
                 assert called not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), path.name
             assert "allow_pickle=True" not in text, path.name
+
+
+def modules() -> dict[str, Path]:
+    """Every file of the package by its dotted name; that of a folder ends in `__init__`."""
+    found = {}
+    for folder, package in (("ttmbench", "ttmbench"), ("model_adapters", "ttmbench.model_adapters")):
+        for path in (ROOT / folder).rglob("*.py"):
+            found[".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])] = path
+    return found
+
+
+def imported(path: Path, known: set[str]) -> set[str]:
+    """The modules that a file imports, those inside functions and for type checkers alone included.
+
+    That Python runs a folder's `__init__` before a file in it is no import of that file's.
+    """
+    names = set()
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            names |= {
+                submodule if {submodule, f"{submodule}.__init__"} & known else node.module
+                for submodule in (f"{node.module}.{alias.name}" for alias in node.names)
+            }
+    return {name if name in known else f"{name}.__init__" for name in names} & known
+
+
+def circles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """The sets of names that all lead to each other."""
+    edges = sorted({(start, end) for start, end in edges if start != end})
+    names = sorted({name for edge in edges for name in edge})
+    place = {name: index for index, name in enumerate(names)}
+    rows, columns = ([place[edge[side]] for edge in edges] for side in (0, 1))
+    graph = coo_array((np.ones(len(edges)), (rows, columns)), shape=(len(names), len(names)))
+    together = defaultdict(list)
+    for name, component in zip(names, connected_components(graph, connection="strong")[1], strict=True):
+        together[component].append(name)
+    return [members for members in together.values() if len(members) > 1]
+
+
+def test_nothing_imports_itself_by_way_of_others():
+    """Neither files nor packages, at any depth, whatever kind of import."""
+    assert circles([("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "d")]) == [["b", "c"]]
+    known = modules()
+    edges = [(name, other) for name, path in known.items() for other in imported(path, set(known)) - {name}]
+    assert len(known) > 300 and len(edges) > 2 * len(known), "imports were read"
+    inside = defaultdict(set)  # package -> what its files and packages import of each other
+    for start, end in edges:
+        here, there = start.split("."), end.split(".")
+        common = next(depth for depth, (one, other) in enumerate(zip(here, there, strict=False)) if one != other)
+        inside[".".join(here[:common])].add((here[common], there[common]))
+    assert {package: found for package, pairs in inside.items() if (found := circles(pairs))} == {}

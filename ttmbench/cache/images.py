@@ -26,7 +26,7 @@ _ROOM = 0.9  # of the limit, after making room
 
 
 class PreparedImageCache:
-    """Prepared images of one way of preprocessing; a `ttmbench.scoring.prepare.PreparedImages`.
+    """Prepared images of one way of preprocessing; a `ttmbench.scoring.image_rows.PreparedImages`.
 
     Args:
         folder: of the cache.

@@ -22,30 +22,6 @@ from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
-COMMANDS = {
-    "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
-    "score": "every metric from stored scores or answers: no model, no dataset",
-    "sweep": "many models, tasks and settings by one file, on many workers",
-    "finetune": "finetune a model on labelled groups, in the ordinary way",
-    "analyze": "the paper's figures for a model and a task",
-    "compare": "runs compared group by group",
-    "power": "which difference a task can show, and what another needs",
-    "leaderboard": "results of many runs in tables, one a track, or as a site",
-    "report": "results, TTM curves and groups as one page",
-    "export": "results in the formats of others: lm-eval, hub, CSV, LaTeX",
-    "reproduce": "a paper's table beside runs of your own",
-    "ls": "list tasks, models, tags, metrics, schedules or plugins",
-    "show": "everything about one task or model",
-    "validate": "check task files and their data, and submissions of results",
-    "download": "fetch everything that tasks and models need for --offline",
-    "cache": "what earlier runs kept: list, verify, prune, path",
-    "doctor": "what of tasks and models is on this machine",
-    "new": "start a task, an adapter or a plugin from a small example",
-    "schema": "print the JSON Schema of results or task files",
-    "help": "what a command does, its options and examples",
-}
-"""What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
-
 
 def command() -> int:
     """What the installed program and ``python -m ttmbench`` do: `main`, in a process that has nothing else to do."""

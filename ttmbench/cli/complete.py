@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ttmbench.cli import COMMANDS
+from ttmbench.cli.parser import COMMANDS, build_parser
 
 
 def complete() -> None:
@@ -23,7 +23,6 @@ def complete() -> None:
 
 def parser_for(first: str) -> argparse.ArgumentParser:
     """The parser that knows what may follow a first word, each option with its names; an option's is that of `run`."""
-    from ttmbench.cli.parser import build_parser
     from ttmbench.cli.run import add_options
 
     if first.startswith("-"):

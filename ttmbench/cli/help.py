@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 
-from ttmbench.cli import COMMANDS
+from ttmbench.cli.parser import COMMANDS, build_parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def help(options: argparse.Namespace) -> int:
     """Prints the help."""
-    from ttmbench.cli.parser import build_parser
-
     words = [options.command, "--help"] if options.command else ["--help"]
     with suppress(SystemExit):  # which argparse ends with
         build_parser(options.command or "").parse_args(words)

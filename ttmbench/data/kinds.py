@@ -1,14 +1,11 @@
-"""Kinds of tasks: which keys and which metrics each has, and the classes of those that classify."""
+"""Kinds of tasks: which metrics each has, and the classes of those that classify."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
 
 Kind = Literal["groups", "retrieval", "classification"]
 """What is asked of a model: to tell things apart inside groups, to find a caption's image and an image's captions among
@@ -62,32 +59,3 @@ class ClassSpec(BaseModel):
     def n_classes(self) -> int:
         """How many classes there are; those of one name count apart."""
         return len(self.names) if isinstance(self.names, list) else self.count or 0
-
-
-def check_kind(spec: TaskSpec) -> None:
-    """ValueError for a key that another kind of task has, or a missing one of this kind."""
-    group = spec.group
-    if (spec.kind == "groups") != (group.shape is not None):
-        raise ValueError(
-            "group.shape: images and captions of a group are needed"
-            if spec.kind == "groups"
-            else f"group.shape: a task of kind {spec.kind} has no groups, so leave it out"
-        )
-    if (spec.kind == "classification") != (spec.classes is not None):
-        raise ValueError(
-            "classes: names and templates are needed"
-            if spec.classes is None
-            else f"classes: a task of kind {spec.kind} has none"
-        )
-    own: dict[str, tuple[bool, str]] = {
-        "group.n_captions": (group.n_captions is not None, "retrieval"),
-        "rerank_k": (spec.rerank_k is not None, "retrieval"),
-        "group.label": (group.label is not None, "classification"),
-        "ttm": (bool(spec.ttm), "groups"),
-        "matching: global": (spec.matching == "global", "groups"),
-    }
-    for key, (given, kind) in own.items():
-        if given and spec.kind != kind:
-            raise ValueError(f"{key}: only a task of kind {kind} has it, this one is of kind {spec.kind}")
-    if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
-        raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")

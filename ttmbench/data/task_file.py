@@ -15,7 +15,7 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.validation import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import PathPart
-from ttmbench.data.kinds import ClassSpec, Kind, check_kind
+from ttmbench.data.kinds import ClassSpec, Kind
 from ttmbench.data.loading import HUB_KINDS, local_path
 from ttmbench.data.origin import TagFile
 from ttmbench.data.selection import Condition, Where
@@ -153,7 +153,7 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        check_kind(self)
+        _check_kind(self)
         if self.kind == "groups" and self.matching == "global" and self.shape.more_images:
             raise ValueError(f"a {self.shape} task has images without a caption, so it cannot be matched globally")
         if (
@@ -199,6 +199,35 @@ class TaskSpec(BaseModel):
     def is_global(self) -> bool:
         """Whether TTM matches over all images and captions at once."""
         return self.matching == "global"
+
+
+def _check_kind(spec: TaskSpec) -> None:
+    """ValueError for a key that another kind of task has, or a missing one of this kind."""
+    group = spec.group
+    if (spec.kind == "groups") != (group.shape is not None):
+        raise ValueError(
+            "group.shape: images and captions of a group are needed"
+            if spec.kind == "groups"
+            else f"group.shape: a task of kind {spec.kind} has no groups, so leave it out"
+        )
+    if (spec.kind == "classification") != (spec.classes is not None):
+        raise ValueError(
+            "classes: names and templates are needed"
+            if spec.classes is None
+            else f"classes: a task of kind {spec.kind} has none"
+        )
+    own: dict[str, tuple[bool, str]] = {
+        "group.n_captions": (group.n_captions is not None, "retrieval"),
+        "rerank_k": (spec.rerank_k is not None, "retrieval"),
+        "group.label": (group.label is not None, "classification"),
+        "ttm": (bool(spec.ttm), "groups"),
+        "matching: global": (spec.matching == "global", "groups"),
+    }
+    for key, (given, kind) in own.items():
+        if given and spec.kind != kind:
+            raise ValueError(f"{key}: only a task of kind {kind} has it, this one is of kind {spec.kind}")
+    if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
+        raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ttmbench._util.sealed import SealError, load_sealed, save_sealed
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
-from ttmbench.evaluator.record import n_groups_of
+from ttmbench.evaluator.outcome import AlsoOutcome, TaskOutcome
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.gains import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
@@ -30,51 +30,9 @@ from ttmbench.results.summary import Summary, summarise
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
-if TYPE_CHECKING:
-    from ttmbench.evaluator.record import TaskOutcome
-
-Score = Callable[[TaskFile, bool], "TaskOutcome"]
+Score = Callable[[TaskFile, bool], TaskOutcome]
 """Scores a task with the model as it is at the moment; the flag says that it is adapted: no kept scores are of it."""
 STAGE = "ttm_also"
-
-
-@dataclass(frozen=True)
-class AlsoOutcome:
-    """Another task, measured with the model as it was and with what each seed made of it.
-
-    Attributes:
-        outcome: of the other task; its scores and numbers stand under ``none`` and ``ttm``.
-        seeds: of TTM.
-        differences: as `ttmbench.results.gains.differences` has them.
-        seconds: all its measurements took.
-    """
-
-    outcome: TaskOutcome
-    seeds: Sequence[int]
-    differences: Mapping[str, Any]
-    seconds: float
-
-    def record(self) -> dict[str, Any]:
-        """As the results document has it. There is no track: it ranks nowhere."""
-        one, summary = self.outcome, self.outcome.summary
-        return {
-            "seeds": list(self.seeds),
-            "results": summary.results,
-            "ci": summary.ci,
-            "chance": summary.chance,
-            "ties": summary.ties,
-            "differences": dict(self.differences),
-            "version": one.spec.version,
-            "matching": one.spec.matching,
-            "n-samples": {
-                "original": n_groups_of(one.spec, one.source) or one.n_groups,
-                "effective": one.n_groups,
-                **({} if one.clusters is None else {"clusters": one.clusters.count}),
-            },
-            "fingerprint": one.fingerprint,
-            "shape": list(one.shape or one.spec.group.shape or ()),
-            "seconds": self.seconds,
-        }
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ttmbench._arrays.matchings import given_captions
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.matching import match_groups
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.files import RunFiles

@@ -11,7 +11,7 @@ import numpy as np
 
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.results.comparison import StoredRun, TaskGroups, check_same, compare_runs, read_run, values_of_lines
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of

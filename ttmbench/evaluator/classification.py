@@ -15,6 +15,7 @@ from ttmbench.cache.ranks import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranked import (
     RankedTask,
@@ -24,7 +25,6 @@ from ttmbench.evaluator.ranked import (
     reads_features,
     stored_limit,
 )
-from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of

@@ -31,7 +31,7 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import conditions, deterministic
-from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.plan import DevicePart, RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
 from ttmbench.evaluator.task import run_task
@@ -45,32 +45,6 @@ _OWN = {
 
 class _PartDoneError(Exception):
     """A process has scored its part of the pairs; the rest is not its matter."""
-
-
-@dataclass(frozen=True)
-class DevicePart:
-    """What one process does of a run on several devices.
-
-    Attributes:
-        index: of the process; 0 is the one that the run is of.
-        count: processes.
-        begin: called with a task's name before its pairs are scored.
-        end: called once the own part of them is there.
-        adapt: called with a task's name and folder of checkpoints before the test-time stage; what it gives waits for
-            the other processes.
-        folder: for checkpoints of a run that has no place of its own.
-    """
-
-    index: int
-    count: int
-    begin: Callable[[str], None]
-    end: Callable[[], None]
-    adapt: Callable[[str, Path], Callable[[], None]]
-    folder: Path
-
-    def own(self, seeds: Sequence[int]) -> list[int]:
-        """The seeds of this process."""
-        return list(seeds[self.index :: self.count])
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext, TaskPlan
-from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.protocols import ChoiceScorer, ChoiceStyle
 from ttmbench.results.labels import split_key

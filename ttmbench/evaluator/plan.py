@@ -1,29 +1,30 @@
-"""What a run does with a task, decided once: here, and nowhere after, the model is asked what it can do."""
+"""What a run does with a task, decided once: here, and nowhere after, the model is asked what it can do.
+
+What the steps of a run pass on is here, too: what its tasks share, a plan, and a task with its scores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
+from ttmbench.evaluator.also import Elsewhere
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.debiasing import prior_for
-from ttmbench.types import MetricSpec
-
-if TYPE_CHECKING:
-    from ttmbench.evaluator.also import Elsewhere
-    from ttmbench.evaluator.devices import DevicePart
-    from ttmbench.evaluator.score_task import ScoredTask
+from ttmbench.scoring.debiasing import Likelihoods, prior_for
+from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.types import Group, MetricSpec, Scores
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -31,6 +32,32 @@ Folders = Mapping[tuple[str, int], Path]
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
+
+
+@dataclass(frozen=True)
+class DevicePart:
+    """What one process does of a run on several devices.
+
+    Attributes:
+        index: of the process; 0 is the one that the run is of.
+        count: processes.
+        begin: called with a task's name before its pairs are scored.
+        end: called once the own part of them is there.
+        adapt: called with a task's name and folder of checkpoints before the test-time stage; what it gives waits for
+            the other processes.
+        folder: for checkpoints of a run that has no place of its own.
+    """
+
+    index: int
+    count: int
+    begin: Callable[[str], None]
+    end: Callable[[], None]
+    adapt: Callable[[str, Path], Callable[[], None]]
+    folder: Path
+
+    def own(self, seeds: Sequence[int]) -> list[int]:
+        """The seeds of this process."""
+        return list(seeds[self.index :: self.count])
 
 
 @dataclass
@@ -132,6 +159,37 @@ class TaskPlan:
     def spec(self) -> TaskSpec:
         """The task."""
         return self.task.spec
+
+
+@dataclass(frozen=True)
+class ScoredTask:
+    """A task with its data and the model's scores.
+
+    Attributes:
+        plan: the task, and what was decided about it.
+        groups: in the order of the scores.
+        source: where the data came from.
+        fingerprint: digest of decoded pixels and captions, or of stored features.
+        stage: what the test-time stage works on; None for a model that scores pair by pair, unless the run adapts it.
+        raw: scores of the model as it is.
+        seconds: step -> wall time.
+        parts: of scores that were debiased.
+        notes: what a reader should know of the scores.
+        from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
+        clusters: which groups share images; None for stored features, of which no image is known.
+    """
+
+    plan: TaskPlan
+    groups: list[Group]
+    source: dict[str, Any]
+    fingerprint: str
+    stage: PreparedTask | None
+    raw: Scores
+    seconds: dict[str, float]
+    parts: Likelihoods | None = None
+    notes: tuple[str, ...] = ()
+    from_store: dict[str, Any] | None = None
+    clusters: Clusters | None = None
 
 
 def plan_task(

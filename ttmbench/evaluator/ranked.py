@@ -13,8 +13,8 @@ from ttmbench._util.spellings import groups_of
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import only_chooses
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.clusters import Clusters

@@ -5,116 +5,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
 from ttmbench._util.foreign import error_line
 from ttmbench._util.validation import describe
-from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
+from ttmbench.evaluator.outcome import TaskOutcome, n_groups_of
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates, shared_images_note
-from ttmbench.results.clusters import Clusters, clusters_note
+from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import RAW, TRACK_ORDER, supervised_tracks
-from ttmbench.results.ranks import Ranks
-from ttmbench.results.summary import Summary
+from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
 from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.data_identity import groups_digest
-from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices
-from ttmbench.types import Group, MetricSpec, Scores
-
-if TYPE_CHECKING:
-    from ttmbench.evaluator.also import AlsoOutcome
+from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
-
-
-@dataclass(frozen=True)
-class TaskOutcome:
-    """What came out of one task.
-
-    Attributes:
-        spec: the task.
-        metrics: what was computed.
-        groups: in the order of the score arrays; of stored scores, ids and tags alone.
-        source: where the data came from.
-        fingerprint: digest of decoded pixels and captions; of stored scores, of task, version, shape and group ids.
-        scores: filter -> score arrays, one per seed.
-        summary: the numbers.
-        records: the document's records of ``ttm``, ``simple_match`` and ``oracle``, those that were run.
-        notes: what a reader should know.
-        seconds: stage -> wall time.
-        subsets: filter -> positions of the groups that its score arrays are of, where these are not all.
-        breakdowns: tag -> value -> numbers of its groups.
-        tag_means: name -> a mean of means over the values of tags.
-        choices: which forced choices were answered right; such a task has no score arrays.
-        own_lines: samples lines of a task without score arrays: of forced choices, or of queries.
-        failure: what ended the test-time stage before its time; what was reached before it is here.
-        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
-        from_store: what of the raw scores an earlier run kept; None for nothing.
-        clusters: which groups share images; None where that is not known.
-        truncated: of the captions, how many the model cuts; None for a model that does not say.
-        also: other task -> what the model adapted to this one is on it.
-        ranks: scope -> ranks of the queries of a task that ranks; such a task has no score arrays.
-        of_query: scope -> the image that each of these queries is about.
-        shape: images, and captions or classes, of a task that ranks.
-    """
-
-    spec: TaskSpec
-    metrics: list[MetricSpec]
-    groups: list[Group]
-    source: dict[str, Any]
-    fingerprint: str
-    scores: dict[str, list[Scores]]
-    summary: Summary
-    records: dict[str, dict[str, Any]]
-    notes: list[str]
-    seconds: dict[str, float]
-    subsets: dict[str, list[int]] = field(default_factory=dict)
-    breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
-    tag_means: dict[str, dict[str, Any]] = field(default_factory=dict)
-    choices: Choices | None = None
-    own_lines: list[dict[str, Any]] = field(default_factory=list)
-    failure: Exception | None = None
-    from_store: dict[str, Any] | None = None
-    undecided: dict[str, int] | None = None
-    clusters: Clusters | None = None
-    truncated: dict[str, int] | None = None
-    also: Mapping[str, AlsoOutcome] = field(default_factory=dict)
-    ranks: dict[str, Ranks] = field(default_factory=dict)
-    of_query: Mapping[str, np.ndarray] = field(default_factory=dict)
-    shape: tuple[int, int] | None = None
-
-    @property
-    def shares_images(self) -> bool:
-        """Whether it is known that an image stands in several places."""
-        found = self.clusters
-        return found is not None and len(np.unique(found.images)) < found.images.size
-
-    @property
-    def cluster_names(self) -> list[str] | None:
-        """For each group the id of the first one of its cluster; None where that is not known."""
-        return None if self.clusters is None else self.clusters.names([group.group_id for group in self.groups])
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups that were scored; of a task that ranks, of images."""
-        if self.shape is not None:
-            return self.shape[0]
-        return len(self.scores[RAW][0].groups) if self.choices is None else len(self.choices)
 
 
 class RunRecord:
@@ -310,12 +227,6 @@ def _with_earlier(used: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str,
         elif isinstance(before, list) and isinstance(now, list):
             total[name] = [*before, *(one for one in now if one not in before)]
     return total
-
-
-def n_groups_of(spec: TaskSpec, source: Mapping[str, Any]) -> int | None:
-    """How many groups a task has, by its file or by the data, whose images may not all be here."""
-    coverage = source.get("coverage")
-    return spec.group.n_groups if coverage is None else int(coverage["rows"])
 
 
 def _notes_on_coverage(coverage: Mapping[str, Any] | None) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from ttmbench.cache.ranks import RankCache
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
+from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranked import (
     RankedTask,
@@ -19,7 +20,6 @@ from ttmbench.evaluator.ranked import (
     reads_features,
     stored_limit,
 )
-from ttmbench.evaluator.record import TaskOutcome
 from ttmbench.evaluator.reranking import first_stage, rank_pairs
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder

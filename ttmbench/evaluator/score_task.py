@@ -17,11 +17,11 @@ from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
-from ttmbench.evaluator.plan import RunContext, TaskPlan, way_of
+from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, way_of
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
-from ttmbench.results.clusters import Clusters, clusters_of
+from ttmbench.results.clusters import clusters_of
 from ttmbench.scoring.blocks import BlockStore, Share
 from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
@@ -43,37 +43,6 @@ from ttmbench.scoring.prepared_pairs import PairTable, score_streaming
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.scoring.refusals import resolve_missing_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
-
-
-@dataclass(frozen=True)
-class ScoredTask:
-    """A task with its data and the model's scores.
-
-    Attributes:
-        plan: the task, and what was decided about it.
-        groups: in the order of the scores.
-        source: where the data came from.
-        fingerprint: digest of decoded pixels and captions, or of stored features.
-        stage: what the test-time stage works on; None for a model that scores pair by pair, unless the run adapts it.
-        raw: scores of the model as it is.
-        seconds: step -> wall time.
-        parts: of scores that were debiased.
-        notes: what a reader should know of the scores.
-        from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
-        clusters: which groups share images; None for stored features, of which no image is known.
-    """
-
-    plan: TaskPlan
-    groups: list[Group]
-    source: dict[str, Any]
-    fingerprint: str
-    stage: PreparedTask | None
-    raw: Scores
-    seconds: dict[str, float]
-    parts: Likelihoods | None = None
-    notes: tuple[str, ...] = ()
-    from_store: dict[str, Any] | None = None
-    clusters: Clusters | None = None
 
 
 @dataclass(frozen=True)

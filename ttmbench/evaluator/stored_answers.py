@@ -12,7 +12,8 @@ from typing import Any
 from ttmbench.data.catalog import find_task
 from ttmbench.data.checks import check_count
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.evaluator.outcome import TaskOutcome
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.extent import STORED_ANSWERS

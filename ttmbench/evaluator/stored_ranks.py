@@ -16,7 +16,8 @@ from ttmbench._util.arrays import read_arrays
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.evaluator.outcome import TaskOutcome
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.extent import STORED_SCORES

@@ -18,7 +18,8 @@ from ttmbench.data.kinds import SCOPES
 from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.baseline import task_groups
-from ttmbench.evaluator.record import RunRecord, TaskOutcome
+from ttmbench.evaluator.outcome import TaskOutcome
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.comparison import TaskGroups
 from ttmbench.results.extent import STORED_SCORES

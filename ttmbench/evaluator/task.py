@@ -17,14 +17,14 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.adapters import model_notes
-from ttmbench.evaluator.also import AlsoOutcome, Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.also import Beside, Elsewhere, elsewhere_config
 from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
-from ttmbench.evaluator.plan import RunContext, TaskPlan, plan_task
-from ttmbench.evaluator.record import TaskOutcome
+from ttmbench.evaluator.outcome import AlsoOutcome, TaskOutcome
+from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, plan_task
 from ttmbench.evaluator.retrieval import run_retrieval
-from ttmbench.evaluator.score_task import ScoredTask, score_task
+from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,12 +20,23 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ttmbench.protocols import Batch
-    from ttmbench.scoring.prepare import PreparedImages
 
 DECODED = 64  # images held decoded at a time, while they are prepared
 _TOGETHER = 8  # images that a thread takes at a time, at most
 
 T = TypeVar("T")
+
+
+class PreparedImages(Protocol):
+    """Where prepared images are kept, by the digest of their files."""
+
+    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
+        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
+        ...
+
+    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
+        """Keeps a prepared image and the digest of its pixels."""
+        ...
 
 
 @dataclass(frozen=True)

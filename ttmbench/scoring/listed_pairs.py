@@ -14,9 +14,8 @@ from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import BlockStore
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.image_rows import ImageRows, PreparedImages
 from ttmbench.scoring.pairs import score_opened
-from ttmbench.scoring.prepare import PreparedImages
 from ttmbench.scoring.prepared_pairs import score_wanted, streamed
 from ttmbench.types import ImageRef
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError, UsageError
 from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows, Opened
+from ttmbench.scoring.image_rows import ImageRows, Opened, PreparedImages
 from ttmbench.scoring.inputs import (
     Prepared,
     Rows,
@@ -23,22 +23,10 @@ from ttmbench.scoring.inputs import (
     rows_of,
     subset,
 )
-from ttmbench.types import Group, GroupShape, ImageRef
+from ttmbench.types import Group, GroupShape
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
-
-
-class PreparedImages(Protocol):
-    """Where prepared images are kept, by the digest of their files."""
-
-    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
-        ...
-
-    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared image and the digest of its pixels."""
-        ...
 
 
 def prepare(

@@ -19,7 +19,7 @@ from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows, Window
+from ttmbench.scoring.image_rows import ImageRows, PreparedImages, Window
 from ttmbench.scoring.inputs import (
     Prepared,
     Rows,
@@ -30,7 +30,6 @@ from ttmbench.scoring.inputs import (
     take,
 )
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, one_score_each
-from ttmbench.scoring.prepare import PreparedImages
 from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import BlockStore, load, save, spans
 from ttmbench.scoring.dual_encoder import encode_side, encoded_rows, in_memory
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.image_rows import ImageRows, PreparedImages
 from ttmbench.scoring.inputs import take
-from ttmbench.scoring.prepare import PreparedImages
 from ttmbench.types import ImageRef
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.reproduce.submission.findings import Findings, agree
-from ttmbench.reproduce.submission.numbers import OfTask
-from ttmbench.reproduce.submission.tasks import is_count
+from ttmbench.reproduce.submission.tasks import OfTask, is_count
 from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, key_of, seed_std_key
 from ttmbench.results.scores_file import StoredScores

@@ -15,9 +15,9 @@ from ttmbench.reproduce.submission.artifacts import Artifacts, check_artifacts
 from ttmbench.reproduce.submission.data import data_at_hand
 from ttmbench.reproduce.submission.elsewhere import check_elsewhere
 from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.reproduce.submission.numbers import OfTask, check_numbers
+from ttmbench.reproduce.submission.numbers import check_numbers
 from ttmbench.reproduce.submission.settings import ReadCommand, check_key, check_means, check_settings, check_track
-from ttmbench.reproduce.submission.tasks import check_task
+from ttmbench.reproduce.submission.tasks import OfTask, check_task
 from ttmbench.results.labels import RAW
 from ttmbench.results.models import stated_model
 from ttmbench.results.reader import read_document

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
 from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.reproduce.submission.numbers import OfTask
-from ttmbench.reproduce.submission.tasks import metrics_of
+from ttmbench.reproduce.submission.tasks import OfTask, metrics_of
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import summarise

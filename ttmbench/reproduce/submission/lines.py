@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.matching import match_groups
 from ttmbench.reproduce.submission.findings import Findings, agree
-from ttmbench.reproduce.submission.tasks import metrics_of
+from ttmbench.reproduce.submission.tasks import OfTask
 from ttmbench.results.clusters import Clusters, connected
 from ttmbench.results.labels import HOLDOUT_RAW, RAW
 from ttmbench.results.ranks import rank_values
@@ -21,9 +21,6 @@ from ttmbench.results.scores_file import StoredScores
 from ttmbench.results.summary import metric_values
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_values
 from ttmbench.types import GroupShape, MetricSpec
-
-if TYPE_CHECKING:
-    from ttmbench.reproduce.submission.numbers import OfTask
 
 
 def check_sample_lines(one: OfTask, path: Path, stored: StoredScores, findings: Findings) -> None:
@@ -52,7 +49,7 @@ def check_sample_lines(one: OfTask, path: Path, stored: StoredScores, findings: 
 
 def _expected(one: OfTask, stored: StoredScores) -> Iterator[tuple[tuple[str, int, str], dict[str, Any]]]:
     """(filter, seed index, group) -> what a line says of it."""
-    metrics = [metric for metric in metrics_of(one.registry, one.spec) if metric.scope == "group"]
+    metrics = [metric for metric in one.metrics if metric.scope == "group"]
     seeds = one.config.run_seeds
     for name, arrays in stored.scores.items():
         members = stored.subsets.get(name, range(len(stored.group_ids)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,10 @@ import numpy as np
 
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.jsonl import read_json_lines
-from ttmbench.config import RunConfig
-from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import TtmbenchError
-from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.submission.artifacts import Artifacts
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.lines import check_choice_lines, check_rank_lines, check_sample_lines, choices_of
-from ttmbench.reproduce.submission.tasks import metrics_of
+from ttmbench.reproduce.submission.tasks import MOST_RESAMPLES, OfTask
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT_RAW, RAW, numbers_in, split_key
 from ttmbench.results.ranks import summarise_ranks
@@ -29,44 +24,6 @@ from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.summary import summarise_choices
 from ttmbench.types import Group, MetricSpec
-
-MOST_RESAMPLES = 100_000
-"""A document may ask for any number of resamples; beyond this its intervals are not computed again."""
-
-
-@dataclass(frozen=True)
-class OfTask:
-    """One task of a submission.
-
-    Attributes:
-        document: of results.
-        spec: the task of this package.
-        config: of the run.
-        registry: metrics.
-        artifacts: files beside the document.
-        groups: the task's data, if they are at hand.
-    """
-
-    document: Mapping[str, Any]
-    spec: TaskSpec
-    config: RunConfig
-    registry: Registry
-    artifacts: Artifacts
-    groups: Sequence[Group] | None = None
-
-    @property
-    def metrics(self) -> list[MetricSpec]:
-        """Of the task."""
-        return metrics_of(self.registry, self.spec)
-
-    @property
-    def resampling(self) -> tuple[int, int, Any]:
-        """Resamples, their seed, and how intervals are made."""
-        return min(self.config.bootstrap_iters, MOST_RESAMPLES), self.config.seed, self.config.interval
-
-    def file(self, kind: str, other: str | None = None) -> Path | None:
-        """A file beside the document; None if there is none that may be read."""
-        return self.artifacts.get((kind, self.spec.task, other))
 
 
 def check_numbers(one: OfTask, findings: Findings) -> StoredScores | None:

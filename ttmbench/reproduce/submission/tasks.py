@@ -1,9 +1,11 @@
-"""Is a task of a submission the one that this package has: its version, its file, its size, its chance and tracks?"""
+"""A task of a submission, and whether it is the package's own: its version, file, size, chance and tracks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +16,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.settings import filters_of
 from ttmbench.plugins.registry import Registry
+from ttmbench.reproduce.submission.artifacts import Artifacts
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.labels import (
     CHOICE,
@@ -26,7 +29,7 @@ from ttmbench.results.labels import (
 from ttmbench.results.samples import FRACTIONS
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.forced_choice.arrays import choice_chance
-from ttmbench.types import MetricSpec, Track
+from ttmbench.types import Group, MetricSpec, Track
 
 FOR_PEOPLE = frozenset(
     {
@@ -36,11 +39,49 @@ FOR_PEOPLE = frozenset(
 )
 """Keys of a task file that no number depends on; the settings of TTM stand in the record of each run."""
 
+MOST_RESAMPLES = 100_000
+"""A document may ask for any number of resamples; beyond this its intervals are not computed again."""
+
 
 def metrics_of(registry: Registry, spec: TaskSpec) -> list[MetricSpec]:
     """The metrics of a task, as its shape has them."""
     metrics = [registry.metric(name) for name in spec.metrics]
     return [metric_for(one, spec.shape) for one in metrics] if spec.kind == "groups" else metrics
+
+
+@dataclass(frozen=True)
+class OfTask:
+    """One task of a submission.
+
+    Attributes:
+        document: of results.
+        spec: the task of this package.
+        config: of the run.
+        registry: metrics.
+        artifacts: files beside the document.
+        groups: the task's data, if they are at hand.
+    """
+
+    document: Mapping[str, Any]
+    spec: TaskSpec
+    config: RunConfig
+    registry: Registry
+    artifacts: Artifacts
+    groups: Sequence[Group] | None = None
+
+    @property
+    def metrics(self) -> list[MetricSpec]:
+        """Of the task."""
+        return metrics_of(self.registry, self.spec)
+
+    @property
+    def resampling(self) -> tuple[int, int, Any]:
+        """Resamples, their seed, and how intervals are made."""
+        return min(self.config.bootstrap_iters, MOST_RESAMPLES), self.config.seed, self.config.interval
+
+    def file(self, kind: str, other: str | None = None) -> Path | None:
+        """A file beside the document; None if there is none that may be read."""
+        return self.artifacts.get((kind, self.spec.task, other))
 
 
 def check_task(
