@@ -14,7 +14,7 @@ from rich.console import Console
 from support import processes
 
 from ttmbench.cli import main
-from ttmbench.report.table import TableColumn, _rich_table, lay_out, plain_lines, print_table
+from ttmbench.report.table import GAP, TableColumn, _rich_table, lay_out, plain_lines, print_table
 from ttmbench.report.terminal import print_results
 from ttmbench.results.reader import read_document
 
@@ -228,4 +228,4 @@ def test_every_column_is_in_a_block_or_left_out_whole(kinds, lengths, width):
             assert column.kind != "number" or len(cell) <= room
     shown = {column.name for some, _, _ in blocks for column in some}
     for column, length in zip(columns, lengths, strict=False):
-        assert column.name in shown or length + 2 + 8 * kinds.count("key") > width or column.kind == "text"
+        assert column.name in shown or length + (GAP + 8) * kinds.count("key") > width or column.kind == "text"
