@@ -22,29 +22,38 @@ from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
-COMMANDS = {
-    "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
-    "score": "every metric from stored scores or answers: no model, no dataset",
-    "sweep": "many models, tasks and settings by one file, on many workers",
-    "finetune": "finetune a model on labelled groups, in the ordinary way",
-    "analyze": "the paper's figures for a model and a task",
-    "compare": "runs compared group by group",
-    "power": "which difference a task can show, and what another needs",
-    "leaderboard": "results of many runs in tables, one a track, or as a site",
-    "report": "results, TTM curves and groups as one page",
-    "export": "results in the formats of others: lm-eval, hub, CSV, LaTeX",
-    "reproduce": "a paper's table beside runs of your own",
-    "ls": "list tasks, models, tags, metrics, schedules or plugins",
-    "show": "everything about one task or model",
-    "validate": "check task files and their data, and submissions of results",
-    "download": "fetch everything that tasks and models need for --offline",
-    "cache": "what earlier runs kept: list, verify, prune, path",
-    "doctor": "what of tasks and models is on this machine",
-    "new": "start a task, an adapter or a plugin from a small example",
-    "schema": "print the JSON Schema of results or task files",
-    "help": "what a command does, its options and examples",
+COMMAND_GROUPS = {
+    "evaluate": {
+        "run": "Evaluate a model on tasks; --ttm adapts it at test time",
+        "score": "Compute every metric from stored scores, ranks or answers",
+        "sweep": "Run many models, tasks and settings from one plan file",
+        "finetune": "Fine-tune a model on labelled groups",
+        "analyze": "Compute the TTM paper's analyses for a model and a task",
+    },
+    "data and models": {
+        "ls": "List tasks, models, tags, metrics, schedules or plugins",
+        "show": "Print all details for a task or model",
+        "download": "Download the data and weights that --offline needs",
+        "validate": "Check task files and their data, or submitted results",
+        "doctor": "Check which tasks and models are available locally",
+        "cache": "Inspect and clean the score cache",
+    },
+    "results": {
+        "compare": "Compare runs group by group, with paired tests",
+        "power": "Estimate the smallest difference that a task can detect",
+        "reproduce": "Compare a paper's table with your own runs",
+        "report": "Write an HTML page with results, TTM curves and groups",
+        "leaderboard": "Write tables or a website from many runs",
+        "export": "Convert results for lm-eval, the Hub, CSV or LaTeX",
+    },
+    "extend": {
+        "new": "Create a task, model adapter or plugin from a template",
+        "schema": "Print the JSON Schema for results or task files",
+    },
 }
-"""What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
+"""Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
+COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
+COMMANDS["help"] = "Show the options and examples for a command"
 
 
 def command() -> int:

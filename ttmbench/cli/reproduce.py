@@ -27,20 +27,26 @@ _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench reproduce``."""
-    parser.add_argument("name", metavar="TABLE", nargs="?", help="name of a table, or a YAML file of your own")
-    parser.add_argument("--list", action="store_true", help="list the tables")
-    parser.add_argument("--runs", metavar="DIR", help="folder of results documents to compare with")
-    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="rows of these models only")
-    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="rows of these tasks only")
-    parser.add_argument("--run", action="store_true", help="run what is missing, into the folder")
-    parser.add_argument("--dry_run", action="store_true", help="print the commands of what is missing, and stop")
-    parser.add_argument("--allow_missing", action="store_true", help="exit 0 if every number that is there agrees")
-    parser.add_argument("--device", metavar="NAME", help="of --run: auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--batch_size", metavar="N", type=count, help="of --run")
-    parser.add_argument("--offline", action="store_true", help="of --run: use what is on this machine only")
+    parser.add_argument("name", metavar="TABLE", nargs="?", help="Table name or YAML file (default: list the tables)")
+    parser.add_argument("--list", action="store_true", help="List the tables")
+    parser.add_argument("--runs", metavar="DIR", help="Directory with results files to compare")
+    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="Only rows for these models")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Only rows for these tasks")
+    parser.add_argument(
+        "--run", action="store_true", help="Run missing evaluations and save them in the --runs directory"
+    )
+    parser.add_argument("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
+    parser.add_argument(
+        "--allow_missing", action="store_true", help="Exit with code 0 if every available number agrees"
+    )
+    parser.add_argument("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--batch_size", metavar="N", type=count, help="Batch size for --run")
+    parser.add_argument(
+        "--offline", action="store_true", help="Use local files only for --run; do not access the network"
+    )
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    parser.add_argument("--output_path", "-o", metavar="x.json", help="also write the comparison as JSON")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    parser.add_argument("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")
     add_verbosity(parser)
 
 
