@@ -12,7 +12,7 @@ DATA_DIR = "Directory with data files (default: TTMBENCH_DATA, else the user cac
 
 
 def add_what(common: Any, more: Any) -> None:
-    """Model, tasks, and changes to both: what people use, and in a second group the rest."""
+    """Add the options for models and tasks: the common ones to one group, the others to a second."""
     common.add_argument("--model", "-M", "-m", metavar="NAME", help="Model name from `ttmbench ls models`")
     common.add_argument(
         "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=DIR,revision=main"
@@ -44,14 +44,14 @@ def add_ttm_settings(group: Any) -> None:
 
 
 def add_how(common: Any, more: Any) -> None:
-    """Batches, device, seed, files and intervals: what people use, and in a second group the rest."""
+    """Add the options for execution and intervals: the common ones to one group, the others to a second."""
     add_machine(common, more, seed="Seed for the bootstrap, and first test-time seed")
     more.add_argument("--compile", action="store_true", default=None, help="Compile the model with torch.compile")
     add_interval(more, default=None)
 
 
 def add_machine(common: Any, more: Any, seed: str) -> None:
-    """Batches, device, seed (with its help text) and files, for every command that runs a model."""
+    """Add the options for every command that runs a model; ``seed`` is the help text for ``--seed``."""
     common.add_argument(
         "--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits"
     )

@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion o
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that fits the terminal and states every default; options of a run have theirs in its configuration."""
+    """Format help to fit the terminal, with every default; the defaults for a run come from its configuration."""
 
     def add_usage(
         self,
@@ -46,7 +46,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         groups: Iterable[argparse._MutuallyExclusiveGroup],
         prefix: str | None = None,
     ) -> None:
-        """Names arguments and required options alone; the others are listed below."""
+        """Show only arguments and required options; the list below has all options."""
         needed = [action for action in actions if action.required or not action.option_strings]
         options = argparse.Action([], "options", nargs="?", metavar="options")
         super().add_usage(usage, [options, *needed], [], prefix)
@@ -58,12 +58,12 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wraps each line; a command that does not fit continues after a backslash, so that it can be copied."""
+        """Wrap each line; a long command continues after a backslash, so that it can be copied."""
         lines = []
         for line in text.splitlines():
             end = " \\" if line.startswith("  ttmbench ") else ""
             start = indent + re.match(" *", line)[0] + ("  " if end else "")  # type: ignore[index]
-            joined = re.sub(r" (-\S+) (?=[^-])", " \\1\0", line)  # an option and its value stay in one line
+            joined = re.sub(r" (-\S+) (?=[^-])", " \\1\0", line)  # keep an option and its value together
             wrapped = textwrap.wrap(joined, width - len(end), subsequent_indent=start, break_on_hyphens=False)
             lines.append(f"{end}\n".join(wrapped).replace("\0", " "))
         return "\n".join(lines)
@@ -163,7 +163,7 @@ def _with_near_choice(message: str) -> str:
 def normalise(arguments: Sequence[str]) -> list[str]:
     """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
 
-    Without a word it asks for help.
+    An empty command line becomes ``--help``.
 
     >>> normalise(["--model", "tiny-clip", "--batch-size=8"])
     ['run', '--model', 'tiny-clip', '--batch_size=8']
@@ -238,6 +238,6 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             module.add_options(command)
             command.set_defaults(execute=getattr(module, name))
     summaries = {action.dest: action for action in commands._get_subactions()}
-    for title, group in COMMAND_GROUPS.items():  # argparse itself knows one list of commands
+    for title, group in COMMAND_GROUPS.items():  # argparse has no groups of subcommands
         parser.add_argument_group(title)._group_actions += [summaries[name] for name in group]
     return parser
