@@ -15,7 +15,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
-from ttmbench.cli.options import add_verbosity, names
+from ttmbench.cli.options import USE_CACHE, add_verbosity, names
 from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench cache``."""
     actions = ("ls", "verify", "prune", "path")
     parser.add_argument("action", choices=actions, metavar="ACTION", help=f"One of {', '.join(actions)}")
-    parser.add_argument("--use_cache", metavar="DIR", help="Score cache (default: TTMBENCH_CACHE, else the user cache)")
+    parser.add_argument("--use_cache", metavar="DIR", help=USE_CACHE)
     parser.add_argument("--json", action="store_true", help="Print JSON")
     prune = parser.add_argument_group("conditions for prune (all must hold)")
     prune.add_argument("--kind", metavar="A,B", type=names, help="Kinds: scores, blocks, pixels, prepared, temporary")

@@ -27,9 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=ID,revision=main"
     )
-    parser.add_argument(
-        "--trust_remote_code", action="store_true", help="Also download code from the model's Hub repository"
-    )
+    parser.add_argument("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
     parser.add_argument("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")

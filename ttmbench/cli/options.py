@@ -7,7 +7,9 @@ from typing import Any
 
 from ttmbench._util.spellings import read_batch_size, read_limit
 
+LIMIT = "Use only the first N groups, or a fraction if below 1"
 OFFLINE = "Use local files only; do not access the network"
+USE_CACHE = "Score cache (default: TTMBENCH_CACHE, else the user cache)"
 DATA_DIR = "Directory with data files (default: TTMBENCH_DATA, else the user cache)"
 
 
@@ -20,13 +22,7 @@ def add_what(common: Any, more: Any) -> None:
     common.add_argument(
         "--tasks", "-t", metavar="A,B", help="Task names, tags, globs or YAML files; see `ttmbench ls tasks`"
     )
-    common.add_argument(
-        "--limit",
-        "-L",
-        metavar="N",
-        type=count_or_share,
-        help="Use only the first N groups, or a fraction if below 1",
-    )
+    common.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
     common.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
     more.add_argument("--task_args", metavar="K=V,...", help="Overrides for the tasks' source, such as seed=3")
     more.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
@@ -59,9 +55,7 @@ def add_machine(common: Any, more: Any, seed: str) -> None:
         "--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1"
     )
     common.add_argument("--dtype", metavar="fp32|bf16|fp16", help="Compute dtype; scores are always float32")
-    common.add_argument(
-        "--use_cache", metavar="DIR|off", help="Score cache (default: TTMBENCH_CACHE, else the user cache)"
-    )
+    common.add_argument("--use_cache", metavar="DIR|off", help=USE_CACHE)
     common.add_argument("--offline", action="store_true", default=None, help=OFFLINE)
     common.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
     more.add_argument("--seed", metavar="N", type=int, help=seed)
@@ -71,9 +65,7 @@ def add_machine(common: Any, more: Any, seed: str) -> None:
         default=None,
         help="Bitwise identical results on one machine; uses one thread",
     )
-    more.add_argument(
-        "--trust_remote_code", action="store_true", default=None, help="Run code from the model's Hub repository"
-    )
+    more.add_argument("--trust_remote_code", action="store_true", default=None, help="Run code from the Hub repository")
 
 
 def add_interval(group: Any, default: int | None) -> None:
@@ -86,22 +78,14 @@ def add_interval(group: Any, default: int | None) -> None:
         help="Confidence interval: Wilson's, or a bootstrap over groups (default: wilson)",
     )
     group.add_argument(
-        "--bootstrap_iters",
-        metavar="N",
-        type=int,
-        default=default,
-        help="Bootstrap resamples; 0 disables confidence intervals",
+        "--bootstrap_iters", metavar="N", type=int, default=default, help="Bootstrap resamples; 0 disables intervals"
     )
 
 
 def add_assertions(parser: Any) -> None:
     """Conditions that the numbers have to meet."""
     parser.add_argument(
-        "--assert",
-        dest="assertions",
-        metavar="COND",
-        action="append",
-        help="Condition such as task.metric,filter>=0.9; exit code 3 if it fails",
+        "--assert", dest="assertions", metavar="COND", action="append", help="Required result: task.metric,filter>=0.9"
     )
 
 

@@ -214,8 +214,8 @@ def _row(known: _Known, discordance: float, options: argparse.Namespace) -> dict
 def _print(options: argparse.Namespace, known: _Known, rows: Sequence[Mapping[str, Any]]) -> None:
     shares = f", worth {known.worth:.0f} that share no image" if known.worth < known.groups else ""
     echo(f"{options.task}: {known.groups} groups{shares}; models disagree about some of them ({known.origin})")
-    names = ["disagree", "smallest found", "difference", "power", "groups needed"]
-    names += [] if known.seed_std is None else ["seeds needed"]
+    heads = ["disagree", "smallest found", "difference", "power", "groups needed"]
+    heads += [] if known.seed_std is None else ["seeds needed"]
     cells = []
     for row in rows:
         head = [f"{100 * row['discordance']:.1f}", _percent(row["smallest_difference"])]
@@ -224,7 +224,7 @@ def _print(options: argparse.Namespace, known: _Known, rows: Sequence[Mapping[st
             cells.append([*head, f"{100 * one['difference']:g}", _percent(one["power"]), *numbers_needed])
             head = ["", ""]
     title = f"Found with {100 * options.power:g} % power at alpha {options.alpha:g}: percent"
-    print_table([TableColumn(name, "number") for name in names], cells, title=title)
+    print_table([TableColumn(name, "number") for name in heads], cells, title=title)
     echo()
     if known.observed is not None:
         echo(f"{known.metric}: the difference measured is {100 * known.observed:+.2f}")

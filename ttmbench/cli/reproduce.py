@@ -32,18 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="DIR", help="Directory with results files to compare")
     parser.add_argument("--models", "-M", metavar="A,B", type=names, help="Only rows for these models")
     parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Only rows for these tasks")
-    parser.add_argument(
-        "--run", action="store_true", help="Run missing evaluations and save them in the --runs directory"
-    )
+    parser.add_argument("--run", action="store_true", help="Run missing evaluations, into the --runs directory")
     parser.add_argument("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
-    parser.add_argument(
-        "--allow_missing", action="store_true", help="Exit with code 0 if every available number agrees"
-    )
+    parser.add_argument("--allow_missing", action="store_true", help="Exit code 0 if every available number agrees")
     parser.add_argument("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("--batch_size", metavar="N", type=count, help="Batch size for --run")
-    parser.add_argument(
-        "--offline", action="store_true", help="Use local files only for --run; do not access the network"
-    )
+    parser.add_argument("--offline", action="store_true", help="Use local files only for --run")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
     parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
     parser.add_argument("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")

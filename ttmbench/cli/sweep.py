@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import add_machine, add_verbosity, count, count_or_share
+from ttmbench.cli.options import LIMIT, add_machine, add_verbosity, count, count_or_share
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
@@ -52,13 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     over = parser.add_argument_group("options for every cell, which override the plan")
     over.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    over.add_argument(
-        "--limit",
-        "-L",
-        metavar="N",
-        type=count_or_share,
-        help="Use only the first N groups, or a fraction if below 1",
-    )
+    over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
     over.add_argument(
         "--log_samples", action="store_true", default=None, help="Write one JSON line per group (default: yes)"
     )
