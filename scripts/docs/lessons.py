@@ -152,7 +152,7 @@ def write(page: Path, have: Path | None) -> None:
     """Runs a page and writes its outputs, its figures and its notebook."""
     found = blocks(page)
     with tempfile.TemporaryDirectory() as folder:
-        surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "110", "TTMBENCH_CACHE": f"{folder}/.cache"}
+        surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "130", "TTMBENCH_CACHE": f"{folder}/.cache"}
         done = subprocess.run(
             [sys.executable, "-c", program(found, have)],
             cwd=folder,

@@ -158,7 +158,7 @@ def test_what_is_not_taken_is_answered(capsys, option):
 
 
 def test_help_is_a_command(capsys):
-    assert main(["help"]) == 0 and "commands:" in capsys.readouterr().out
+    assert main(["help"]) == 0 and "evaluate:" in capsys.readouterr().out
     assert main(["help", "run"]) == 0
     words = capsys.readouterr().out.split()
     text = " ".join(words)
@@ -172,17 +172,14 @@ def test_help_is_a_command(capsys):
         "-b N",
     ):
         assert said in text, said
-    assert "--ttm adapt by test-time matching before scoring --ttm_args" in text, "a switch has no default to say"
+    assert "--ttm Adapt the model with test-time matching --ttm_args" in text, "a switch has no default to say"
     assert refused(capsys, "help", "rum")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_examples_that_it_takes(name, capsys):
-    main(["help", name])
-    shown = " ".join(capsys.readouterr().out.split())
+def test_every_command_has_examples_that_it_takes(name):
     assert EXAMPLES[name]
     for example in EXAMPLES[name]:
-        assert " ".join(example.split()) in shown
         words = normalise(shlex.split(example)[1:])
         assert words[0] == name and build_parser(name).parse_args(words).execute
 

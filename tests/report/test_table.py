@@ -14,7 +14,7 @@ from rich.console import Console
 from support import processes
 
 from ttmbench.cli import main
-from ttmbench.report.table import TableColumn, _rich_table, lay_out, plain_lines, print_table
+from ttmbench.report.table import GAP, TableColumn, _rich_table, lay_out, plain_lines, print_table
 from ttmbench.report.terminal import print_results
 from ttmbench.results.reader import read_document
 
@@ -109,11 +109,37 @@ def test_commands_fit(monkeypatch, width, words):
 
 
 def test_a_pipe_has_no_width(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("COLUMNS", raising=False)
     print_table(COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and "captions " * 11 + "captions" in lines[3], "one block, nothing wrapped"
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, width, reference_document):
+    text = printed(monkeypatch, width, lambda: print_table(COLUMNS, ROWS, caption="caption " * 30), io.StringIO())
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("group_match") == len(lay_out(COLUMNS, ROWS, width)) and "do not fit" not in text
+    text = printed(monkeypatch, width, lambda: print_results(reference_document), io.StringIO())
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("columns", ["", "0", "wide", "-3"])
+def test_columns_that_is_no_width_leaves_a_pipe_as_wide_as_needed(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table(COLUMNS, ROWS)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_columns_that_do_not_fit_are_named_below_the_table(monkeypatch, stream):
+    text = printed(monkeypatch, 30, lambda: print_table(COLUMNS, ROWS), stream())
+    assert "32.50 ± 1.20" in text and max(map(len, text.splitlines())) <= 30
+    text = printed(monkeypatch, 22, lambda: print_table(COLUMNS, ROWS), stream())
+    assert max(map(len, text.splitlines())) <= 22 and "32.50 ± 1.20" in text and "<0.001" in text
+    assert "-12.3" not in text and "37.5" not in text, "no part of a number is shown"
+    assert " ".join(text.split()).endswith("Columns that do not fit in 22 characters: 95% interval")
 
 
 class Windows(io.TextIOWrapper):
@@ -183,3 +209,23 @@ def test_a_table_in_a_file_is_what_rich_draws(rows, width):
             console.print(_rich_table(some, cells, widths, has_lines))
             drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]
             assert plain_lines(some, cells, widths, "─" if has_lines else "-") == drawn
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(["key", "number", "text"]), min_size=1, max_size=5).filter(lambda kinds: "key" in kinds),
+    st.lists(st.integers(1, 40), min_size=5, max_size=5),
+    st.integers(20, 60),
+)
+def test_every_column_is_in_a_block_or_left_out_whole(kinds, lengths, width):
+    kinds = [kind if kinds[:place].count("key") < 2 else "number" for place, kind in enumerate(kinds)]
+    columns = [TableColumn(str(place), kind) for place, kind in enumerate(kinds)]
+    rows = [["7" * length for length in lengths[: len(kinds)]]]
+    blocks = lay_out(columns, rows, width)
+    for some, cells, widths in blocks:
+        assert max(map(len, plain_lines(some, cells, widths, "-"))) <= width
+        for column, cell, room in zip(some, cells[0], widths, strict=True):
+            assert column.kind != "number" or len(cell) <= room
+    shown = {column.name for some, _, _ in blocks for column in some}
+    for column, length in zip(columns, lengths, strict=False):
+        assert column.name in shown or length + (GAP + 8) * kinds.count("key") > width or column.kind == "text"

@@ -17,7 +17,7 @@ from ttmbench.errors import TtmbenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
-UNLIMITED = 10_000  # characters of a line in a file or a pipe
+UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
 _SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
 _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
@@ -190,7 +190,8 @@ def console(width: int | None = None) -> Console:
     """A console on stdout that takes text as text: brackets are no markup, colons no emoji.
 
     Args:
-        width: in characters; by default the terminal's, and where stdout is none as much as anything needs.
+        width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, where it is set, else
+            as much as anything needs.
     """
     from rich.console import Console
 
@@ -199,5 +200,6 @@ def console(width: int | None = None) -> Console:
             _drop_rest(self.file)
 
     if not width and not sys.stdout.isatty():
-        width = UNLIMITED
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns.isdecimal() and int(columns) > 0 else UNLIMITED
     return Pipe(width=width or None, highlight=False, markup=False, emoji=False)

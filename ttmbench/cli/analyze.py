@@ -23,18 +23,19 @@ KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench analyze``."""
-    parser.add_argument("analysis", metavar="ANALYSIS", help=", ".join(KNOWN))
-    add_what(parser.add_argument_group("what to analyse"))
-    ttm = parser.add_argument_group("test-time stage")
-    add_ttm_settings(ttm)
-    ttm.add_argument("--taus", metavar="X,Y", type=numbers, help="tau: first thresholds (default: keep 15 to 30 %%)")
-    ttm.add_argument(
-        "--lrs", metavar="X,Y", type=numbers, help="lr: rates to compare (default: six around the one used)"
+    parser.add_argument("analysis", metavar="ANALYSIS", help=f"One of {', '.join(KNOWN)}")
+    more = parser.add_argument_group("more options")
+    add_what(parser, more)
+    add_ttm_settings(parser)
+    parser.add_argument(
+        "--taus", metavar="X,Y", type=numbers, help="First thresholds for `tau` (default: select 15 to 30 %% at first)"
     )
-    add_how(parser.add_argument_group("how to run"))
-    out = parser.add_argument_group("output")
-    out.add_argument("--output_path", "-o", metavar="DIR", help="where files go (default: analysis)")
-    add_verbosity(out)
+    parser.add_argument(
+        "--lrs", metavar="X,Y", type=numbers, help="Learning rates for `lr` (default: six around the usual one)"
+    )
+    add_how(parser, more)
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: analysis)")
+    add_verbosity(more)
 
 
 def analyze(options: argparse.Namespace) -> int:

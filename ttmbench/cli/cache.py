@@ -15,7 +15,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
-from ttmbench.cli.options import add_verbosity, names
+from ttmbench.cli.options import USE_CACHE, add_verbosity, names
 from ttmbench.data.download.files import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
@@ -26,20 +26,20 @@ EXIT_DAMAGED = 1
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench cache``."""
     actions = ("ls", "verify", "prune", "path")
-    parser.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
-    parser.add_argument(
-        "--use_cache", metavar="DIR", help="the cache (default: TTMBENCH_CACHE, else a folder in the user's cache)"
+    parser.add_argument("action", choices=actions, metavar="ACTION", help=f"One of {', '.join(actions)}")
+    parser.add_argument("--use_cache", metavar="DIR", help=USE_CACHE)
+    parser.add_argument("--json", action="store_true", help="Print JSON")
+    prune = parser.add_argument_group("conditions for prune (all must hold)")
+    prune.add_argument("--kind", metavar="A,B", type=names, help="Kinds: scores, blocks, pixels, prepared, temporary")
+    prune.add_argument("--task", metavar="GLOB", help="Scores for these tasks")
+    prune.add_argument("--model", metavar="GLOB", help="Scores from these models")
+    prune.add_argument("--older_than", metavar="DAYS", type=float, help="Files not used for this many days")
+    prune.add_argument("--damaged", action="store_true", help="Damaged files")
+    prune.add_argument(
+        "--max_size", metavar="SIZE", help="Least recently used files, until the rest fits in SIZE (2.5GB)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    prune = parser.add_argument_group("what prune removes (all that is given has to hold)")
-    prune.add_argument("--kind", metavar="A,B", type=names, help="scores, blocks, pixels, prepared, temporary")
-    prune.add_argument("--task", metavar="GLOB", help="scores of these tasks")
-    prune.add_argument("--model", metavar="GLOB", help="scores of these models")
-    prune.add_argument("--older_than", metavar="DAYS", type=float, help="not used for so many days")
-    prune.add_argument("--damaged", action="store_true", help="what cannot be used")
-    prune.add_argument("--max_size", metavar="SIZE", help="what was used longest ago, until the rest fits (2.5GB)")
-    prune.add_argument("--all", action="store_true", help="everything")
-    prune.add_argument("--dry_run", action="store_true", help="remove nothing, say what would go")
+    prune.add_argument("--all", action="store_true", help="All files")
+    prune.add_argument("--dry_run", action="store_true", help="List the files without removing them")
     add_verbosity(parser)
 
 

@@ -34,17 +34,18 @@ _PART = "compared on a part of its groups, so this is no result of the task"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench compare``."""
     parser.add_argument(
-        "runs",
-        metavar="RESULTS",
-        nargs="+",
-        help="results of runs with --log_samples or of ttmbench score, or folders",
+        "runs", metavar="RESULTS", nargs="+", help="Results files or directories, from `run --log_samples` or `score`"
     )
-    parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="these only")
-    parser.add_argument("--filters", metavar="A,B", type=names, help="A of the first run with B of the others")
-    parser.add_argument("--allow_different", action="store_true", help="also other versions or data, by shared ids")
-    parser.add_argument("--bootstrap_iters", metavar="N", type=count, default=1000, help="resamples and permutations")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the resampling")
-    parser.add_argument("--output_path", "-o", metavar="x.json|x.md", help="also write it")
+    parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="Metrics to compare (default: all)")
+    parser.add_argument(
+        "--filters", metavar="A,B", type=names, help="Filter A in the first run, B in the others: none,ttm"
+    )
+    parser.add_argument(
+        "--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs"
+    )
+    parser.add_argument("--bootstrap_iters", metavar="N", type=count, default=1000, help="Resamples and permutations")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the resampling")
+    parser.add_argument("--output_path", "-o", metavar="x.json|x.md", help="Also write the comparison to a file")
     add_verbosity(parser)
 
 

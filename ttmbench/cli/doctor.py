@@ -40,12 +40,14 @@ EXIT_MISSING = 4
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench doctor``."""
-    parser.add_argument("names", nargs="*", metavar="TASK|MODEL", help="exit 4 if one of these is not usable")
-    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
-    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="exit 4 if one of these is not usable")
+    parser.add_argument(
+        "names", nargs="*", metavar="TASK|MODEL", help="Required tasks and models: exit code 4 if one is unavailable"
+    )
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Required tasks, separated by commas")
+    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="Required models, separated by commas")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    parser.add_argument("--json", action="store_true", help="Print JSON")
     add_verbosity(parser)
 
 

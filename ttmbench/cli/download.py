@@ -21,16 +21,18 @@ WIDTH = 40
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench download``."""
-    parser.add_argument("names", nargs="*", metavar="TASKS", help="names, tags, globs or YAML files")
-    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="the same, separated by commas")
-    parser.add_argument("--model", "-M", metavar="NAME", help="also fetch this model's weights and tokenizer")
-    parser.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
-    parser.add_argument("--trust_remote_code", action="store_true", help="also fetch code that the repository ships")
+    parser.add_argument("names", nargs="*", metavar="TASKS", help="Task names, tags, globs or YAML files")
+    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Tasks, separated by commas")
+    parser.add_argument("--model", "-M", metavar="NAME", help="Also download this model's weights and tokenizer")
+    parser.add_argument(
+        "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=ID,revision=main"
+    )
+    parser.add_argument("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    parser.add_argument("--alternative", metavar="N", type=count, help="fetch from the N-th place of each task alone")
-    parser.add_argument("--retry", action="store_true", help="ask again for single images that could not be had before")
-    parser.add_argument("--dry_run", action="store_true", help="list what would be fetched, with sizes, and stop")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    parser.add_argument("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")
+    parser.add_argument("--retry", action="store_true", help="Retry single images that were unavailable before")
+    parser.add_argument("--dry_run", action="store_true", help="List the downloads with their sizes and exit")
     add_verbosity(parser)
 
 

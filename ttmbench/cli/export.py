@@ -18,10 +18,12 @@ FORMATS = {exporter.name: exporter for exporter in EXPORTERS}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench export``."""
-    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="results documents, or folders of them")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=", ".join(FORMATS))
-    parser.add_argument("--source_url", metavar="URL", help="where the results can be seen, for the hub's formats")
-    parser.add_argument("--output_path", "-o", metavar="FILE|DIR", help="where it goes (default: the terminal)")
+    parser.add_argument("runs", metavar="RESULTS", nargs="+", help="Results files or directories")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"One of {', '.join(FORMATS)}")
+    parser.add_argument("--source_url", metavar="URL", help="Web page with the results, for the Hub formats")
+    parser.add_argument(
+        "--output_path", "-o", metavar="FILE|DIR", help="Output file or directory (default: standard output)"
+    )
     add_verbosity(parser)
 
 

@@ -16,18 +16,18 @@ from ttmbench.errors import INTERRUPTED
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench finetune``."""
-    what = parser.add_argument_group("what to finetune, and on what")
-    add_what(what)
-    what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
-    training = parser.add_argument_group("training")
-    training.add_argument("--preset", metavar="NAME", help="hyperparameters of a paper: colorswap")
-    training.add_argument(
-        "--finetune_args", metavar="K=V,...", help="epochs, lr, schedule, weight_decay, batch; they win over --preset"
+    more = parser.add_argument_group("more options")
+    add_what(parser, more)
+    more.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
+    parser.add_argument("--preset", metavar="NAME", help="Hyperparameters from a paper: colorswap")
+    parser.add_argument(
+        "--finetune_args",
+        metavar="K=V,...",
+        help="Hyperparameters: epochs, lr, schedule, weight_decay, batch; they override --preset",
     )
-    add_machine(parser.add_argument_group("how to run"), seed="of the order of pairs, and of dropout")
-    out = parser.add_argument_group("output")
-    out.add_argument("--output_path", "-o", metavar="DIR", help="new folder for the weights and their record")
-    add_verbosity(out)
+    add_machine(parser, more, seed="Seed for the pair order and dropout")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory for the weights and their record")
+    add_verbosity(more)
 
 
 def finetune(options: argparse.Namespace) -> int:

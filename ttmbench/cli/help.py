@@ -10,7 +10,9 @@ from ttmbench.cli.parser import COMMANDS, build_parser
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench help``."""
-    parser.add_argument("command", nargs="?", choices=tuple(COMMANDS), metavar="COMMAND", help="any of the commands")
+    parser.add_argument(
+        "command", nargs="?", choices=tuple(COMMANDS), metavar="COMMAND", help="Command name (default: overview)"
+    )
 
 
 def help(options: argparse.Namespace) -> int:

@@ -19,12 +19,12 @@ from ttmbench.reproduce.tables import published_numbers
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench leaderboard``."""
-    parser.add_argument("folder", metavar="DIR", help="folder of results documents, searched to the bottom")
+    parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     parser.add_argument(
-        "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
+        "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
     )
-    parser.add_argument("--output_path", "-o", metavar="DIR", help="where the files go (default: DIR itself)")
-    parser.add_argument("--site", metavar="OUT", help="write a static site there instead: a page a task and a model")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
+    parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
     add_verbosity(parser)
 
 

@@ -16,10 +16,10 @@ from ttmbench.plugins.registry import Registry, build_registry
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench ls``."""
     kinds = ("tasks", "models", "tags", "metrics", "schedules", "plugins")
-    parser.add_argument("kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
-    parser.add_argument("--long", action="store_true", help="of tasks and models everything, descriptions too")
-    parser.add_argument("--json", action="store_true", help="print JSON, always with everything")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("kind", choices=kinds, metavar="KIND", help=f"One of {', '.join(kinds)}")
+    parser.add_argument("--long", action="store_true", help="Show all columns for tasks and models")
+    parser.add_argument("--json", action="store_true", help="Print JSON with all columns")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
     add_verbosity(parser)
 
 

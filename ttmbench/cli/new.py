@@ -19,9 +19,9 @@ _ABOUT = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench new``."""
     kinds = ("task", "adapter", "plugin")
-    parser.add_argument("what", choices=kinds, metavar="task|adapter|plugin", help="what to start")
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'; of a package without '.'")
-    parser.add_argument("--output_path", "-o", metavar="DIR", help="new folder for it (default: NAME)")
+    parser.add_argument("what", choices=kinds, metavar="task|adapter|plugin", help="Kind of template")
+    parser.add_argument("name", metavar="NAME", help="Letters, digits, '_', '.' and '-'; no '.' in a package name")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory (default: NAME)")
     add_verbosity(parser)
 
 

@@ -7,60 +7,65 @@ from typing import Any
 
 from ttmbench._util.spellings import read_batch_size, read_limit
 
-DATA_DIR = "where data files lie (default: TTMBENCH_DATA, else a cache)"
-USE_CACHE = "where raw scores are kept for later runs (default: TTMBENCH_CACHE, else a cache)"
+LIMIT = "Use only the first N groups, or a fraction if below 1"
+OFFLINE = "Use local files only; do not access the network"
+USE_CACHE = "Score cache (default: TTMBENCH_CACHE, else the user cache)"
+DATA_DIR = "Directory with data files (default: TTMBENCH_DATA, else the user cache)"
 
 
-def add_what(group: Any) -> None:
-    """What is run: a model, tasks, and changes to both."""
-    group.add_argument("--model", "-M", "-m", metavar="NAME", help="see `ttmbench ls models`")
-    group.add_argument("--model_args", "-a", metavar="K=V,...", help="arguments of the model")
-    group.add_argument(
-        "--tasks", "-t", metavar="A,B", help="names, tags, globs or YAML files by commas or blanks; list shows all"
+def add_what(common: Any, more: Any) -> None:
+    """Add the options for models and tasks: the common ones to one group, the others to a second."""
+    common.add_argument("--model", "-M", "-m", metavar="NAME", help="Model name from `ttmbench ls models`")
+    common.add_argument(
+        "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=DIR,revision=main"
     )
-    group.add_argument("--task_args", metavar="K=V,...", help="changes to the tasks' source, such as seed=3")
-    group.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    group.add_argument(
-        "--limit", "-L", metavar="N", type=count_or_share, help="the first N groups only; below 1 a share of them"
+    common.add_argument(
+        "--tasks", "-t", metavar="A,B", help="Task names, tags, globs or YAML files; see `ttmbench ls tasks`"
     )
-    group.add_argument("--config", metavar="FILE", help="YAML file of these options; the command line wins")
+    common.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
+    common.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
+    more.add_argument("--task_args", metavar="K=V,...", help="Overrides for the tasks' source, such as seed=3")
+    more.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
 
 
 def add_ttm_settings(group: Any) -> None:
     """Settings of the test-time stage."""
-    group.add_argument("--ttm_args", metavar="K=V,...", help="lr, epochs, iterations, schedule, tau_start, ...")
-    group.add_argument("--ttm_preset", metavar="auto|paper", help="paper: the task's preset for this model, four seeds")
-    group.add_argument("--seeds", metavar="0,1,2,3", type=seeds, help="seeds of the test-time stage (default: one)")
-
-
-def add_how(group: Any) -> None:
-    """How it is run: batches, device, seeds, intervals, where things are kept."""
-    add_machine(group, seed="of the bootstrap, and the first of --seeds")
-    group.add_argument("--compile", action="store_true", default=None, help="run the model through torch.compile")
-    add_interval(group, default=None)
-
-
-def add_machine(group: Any, seed: str) -> None:
-    """Batches, device, seed (and what it is of), and where things are kept: of all that has a model at work."""
     group.add_argument(
-        "--batch_size",
-        "-b",
-        metavar="N|auto",
-        type=count_or_auto,
-        help="scored at a time; moves scores by rounding at most",
-    )
-    group.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps; of `run` several: cuda:0,1")
-    group.add_argument(
-        "--dtype", metavar="fp32|bf16|fp16", help="of the model's arithmetic, also as float32, ...; scores are fp32"
+        "--ttm_args", metavar="K=V,...", help="TTM settings: lr, epochs, iterations, schedule, tau_start, ..."
     )
     group.add_argument(
-        "--deterministic", action="store_true", default=None, help="the same bits every time on one machine; one thread"
+        "--ttm_preset", metavar="auto|paper", help="TTM preset; paper uses the task's settings and four seeds"
     )
-    group.add_argument("--seed", metavar="N", type=int, help=seed)
-    group.add_argument("--use_cache", metavar="DIR|off", help=USE_CACHE)
-    group.add_argument("--offline", action="store_true", default=None, help="use what is on this machine only")
-    group.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    group.add_argument("--trust_remote_code", action="store_true", default=None, help="run code that a hub model ships")
+    group.add_argument("--seeds", metavar="0,1,2,3", type=seeds, help="Test-time training seeds (default: one seed)")
+
+
+def add_how(common: Any, more: Any) -> None:
+    """Add the options for execution and intervals: the common ones to one group, the others to a second."""
+    add_machine(common, more, seed="Seed for the bootstrap, and first test-time seed")
+    more.add_argument("--compile", action="store_true", default=None, help="Compile the model with torch.compile")
+    add_interval(more, default=None)
+
+
+def add_machine(common: Any, more: Any, seed: str) -> None:
+    """Add the options for every command that runs a model; ``seed`` is the help text for ``--seed``."""
+    common.add_argument(
+        "--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits"
+    )
+    common.add_argument(
+        "--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1"
+    )
+    common.add_argument("--dtype", metavar="fp32|bf16|fp16", help="Compute dtype; scores are always float32")
+    common.add_argument("--use_cache", metavar="DIR|off", help=USE_CACHE)
+    common.add_argument("--offline", action="store_true", default=None, help=OFFLINE)
+    common.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    more.add_argument("--seed", metavar="N", type=int, help=seed)
+    more.add_argument(
+        "--deterministic",
+        action="store_true",
+        default=None,
+        help="Bitwise identical results on one machine; uses one thread",
+    )
+    more.add_argument("--trust_remote_code", action="store_true", default=None, help="Run code from the Hub repository")
 
 
 def add_interval(group: Any, default: int | None) -> None:
@@ -70,16 +75,18 @@ def add_interval(group: Any, default: int | None) -> None:
         metavar="wilson|percentile|bca",
         choices=("wilson", "percentile", "bca"),
         default=None if default is None else "wilson",
-        help="Wilson's interval (default), or a bootstrap over groups",
+        help="Confidence interval: Wilson's, or a bootstrap over groups (default: wilson)",
     )
     group.add_argument(
-        "--bootstrap_iters", metavar="N", type=int, default=default, help="resamples, 0 for no intervals at all"
+        "--bootstrap_iters", metavar="N", type=int, default=default, help="Bootstrap resamples; 0 disables intervals"
     )
 
 
 def add_assertions(parser: Any) -> None:
     """Conditions that the numbers have to meet."""
-    parser.add_argument("--assert", dest="assertions", metavar="COND", action="append", help="task.metric,filter>=0.9")
+    parser.add_argument(
+        "--assert", dest="assertions", metavar="COND", action="append", help="Required result: task.metric,filter>=0.9"
+    )
 
 
 def add_verbosity(parser: Any) -> None:
@@ -90,7 +97,7 @@ def add_verbosity(parser: Any) -> None:
         choices=("info", "debug"),
         default="info",
         metavar="info|debug",
-        help="debug: show tracebacks",
+        help="Log level; debug shows tracebacks",
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn, cast
@@ -19,29 +20,38 @@ from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 
-COMMANDS = {
-    "run": "evaluate a model on tasks, raw and matched; adapt it by TTM",
-    "score": "every metric from stored scores or answers: no model, no dataset",
-    "sweep": "many models, tasks and settings by one file, on many workers",
-    "finetune": "finetune a model on labelled groups, in the ordinary way",
-    "analyze": "the paper's figures for a model and a task",
-    "compare": "runs compared group by group",
-    "power": "which difference a task can show, and what another needs",
-    "leaderboard": "results of many runs in tables, one a track, or as a site",
-    "report": "results, TTM curves and groups as one page",
-    "export": "results in the formats of others: lm-eval, hub, CSV, LaTeX",
-    "reproduce": "a paper's table beside runs of your own",
-    "ls": "list tasks, models, tags, metrics, schedules or plugins",
-    "show": "everything about one task or model",
-    "validate": "check task files and their data, and submissions of results",
-    "download": "fetch everything that tasks and models need for --offline",
-    "cache": "what earlier runs kept: list, verify, prune, path",
-    "doctor": "what of tasks and models is on this machine",
-    "new": "start a task, an adapter or a plugin from a small example",
-    "schema": "print the JSON Schema of results or task files",
-    "help": "what a command does, its options and examples",
+COMMAND_GROUPS = {
+    "evaluate": {
+        "run": "Evaluate a model on tasks; --ttm adapts it at test time",
+        "score": "Compute every metric from stored scores, ranks or answers",
+        "sweep": "Run many models, tasks and settings from one plan file",
+        "finetune": "Fine-tune a model on labelled groups",
+        "analyze": "Compute the TTM paper's analyses for a model and a task",
+    },
+    "data and models": {
+        "ls": "List tasks, models, tags, metrics, schedules or plugins",
+        "show": "Print all details for a task or model",
+        "download": "Download the data and weights that --offline needs",
+        "validate": "Check task files and their data, or submitted results",
+        "doctor": "Check which tasks and models are available locally",
+        "cache": "Inspect and clean the score cache",
+    },
+    "results": {
+        "compare": "Compare runs group by group, with paired tests",
+        "power": "Estimate the smallest difference that a task can detect",
+        "reproduce": "Compare a paper's table with your own runs",
+        "report": "Write an HTML page with results, TTM curves and groups",
+        "leaderboard": "Write tables or a website from many runs",
+        "export": "Convert results for lm-eval, the Hub, CSV or LaTeX",
+    },
+    "extend": {
+        "new": "Create a task, model adapter or plugin from a template",
+        "schema": "Print the JSON Schema for results or task files",
+    },
 }
-"""What `ttmbench --help` lists; a command is a module of this package with `add_options` and a function of its name."""
+"""Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
+COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
+COMMANDS["help"] = "Show the options and examples for a command"
 
 EPILOG = """\
 examples:
@@ -49,16 +59,46 @@ examples:
   ttmbench run --model siglip-b16 --tasks winoground --ttm --ttm_preset paper --output_path results
   ttmbench score clip.jsonl --task winoground
   ttmbench ls tasks
-  ttmbench help run
 
-Options may be written with dashes or underscores. Without a command, `run` is meant.
-exit codes: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not hold,
-4 data or weights out of reach, 130 interrupted
+`ttmbench help COMMAND` lists the options for a command. A command line that begins with an option runs `run`.
+Options may be written with dashes or underscores.
+
+Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion or reproduction failed, \
+4 data or weights unavailable, 130 interrupted.
 """
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that says every default; options of a run have theirs in its configuration."""
+    """Format help to fit the terminal, with every default; the defaults for a run come from its configuration."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        """Show only arguments and required options; the list below has all options."""
+        needed = [action for action in actions if action.required or not action.option_strings]
+        options = argparse.Action([], "options", nargs="?", metavar="options")
+        super().add_usage(usage, [options, *needed], [], prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap each line; a long command continues after a backslash, so that it can be copied."""
+        lines = []
+        for line in text.splitlines():
+            end = " \\" if line.startswith("  ttmbench ") else ""
+            start = indent + re.match(" *", line)[0] + ("  " if end else "")  # type: ignore[index]
+            joined = re.sub(r" (-\S+) (?=[^-])", " \\1\0", line)  # keep an option and its value together
+            wrapped = textwrap.wrap(joined, width - len(end), subsequent_indent=start, break_on_hyphens=False)
+            lines.append(f"{end}\n".join(wrapped).replace("\0", " "))
+        return "\n".join(lines)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -111,10 +151,11 @@ class _Store(argparse._StoreAction):
 class _Parser(argparse.ArgumentParser):
     """argparse with errors of one line and a near name for a misspelt option."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, **about: Any) -> None:
+        super().__init__(formatter_class=_Help, add_help=False, **about)
         for name in (None, "store"):
             self.register("action", name, _Store)
+        self.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Knows all of its own options: what is left over is an error here, where near names are known."""
@@ -154,11 +195,13 @@ def _with_near_choice(message: str) -> str:
 def normalise(arguments: Sequence[str]) -> list[str]:
     """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
 
+    An empty command line becomes ``--help``.
+
     >>> normalise(["--model", "tiny-clip", "--batch-size=8"])
     ['run', '--model', 'tiny-clip', '--batch_size=8']
     """
     words = []
-    for word in arguments:
+    for word in arguments or ["--help"]:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")
             word = "--" + name[2:].replace("-", "_") + equals + value
@@ -200,29 +243,33 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """
     parser = _Parser(
         prog="ttmbench",
-        description="How well does a vision-language model compose, and what does it gain from test-time matching?",
+        usage="ttmbench COMMAND [options]",
+        description="Benchmark compositional image-text matching, with Test-Time Matching (TTM).",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ttmbench {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"ttmbench {__version__}", help="Show the version and exit"
+    )
 
     def parser_if_wanted(**about: Any) -> _Parser | None:  # twenty parsers cost more than the command's own options
         return _Parser(**about) if only in (None, about["prog"].rpartition(" ")[2]) else None
 
     wanted = cast(type[_Parser], parser_if_wanted)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=wanted)
+    commands = parser.add_subparsers(prog="ttmbench", metavar="COMMAND", parser_class=wanted, help=argparse.SUPPRESS)
     commands.required = True
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name,
             help=summary,
-            description=f"{summary[:1].upper()}{summary[1:]}.",
+            description=f"{summary}.",
             epilog="\n  ".join(["examples:", *EXAMPLES.get(name, ())]),
-            formatter_class=_Help,
             allow_abbrev=False,
         )
         if command is not None:
             module = import_module(f"ttmbench.cli.{name}")
             module.add_options(command)
             command.set_defaults(execute=getattr(module, name))
+    summaries = {action.dest: action for action in commands._get_subactions()}
+    for title, group in COMMAND_GROUPS.items():  # argparse has no groups of subcommands
+        parser.add_argument_group(title)._group_actions += [summaries[name] for name in group]
     return parser

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from ttmbench import stats
-from ttmbench._util import console as terminal
 from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names, numbers
 from ttmbench.errors import DataError, UsageError
+from ttmbench.report.table import TableColumn, print_table
 from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.comparison import StoredRun, read_run
 from ttmbench.results.labels import seed_std_key
@@ -59,24 +57,40 @@ class _Known:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench power``."""
-    parser.add_argument("task", metavar="TASK", help="name or file of a task, or of one in the two runs")
-    runs = parser.add_argument_group("two runs with --log_samples, from which the rest is measured")
-    runs.add_argument("--model_a", metavar="RESULTS", help="results document of one model")
-    runs.add_argument("--model_b", metavar="RESULTS", help="of the other; may be the same with other --filters")
-    runs.add_argument("--metric", metavar="NAME", help="(default: group_match, else the first that both have)")
-    runs.add_argument("--filters", metavar="A,B", type=names, default=["none", "none"], help="(default: none,none)")
-    stated = parser.add_argument_group("or what you expect")
-    stated.add_argument("--discordance", metavar="X,Y", type=numbers, help="share of groups on which models disagree")
-    stated.add_argument("--rate", metavar="X", type=_fraction, help="of both; they disagree as if independent")
-    stated.add_argument("--groups", metavar="N", type=count, help="instead of the task's")
-    stated.add_argument("--seed_std", metavar="X", type=_fraction, help="of the difference from seed to seed")
-    stated.add_argument("--seeds", metavar="N", type=count, help="of each model, with --seed_std (default: 1)")
-    asked = parser.add_argument_group("what is asked")
-    asked.add_argument("--difference", metavar="X,Y", type=numbers, default=list(DIFFERENCES), help="as fractions")
-    asked.add_argument("--power", metavar="X", type=_fraction, default=0.8, help="(default: 0.8)")
-    asked.add_argument("--alpha", metavar="X", type=_fraction, default=0.05, help="level of the test (default: 0.05)")
-    asked.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    asked.add_argument("--output_path", "-o", metavar="x.json", help="also write it")
+    parser.add_argument("task", metavar="TASK", help="Task name or YAML file, or a task in the two runs")
+    runs = parser.add_argument_group("estimate from two runs with --log_samples")
+    runs.add_argument("--model_a", metavar="RESULTS", help="Results file for the first model")
+    runs.add_argument(
+        "--model_b", metavar="RESULTS", help="Results file for the second model, or the same file with --filters"
+    )
+    runs.add_argument("--metric", metavar="NAME", help="Metric (default: group_match, else the first in both)")
+    runs.add_argument(
+        "--filters", metavar="A,B", type=names, default=["none", "none"], help="Filter in each run (default: none,none)"
+    )
+    stated = parser.add_argument_group("or from expected values")
+    stated.add_argument(
+        "--discordance", metavar="X,Y", type=numbers, help="Fraction of groups on which the models disagree"
+    )
+    stated.add_argument(
+        "--rate", metavar="X", type=_fraction, help="Expected score for both models, assumed independent"
+    )
+    stated.add_argument("--groups", metavar="N", type=count, help="Number of groups (default: from the task)")
+    stated.add_argument(
+        "--seed_std", metavar="X", type=_fraction, help="Standard deviation of the difference over seeds"
+    )
+    stated.add_argument("--seeds", metavar="N", type=count, help="Seeds per model, with --seed_std (default: 1)")
+    asked = parser.add_argument_group("test")
+    asked.add_argument(
+        "--difference",
+        metavar="X,Y",
+        type=numbers,
+        default=list(DIFFERENCES),
+        help="Differences to detect, as fractions (default: 0.01,0.02,0.05,0.1)",
+    )
+    asked.add_argument("--power", metavar="X", type=_fraction, default=0.8, help="Power of the test")
+    asked.add_argument("--alpha", metavar="X", type=_fraction, default=0.05, help="Significance level")
+    asked.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    asked.add_argument("--output_path", "-o", metavar="x.json", help="Also write the result to a file")
     add_verbosity(parser)
 
 
@@ -200,23 +214,18 @@ def _row(known: _Known, discordance: float, options: argparse.Namespace) -> dict
 def _print(options: argparse.Namespace, known: _Known, rows: Sequence[Mapping[str, Any]]) -> None:
     shares = f", worth {known.worth:.0f} that share no image" if known.worth < known.groups else ""
     echo(f"{options.task}: {known.groups} groups{shares}; models disagree about some of them ({known.origin})")
-    table = Table(
-        title=f"Found with {100 * options.power:g} % power at alpha {options.alpha:g}: percent",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    columns = ["disagree", "smallest found", "difference", "power", "groups needed"]
-    columns += [] if known.seed_std is None else ["seeds needed"]
-    for name in columns:
-        table.add_column(name, justify="right")
+    heads = ["disagree", "smallest found", "difference", "power", "groups needed"]
+    heads += [] if known.seed_std is None else ["seeds needed"]
+    cells = []
     for row in rows:
         head = [f"{100 * row['discordance']:.1f}", _percent(row["smallest_difference"])]
         for one in row["differences"]:
-            cells = [f"{100 * one['difference']:g}", _percent(one["power"]), _whole(one["groups"])]
-            table.add_row(*head, *cells, *([] if known.seed_std is None else [_whole(one["seeds"])]))
+            numbers_needed = [_whole(one["groups"]), *([] if known.seed_std is None else [_whole(one["seeds"])])]
+            cells.append([*head, f"{100 * one['difference']:g}", _percent(one["power"]), *numbers_needed])
             head = ["", ""]
-    terminal.console(80).print(table)
+    title = f"Found with {100 * options.power:g} % power at alpha {options.alpha:g}: percent"
+    print_table([TableColumn(name, "number") for name in heads], cells, title=title)
+    echo()
     if known.observed is not None:
         echo(f"{known.metric}: the difference measured is {100 * known.observed:+.2f}")
     if known.seed_std is not None:

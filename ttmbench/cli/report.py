@@ -8,7 +8,7 @@ from pathlib import Path
 from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
-from ttmbench.cli.options import add_verbosity, count, names
+from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.making import make_report
 from ttmbench.report.thumbnails import ThumbnailOptions
@@ -17,30 +17,31 @@ from ttmbench.reproduce.tables import published_numbers
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench report``."""
-    parser.add_argument(
-        "place", metavar="DIR|x.json", help="folder of results documents, searched to the bottom; or one"
-    )
-    parser.add_argument("--output_path", "-o", metavar="x.html", help="the page (default: report.html in DIR)")
-    parser.add_argument("--title", metavar="TEXT", default="Report", help="heading of the page")
+    parser.add_argument("place", metavar="DIR|x.json", help="Results file, or directory searched recursively")
+    parser.add_argument("--output_path", "-o", metavar="x.html", help="Output file (default: report.html in DIR)")
+    parser.add_argument("--title", metavar="TEXT", default="Report", help="Page heading")
     parser.add_argument(
         "--images",
         choices=("thumbnails", "links", "none"),
         default="thumbnails",
         metavar="thumbnails|links|none",
-        help="small copies where the licence allows them, links to the files, or names alone",
+        help="Show thumbnails where the licence permits, links to files, or names only",
     )
     parser.add_argument(
-        "--allow_images", metavar="A,B", type=names, help="tasks whose images may be copied: you know that they may"
+        "--allow_images",
+        metavar="A,B",
+        type=names,
+        help="Tasks whose images you may copy, whatever their licence field says",
     )
-    parser.add_argument("--max_images", metavar="N", type=count, default=2000, help="copies a task at most")
     parser.add_argument(
-        "--published", metavar="FILE|TABLE", action="append", help="numbers from papers: CSV, table, or all; marked so"
+        "--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task"
     )
-    parser.add_argument("--figures", metavar="DIR", help="also write the charts as SVG and PNG")
     parser.add_argument(
-        "--data_dir", metavar="DIR", help="where data files lie; folders that a run names are not looked into"
+        "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
     )
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
     add_verbosity(parser)
 
 

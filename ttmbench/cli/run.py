@@ -23,47 +23,60 @@ _PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench run``."""
-    what = parser.add_argument_group("what to run")
-    add_what(what)
-    what.add_argument("--samples", metavar="FILE", help="JSON list of the group ids to use")
-    what.add_argument("--name", dest="model_name", metavar="NAME", help="what results call the model")
-    ttm = parser.add_argument_group("test-time stage")
-    ttm.add_argument("--ttm", action="store_true", default=None, help="adapt by test-time matching before scoring")
-    add_ttm_settings(ttm)
-    ttm.add_argument(
-        "--simple_match", action="store_true", default=None, help="also run SimpleMatch's overfitting step"
-    )
-    ttm.add_argument(
-        "--oracle", action="store_true", default=None, help="also keep right matchings only: reads labels, a skyline"
-    )
-    ttm.add_argument(
-        "--ttm_controls", metavar="A,B", type=names, help="also train on placebo or shuffle(d) pseudo-labels"
-    )
-    ttm.add_argument("--ttm_holdout", metavar="X", type=float, help="also score this share, adapted to the others")
-    ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="also measure each adapted model on these tasks")
-    ttm.add_argument(
-        "--audit_labels", action="store_true", default=None, help="rerun with captions permuted; choices must not move"
-    )
-    what.add_argument(
-        "--rerank", metavar="K=V,...", help="retrieval by pairs: model=NAME ranks all, its best k=N are ranked again"
-    )
-    how = parser.add_argument_group("how to run")
-    add_how(how)
-    how.add_argument("--on_error", metavar="raise|continue", help="after a failed task: stop, or go on with the next")
-    how.add_argument("--dry_run", action="store_true", help="check names and settings, say what would run, and stop")
+    data = parser.add_argument_group("model and data")
+    ttm = parser.add_argument_group("test-time training")
+    how = parser.add_argument_group("execution")
     out = parser.add_argument_group("output")
-    out.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where results go")
+    add_what(parser, data)
+    data.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
+    data.add_argument(
+        "--name", dest="model_name", metavar="NAME", help="Model name in results (default: last part of its path)"
+    )
+    data.add_argument(
+        "--rerank", metavar="K=V,...", help="First retrieval stage: model=NAME selects k=N candidates to rerank"
+    )
+    parser.add_argument("--ttm", action="store_true", default=None, help="Adapt the model with test-time matching")
+    add_ttm_settings(parser)
+    ttm.add_argument(
+        "--simple_match",
+        action="store_true",
+        default=None,
+        help="Also fine-tune on the raw model's matchings (SimpleMatch)",
+    )
+    ttm.add_argument(
+        "--oracle",
+        action="store_true",
+        default=None,
+        help="Also report an upper bound: TTM with correct pseudo-labels only (uses labels)",
+    )
+    ttm.add_argument(
+        "--ttm_controls", metavar="A,B", type=names, help="Also train on control pseudo-labels: placebo, shuffle"
+    )
+    ttm.add_argument(
+        "--ttm_holdout", metavar="X", type=float, help="Also hold out this fraction from adaptation and score it"
+    )
+    ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="Also evaluate adapted models on these tasks")
+    ttm.add_argument(
+        "--audit_labels",
+        action="store_true",
+        default=None,
+        help="Repeat with permuted captions; fail if selections change",
+    )
+    ttm.add_argument("--save_adapted", metavar="DIR", help="New directory for the adapted model's weights")
+    add_how(parser, how)
+    how.add_argument("--on_error", metavar="raise|continue", help="Stop or continue after a failed task")
+    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
+    parser.add_argument("--log_samples", action="store_true", default=None, help="Also write one JSON line per group")
+    parser.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
+    parser.add_argument("--dry_run", action="store_true", help="Check all settings, print the plan and exit")
     out.add_argument(
         "--overwrite",
         metavar="failed|missing|always|never",
-        help="what to run again of an earlier run of the same command (default: failed, and what is missing)",
+        help="Tasks from an earlier run to repeat (default: failed and missing)",
     )
-    out.add_argument("--log_samples", action="store_true", default=None, help="also write one line per group")
-    out.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
-    out.add_argument("--save_adapted", metavar="DIR", help="new folder for the adapted model's weights")
-    out.add_argument("--baseline", metavar="RESULT", help="another run's document, to show the differences to it")
-    out.add_argument("--track", metavar="A,B", type=names, help="tell wandb, trackio or tensorboard of the run")
-    out.add_argument("--track_args", metavar="K=V,...", help="project, name, dir, ...; wandb.mode=offline for one")
+    out.add_argument("--baseline", metavar="RESULT", help="Results file to compare with")
+    out.add_argument("--track", metavar="A,B", type=names, help="Experiment trackers: wandb, trackio, tensorboard")
+    out.add_argument("--track_args", metavar="K=V,...", help="Tracker settings: project, name, dir, wandb.mode, ...")
     add_assertions(out)
     add_verbosity(out)
 

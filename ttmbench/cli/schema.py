@@ -12,7 +12,7 @@ from ttmbench.results.files import schema as results_schema
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench schema``."""
-    parser.add_argument("name", metavar="results|task|leaderboard")
+    parser.add_argument("name", metavar="results|task|leaderboard", help="Schema to print")
 
 
 def schema(options: argparse.Namespace) -> int:

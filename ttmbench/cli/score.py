@@ -27,15 +27,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "scores",
         nargs="+",
         metavar="FILE",
-        help="scores or ranks (JSONL, npz, npy, safetensors) or answers (JSON), by content",
+        help="Scores or ranks (JSONL, npz, npy, safetensors), or answers (JSON)",
     )
-    parser.add_argument("--task", metavar="NAME", help="whose shape and size the scores have (default: their own)")
-    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="where the results go")
-    parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="factor on products of embeddings")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    parser.add_argument("--limit", metavar="N", type=count, help="the scores are of the task's first N groups")
+    parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
+    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
+    parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    parser.add_argument(
+        "--limit", metavar="N", type=count, help="Number of groups in the file, from the start of the task"
+    )
     add_interval(parser, default=1000)
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the bootstrap")
     add_assertions(parser)
     add_verbosity(parser)
 

@@ -20,8 +20,8 @@ from ttmbench.results.shaped_metric import metric_for
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench show``."""
-    parser.add_argument("name", metavar="TASK|MODEL")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
+    parser.add_argument("name", metavar="TASK|MODEL", help="Task or model name")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
     add_verbosity(parser)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import add_machine, add_verbosity, count, count_or_share
+from ttmbench.cli.options import LIMIT, add_machine, add_verbosity, count, count_or_share
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
@@ -23,37 +23,41 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench sweep``."""
-    parser.add_argument("plan", metavar="PLAN.yaml", help="models, tasks and settings; docs/sweep.md has its keys")
-    parser.add_argument("--output_path", "-o", metavar="DIR", help="where the documents and sweep.json go")
-    parser.add_argument("--dry_run", action="store_true", help="list the cells and what they will do, and stop")
-    parser.add_argument("--cell", metavar="K", type=count, help="run one cell alone, by its number in --dry_run")
+    parser.add_argument("plan", metavar="PLAN.yaml", help="YAML file with models, tasks and settings")
+    parser.add_argument("--output_path", "-o", metavar="DIR", help="Directory for results and sweep.json")
+    parser.add_argument("--dry_run", action="store_true", help="List the cells with their status and exit")
+    parser.add_argument("--cell", metavar="K", type=count, help="Run only the cell with this number in --dry_run")
     parser.add_argument(
         "--on_error",
         metavar="continue|raise",
         choices=("continue", "raise"),
         default="continue",
-        help="after a failed cell: go on with the others (default), or begin nothing more",
+        help="Continue with other cells after a failure, or start no new ones",
     )
-    workers = parser.add_argument_group("workers")
+    workers = parser.add_argument_group("options for workers")
     workers.add_argument(
         "--executor",
         metavar="local|ray",
         choices=("local", "ray"),
         default="local",
-        help="processes of this machine (default), or Ray's workers on a cluster",
+        help="Local processes, or Ray workers on a cluster",
     )
     workers.add_argument(
         "--executor_args",
         metavar="K=V,...",
-        help="stall=600: end workers that hang so many seconds; of Ray: address=auto, num_gpus=1, num_cpus=4, ...",
+        help="Settings: stall=SECONDS ends hung workers; for Ray also address, num_cpus, num_gpus, ...",
     )
-    workers.add_argument("--workers", metavar="N", type=count, help="how many (default: one for each accelerator)")
-    over = parser.add_argument_group("options of every cell, over those of the plan")
-    over.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help="first N groups only; below 1 a share")
-    over.add_argument("--log_samples", action="store_true", default=None, help="one line per group (default)")
-    over.add_argument("--save_scores", action="store_true", default=None, help="also write the score arrays")
-    add_machine(over, seed="of the bootstrap, and the first of --seeds")
+    workers.add_argument(
+        "--workers", metavar="N", type=count, help="Number of workers (default: one per GPU, else one)"
+    )
+    over = parser.add_argument_group("options for every cell, which override the plan")
+    over.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
+    over.add_argument(
+        "--log_samples", action="store_true", default=None, help="Write one JSON line per group (default: yes)"
+    )
+    over.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
+    add_machine(over, over, seed="Seed for the bootstrap, and first test-time seed")
     add_verbosity(parser)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ttmbench._util.console import echo, print_traceback
 from ttmbench.cli.chances import chance_of
-from ttmbench.cli.options import DATA_DIR, add_verbosity, count
+from ttmbench.cli.options import DATA_DIR, OFFLINE, add_verbosity, count
 from ttmbench.cli.submissions import check_submissions, is_submission
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
@@ -30,17 +30,20 @@ SHOWN = 3
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``ttmbench validate``."""
     parser.add_argument(
-        "tasks", nargs="*", metavar="TASK|FILE|RESULT", help="tasks, or results (x.json, a folder); default: every task"
+        "tasks",
+        nargs="*",
+        metavar="TASK|FILE|RESULT",
+        help="Tasks, or results files or directories (default: every task)",
     )
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="folder with more task files")
-    parser.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    parser.add_argument("--offline", action="store_true", help=OFFLINE)
     parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--limit", metavar="N", type=count, help="read the first N groups only")
-    parser.add_argument("--schema_only", action="store_true", help="do not read the data")
+    parser.add_argument("--limit", metavar="N", type=count, help="Read only the first N groups")
+    parser.add_argument("--schema_only", action="store_true", help="Check task files only, without reading the data")
     parser.add_argument(
         "--allow_unchecked",
         action="store_true",
-        help="of results: also take numbers that cannot be checked",
+        help="Also accept submitted numbers that cannot be checked",
     )
     add_verbosity(parser)
 

@@ -54,7 +54,8 @@ def print_table(
         rows: a text for each column; an empty row separates.
         title: a line above.
         caption: text below.
-        width: in characters; by default that of the terminal, and without one (a file, a pipe) as wide as need be.
+        width: in characters; by default that of the terminal, and in a file or a pipe that of ``COLUMNS``, else as
+            wide as needed. Columns that do not fit are named below the table.
     """
     console = terminal.console(width)
     has_lines = not console.legacy_windows and terminal.fits_encoding("─", console.encoding)
@@ -79,6 +80,11 @@ def print_table(
         else:
             echo("\n".join(plain_lines(some, cells, widths, "─" if has_lines else "-")))
         widest = max(widest, sum(widths) + GAP * (len(widths) - 1))
+    printed = [id(column) for some, _, _ in blocks for column in some]
+    omitted = [column.name for column in columns if column.kind != "heading" and id(column) not in printed]
+    if omitted:
+        too_wide = f"Columns that do not fit in {console.width} characters: {', '.join(omitted)}"
+        caption = f"{caption}\n{too_wide}" if caption else too_wide
     if caption:
         console.print()
         console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
@@ -140,7 +146,8 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
         width: characters that there are.
 
     Returns:
-        For each block its columns, its rows and the width of each column. One block if the table fits.
+        For each block its columns, its rows and the width of each column. One block if the table fits. A column
+        that does not fit beside the keys is in none.
 
     >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
     >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
@@ -159,6 +166,12 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
     least = room if room >= LEAST_KEYS * width else int(KEYS * width)
     for index, narrow in zip(keys, _shrunk([widths[index] for index in keys], least, 1), strict=True):
         widths[index] = narrow
+
+    def fits(index: int) -> bool:
+        some, _, natural = _taken(columns, cells, widths, [*keys, index])
+        return _total(_forced(some, natural, width)) <= width
+
+    others = [index for index in others if fits(index)]
     blocks: list[list[int]] = [[]]
     for index in others:
         tried = [*keys, *blocks[-1], index]
@@ -243,7 +256,7 @@ def _shrunk(widths: Sequence[int], room: int, least: int, gap: int = GAP) -> lis
 
 
 def _forced(columns: Sequence[TableColumn], widths: Sequence[int], room: int) -> list[int]:
-    """Widths of a block that does not fit: what is no number gives way, down to a few characters."""
+    """Widths of a block that does not fit: keys and text are made narrower, down to a few characters."""
     loose = [index for index, column in enumerate(columns) if column.kind != "number"]
     left = room - _total(widths) + sum(widths[index] for index in loose)
     found = list(widths)

@@ -1,0 +1,103 @@
+"""Help as people read it: commands in groups, the common options first, no line wider than the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.cli.examples import EXAMPLES
+from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, build_parser, normalise
+
+WIDTHS = (60, 80, 120)
+COMMON = {
+    *("--model", "--model_args", "--tasks", "--limit", "--config", "--ttm", "--ttm_args", "--ttm_preset", "--seeds"),
+    *("--batch_size", "--device", "--dtype", "--use_cache", "--offline", "--data_dir", "--output_path"),
+    *("--log_samples", "--save_scores", "--dry_run"),
+}
+
+
+def shown(capsys, monkeypatch, width: int, *words: str) -> str:
+    """The help that a terminal or a pipe of this width gets."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(list(words)) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def sections(text: str) -> dict[str, str]:
+    """Heading -> the lines below it."""
+    parts = re.split(r"^(\S[^\n]*):\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_and_its_examples_can_be_copied(name, width, capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, width, *([name] if name else []), "--help")
+    assert max(map(len, text.splitlines())) <= width
+    assert text.startswith(f"usage: {f'ttmbench {name}'.strip()}")
+    copied = [" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines()]
+    for example in EXAMPLES.get(name, ()):
+        assert example in copied, "a command that is too long for a line continues after a backslash"
+
+
+def test_commands_are_grouped(capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, 80, "--help")
+    found = sections(text)
+    assert list(COMMAND_GROUPS) == ["evaluate", "data and models", "results", "extend"]
+    for title, group in COMMAND_GROUPS.items():
+        listed = dict(re.findall(r"^  (\w+) +(\S.*)$", found[title], flags=re.MULTILINE))
+        assert list(listed) == list(group), title
+        assert all(group[name].startswith(line) for name, line in listed.items())
+    assert {name for group in COMMAND_GROUPS.values() for name in group} | {"help"} == set(COMMANDS)
+    assert "==SUPPRESS==" not in text and "ttmbench help COMMAND" in text
+
+
+def test_a_command_line_without_words_prints_the_short_help(capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, 80)
+    assert text == shown(capsys, monkeypatch, 80, "--help")
+    assert len(text.splitlines()) <= 50, "one screen"
+
+
+def test_the_options_of_a_run_that_people_use_come_first(capsys, monkeypatch, parsers):
+    text = shown(capsys, monkeypatch, 80, "run", "--help")
+    found = sections(text[text.index("\n\n") :])
+    options = {title: re.findall(r"^  (?:-h, )?(--\w+)", part, flags=re.MULTILINE) for title, part in found.items()}
+    first, *others = [title for title in options if title != "examples"]
+    assert first == "options" and COMMON <= set(options[first]) and len(options[first]) <= 22
+    assert len(others) >= 3 and all(options[title] for title in others)
+    listed = [option for group in options.values() for option in group]
+    names = {one.option_strings[-1 if one.dest == "help" else 0] for one in parsers["run"]._actions}
+    assert len(listed) == len(set(listed)) and set(listed) == names
+    assert len(text[: text.index("\n\n")].splitlines()) == 1, "the usage does not repeat every option"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_is_written_as_the_field_speaks(name, parsers):
+    """One noun phrase or imperative: capitalised, with the default in parentheses at the end."""
+    summary = COMMANDS[name]
+    texts = {action.dest: (action.help or "") % {"default": ""} for action in parsers[name]._actions}
+    for where, text in {"summary": summary, **texts}.items():
+        assert text and not text[0].islower(), (where, text)
+        assert not re.search(r"\bwhat\b|^Of\b|\bone's own\b|\bkept\b", text), (where, text)
+        assert text.count(";") <= 1 and not re.search(r"[^.]\.$", text), (where, text)
+        assert "default" not in re.sub(r"\(default: [^()]+\)$", "", text), (where, text)
+
+
+def test_a_long_command_can_be_copied_from_narrow_help(capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, 60, "run", "--help")
+    command = re.search(r"^  (ttmbench run --model siglip(?:.*\\\n)+.*)$", text, flags=re.MULTILINE)
+    assert command is not None
+    words = normalise(shlex.split(command[1].replace("\\\n", " "))[1:])
+    assert build_parser("run").parse_args(words).ttm_preset == "paper"
