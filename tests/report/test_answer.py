@@ -105,8 +105,14 @@ def test_the_page_opens_with_it(tmp_path, capsys):
     assert "<figure" in answer and '<svg class="chart"' in answer
     cells = [re.sub(r"<[^>]+>|\s+", " ", cell).split() for cell in re.findall(r"<td.*?</td>", answer, re.DOTALL)]
     first = [" ".join(cell) for cell in cells[:7]]
+    stored = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]["shapes_color"]
+    raw, matched, ttm, spread = (
+        100 * stored[key]
+        for key in ("group_score,none", "group_match,none", "group_match,ttm", "group_match_seed_std,ttm")
+    )
     assert first == [
-        *("12.50 chance 16.7", "16.7", "73.00 chance 50.0", "85.38 ± 2.46", "+12.38", "50.0", "200 of 200"),
+        *(f"{raw:.2f} chance 16.7", "16.7", f"{matched:.2f} chance 50.0", f"{ttm:.2f} ± {spread:.2f}"),
+        *(f"{ttm - matched:+.2f}", "50.0", "200 of 200"),
     ]
     assert "published: paper, Table 1" in answer and "84.00" in answer
     assert main([*words[:-1], str(tmp_path / "absent.csv")]) != 0

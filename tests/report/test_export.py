@@ -21,6 +21,12 @@ from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.results.numbers import DocumentFile, newest, read_runs
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
+_STORED = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]["shapes_color"]
+TTM = {
+    name: _STORED[f"group_match{ending},ttm"]
+    for name, ending in {"value": "", "stderr": "_stderr", "seed_std": "_seed_std"}.items()
+}
+"""The trained number of the reference run, which depends on the CPU it was computed on."""
 EVIL = '=HYPERLINK("x")|<b>\\input{x}_%&\n: ["'
 
 
@@ -157,7 +163,7 @@ def test_lm_eval_file_lies_where_its_readers_look(tmp_path, capsys):
     assert main(["export", str(REFERENCE), "--to", "lm-eval", "-o", str(tmp_path / "out")]) == 0
     (path,) = (tmp_path / "out").rglob("*.json")
     assert re.fullmatch(r"tiny-clip/results_[0-9T.-]+\.json", path.relative_to(tmp_path / "out").as_posix())
-    assert json.loads(path.read_text(encoding="utf-8"))["results"]["shapes_color"]["group_match,ttm"] == 0.85375
+    assert json.loads(path.read_text(encoding="utf-8"))["results"]["shapes_color"]["group_match,ttm"] == TTM["value"]
     assert main(["export", str(REFERENCE), str(REFERENCE), "--to", "lm-eval"]) == 2
     assert "is one run" in capsys.readouterr().err
     document = json.loads(REFERENCE.read_text(encoding="utf-8")) | {"model_name": "../../x"}
@@ -170,7 +176,7 @@ def test_lm_evals_own_table_reads_it(adapted, reference):
     reference["group_subtasks"] = {"shapes": ["shapes_color"]}
     table = utils.make_table(json.loads(json.dumps(lm_eval_document(run_of(reference)))))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    assert ["", "", "ttm", "0", "group_match", "↑", "0.8538", "±", "0.0214"] in lines
+    assert ["", "", "ttm", "0", "group_match", "↑", f"{TTM['value']:.4f}", "±", f"{TTM['stderr']:.4f}"] in lines
     assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
     assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
     assert utils.get_results_filenames([f"out/{file_name(run_of(reference))}"])
@@ -190,10 +196,12 @@ def test_model_index_is_read_back_by_the_hubs_library(reference):
     assert name == "tiny-clip" and len(found) == 10
     values = {one.metric_type: one.metric_value for one in found}
     assert values["group_score (raw)"] == 12.5 and values["group_match (SimpleMatch)"] == 73
-    assert values["group_match (TTM)"] == 85.375 and len(values) == 10, "no two tracks share a name"
+    assert values["group_match (TTM)"] == pytest.approx(100 * TTM["value"]) and len(values) == 10, (
+        "no two tracks share a name"
+    )
     one = next(one for one in found if one.metric_type == "group_match (TTM)")
     assert (one.dataset_type, one.dataset_name, one.dataset_revision) == ("owner/colours", "shapes_color", "abc123")
-    assert one.metric_args["seeds"] == 4 and one.metric_args["seed_std"] == pytest.approx(2.462214)
+    assert one.metric_args["seeds"] == 4 and one.metric_args["seed_std"] == pytest.approx(100 * TTM["seed_std"])
     assert one.metric_name == "group match (TTM, test-time track), percent"
     assert one.source_url == "https://example.org/results"
     again = ModelCardData(**content)
@@ -249,9 +257,10 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
     entries = [entry for content in files.values() for entry in parse_eval_result_entries(content)]
     assert len({one.task_id for one in entries}) == len(entries) == 10, "no two numbers share a task id"
     (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
-    assert (one.dataset_id, one.dataset_revision, one.value) == ("owner/colours", "abc123", 85.375)
+    assert (one.dataset_id, one.dataset_revision) == ("owner/colours", "abc123")
+    assert one.value == pytest.approx(100 * TTM["value"])
     assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the images")
-    assert "4 seeds, standard deviation 2.46" in one.notes and one.date == began(reference)
+    assert f"4 seeds, standard deviation {100 * TTM['seed_std']:.2f}" in one.notes and one.date == began(reference)
     assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
     assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
 
@@ -282,7 +291,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], converters=exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     one = table[(table.file == "first.json") & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
-    assert (one.value, one.stderr, one.seed_std) == (0.85375, 0.021360560743491304, 0.02462214450449028)
+    assert (one.value, one.stderr, one.seed_std) == (TTM["value"], TTM["stderr"], TTM["seed_std"])
     low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
     assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
     assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
@@ -292,9 +301,16 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     assert set(table[table["filter"] == "none"].track.dropna()) == {"zero_shot", "matching"}
 
 
-def test_latex_prints_gains_as_papers_do():
+def test_latex_prints_gains_as_papers_do(reference):
     text = to_latex(read_runs([REFERENCE])[0])
-    row = r"tiny-clip & shapes\_color & 12.50 & 73.00 & 85.38 $\pm$ 2.46 & $+12.38$ & $+17.0\%$ & $+45.8\%$"
+    stored = reference["results"]["shapes_color"]
+    raw, matched, ttm, spread = (
+        100 * stored[key]
+        for key in ("group_score,none", "group_match,none", "group_match,ttm", "group_match_seed_std,ttm")
+    )
+    gain = ttm - matched
+    row = rf"tiny-clip & shapes\_color & {raw:.2f} & {matched:.2f} & {ttm:.2f} $\pm$ {spread:.2f} & ${gain:+.2f}$"
+    row += rf" & ${100 * gain / matched:+.1f}\%$ & ${100 * gain / (100 - matched):+.1f}\%$"
     assert rf"{row} & 200 of 200 \\" in text
     assert " &  & zero-shot & matching & test-time &  &  &  &  \\\\" in text
     parts = text.split("\\begin{tabular}")[1:]
