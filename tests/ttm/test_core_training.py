@@ -173,7 +173,7 @@ def test_a_loss_that_is_not_finite_ends_training_at_its_epoch():
     stage = stage_of(4)
     stage.adapter.matching_loss = lambda images, captions: stage.adapter.image.weight.sum() * float("nan")
     pairs = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions)
-    with pytest.raises(DivergedError, match=r"the loss became nan in epoch 1; .*\(--ttm_args lr=2.0e-05\)"):
+    with pytest.raises(DivergedError, match=r"the loss became nan in epoch 1; .*\(--ttm_args lr=1\.0e-05\)"):
         finetune.finetune(
             *(stage.adapter, stage.prepared, pairs, finetune.make_optimizer(stage.adapter, TTMConfig())),
             config=TTMConfig(epochs=2),
