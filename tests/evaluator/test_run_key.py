@@ -182,3 +182,78 @@ def test_a_document_that_does_not_say_all_has_no_key(tasks):
     document["packages"]["ttmbench"] = "0.0.9"
     with pytest.raises(ValueError, match=r"it is of ttmbench 0\.0\.9"):
         stated_key(document, config, told)
+
+
+@pytest.fixture
+def run(tasks):
+    """The key of a run with the given code, as an object."""
+
+    def make(code, **changes) -> RunKey:
+        config = RunConfig(**{**BASE, **changes})
+        return RunKey.of(config, {"shapes_color": tasks["shapes_color"]}, {"shapes_color": TTMConfig()}, {}, code)
+
+    return make
+
+
+def stored(key: RunKey, **changes):
+    """What a results document of a run states of its key."""
+    return {
+        "run_key": key.sha256,
+        "packages": key.content["packages"],
+        "code": key.content.get("code"),
+        "config": dict(key.content["config"]),
+        "task_status": {"shapes_color": "done"},
+        **changes,
+    }
+
+
+def test_what_changed_since_a_document_is_named(run):
+    key = run({"mine": "a", "ttmbench": "b"})
+    assert key.code == {"mine": "a", "ttmbench": "b"} and key.changes_since(stored(key)) is None
+    assert key.changes_since(stored(run({"mine": "a", "ttmbench": "c"}))) == "the source of package ttmbench changed"
+    both = "the source of packages mine and ttmbench changed"
+    assert key.changes_since(stored(run({"mine": "0", "ttmbench": "c"}))) == both
+    assert key.changes_since(stored(run({"ttmbench": "b"}))) == "the source of package mine changed"
+    assert run({"ttmbench": "b"}).changes_since(stored(key)) == "the source of package mine changed"
+
+
+def test_an_older_document_states_no_code(run):
+    key, older = run({"ttmbench": "b"}), run({})
+    document = stored(older)
+    del document["code"]
+    assert key.changes_since(document) == "the source of package ttmbench changed"
+
+
+def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
+    packages = environment.packages()
+    with monkeypatch.context() as patched:
+        patched.setattr(module.environment, "packages", lambda: {**packages, "numpy": "1.0"})
+        older = run({"ttmbench": "a"})
+    now = packages["numpy"]
+    assert run({"ttmbench": "a"}).changes_since(stored(older)) == f"numpy 1.0 became {now}"
+    assert (
+        run({"ttmbench": "b"}).changes_since(stored(older))
+        == f"the source of package ttmbench changed and numpy 1.0 became {now}"
+    )
+
+
+def test_another_command_is_no_change_of_code(run):
+    key = run({"ttmbench": "a"})
+    assert key.changes_since(stored(run({"ttmbench": "b"}, limit=3))) is None
+    for damaged in ({"packages": None}, {"code": None}, {"packages": []}):
+        assert key.changes_since(stored(run({"ttmbench": "b"}), **damaged)) is None
+
+
+def test_code_that_cannot_be_read_may_have_changed(run):
+    key, said = run({"typed": None, "ttmbench": "a"}), "the source of typed cannot be read, so it may have changed"
+    before = run({"typed": None, "ttmbench": "a"})
+    assert before.sha256 != key.sha256 and key.changes_since(stored(before)) == said
+    assert key.changes_since(stored(run({"typed": None, "ttmbench": "a"}, limit=3))) is None
+    assert key.changes_since(stored(before, task_status={"shapes_place": "done"})) is None
+    could_be_read = stored(run({"typed": "b", "ttmbench": "a"}))
+    assert key.changes_since(could_be_read) == "the source of package typed changed"
+    two = run({"typed": None, "other": None})
+    assert two.changes_since(stored(two)).startswith("the source of other and typed cannot be read")
+    lines = stored(before)
+    lines["config"] |= {"tasks": ["another"], "seeds": [7]}
+    assert key.changes_since(lines) == said, "a document's own lists of tasks and seeds are as they were typed"

@@ -169,14 +169,20 @@ def test_images_stay_where_they_would_fill_the_device(monkeypatch):
         assert len(moved) == 2 * moves + 1
 
 
-def test_a_loss_that_is_not_finite_ends_training_at_its_epoch():
-    stage = stage_of(4)
-    stage.adapter.matching_loss = lambda images, captions: stage.adapter.image.weight.sum() * float("nan")
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_loss_that_is_not_finite_ends_training_at_its_epoch(epoch):
+    stage, seen = stage_of(4), []
+
+    def loss(images, captions):
+        seen.append(len(images))
+        return stage.adapter.image.weight.sum() * (float("nan") if len(seen) == epoch else 0.0)
+
+    stage.adapter.matching_loss = loss
     pairs = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions)
-    with pytest.raises(DivergedError, match=r"the loss became nan in epoch 1; .*\(--ttm_args lr=1\.0e-05\)"):
+    with pytest.raises(DivergedError, match=rf"the loss became nan in epoch {epoch}; .*\(--ttm_args lr=1\.0e-05\)"):
         finetune.finetune(
             *(stage.adapter, stage.prepared, pairs, finetune.make_optimizer(stage.adapter, TTMConfig())),
-            config=TTMConfig(epochs=2),
+            config=TTMConfig(epochs=3),
             learning_rate=2e-4,
             batch=4,
             rng=np.random.default_rng(0),
