@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -240,8 +241,10 @@ def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
 def test_another_command_is_no_change_of_code(run):
     key = run({"ttmbench": "a"})
     assert key.changes_since(stored(run({"ttmbench": "b"}, limit=3))) is None
+    unread = run({"ttmbench": "a", "typed": None})
     for damaged in ({"packages": None}, {"code": None}, {"packages": []}):
         assert key.changes_since(stored(run({"ttmbench": "b"}), **damaged)) is None
+        assert unread.changes_since(stored(unread, **damaged)) is None
 
 
 def test_code_that_cannot_be_read_may_have_changed(run):
@@ -257,3 +260,15 @@ def test_code_that_cannot_be_read_may_have_changed(run):
     lines = stored(before)
     lines["config"] |= {"tasks": ["another"], "seeds": [7]}
     assert key.changes_since(lines) == said, "a document's own lists of tasks and seeds are as they were typed"
+
+
+def test_settings_that_a_document_does_not_state_are_not_in_its_key(tasks):
+    """A setting that came later is in no older document: its key is made of the settings that it states."""
+    config, told = RunConfig(**BASE), {"shapes_color": TTMConfig()}
+    document = document_of(config, tasks, told)
+    stated = {name: value for name, value in told["shapes_color"].model_dump(mode="json").items() if name != "ties"}
+    document["ttm"] = {"shapes_color": {"hyperparameters": stated}}
+    content = {**RunKey.of(config, {"shapes_color": tasks["shapes_color"]}, told, {}, {}).content}
+    content["settings"] = {"shapes_color": stated}
+    expected = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    assert stated_key(document, config, told) == expected

@@ -69,6 +69,7 @@ def full_document() -> dict[str, Any]:
     }
     document = whole_document({"t": {"group_match,none": 0.5, "group_match_stderr,none": None}})
     document["n-samples"]["t"]["clusters"] = 1
+    document["datasets"]["t"]["groups_sha256"] = DIGEST
     document["datasets"]["t"]["from_store"] = {
         **{"key": "k", "date": "2026", "blocks": 1, "of": 2},
         "hardware": [{"machine": "x"}],

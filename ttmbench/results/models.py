@@ -199,4 +199,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def training_data(document: Mapping[str, Any]) -> str:
     """The image collections that a document's model was trained on, separated by commas; ``none``, or ``unknown``."""
     collections = document.get("model_info", {}).get("trained_on")
-    return UNKNOWN if collections is None else ", ".join(map(str, collections)) or "none"
+    return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
