@@ -32,7 +32,7 @@ _KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {}  # package -> its files as t
 def digests_of_modules(modules: Iterable[str]) -> Digests:
     """The source of the packages that modules belong to; the standard library and versioned libraries are left out.
 
-    A package is the first one on a module's dotted path that is no namespace package; a module that is in no package
+    A package is the first one on a module's dotted path that is not a namespace package; a module outside packages
     is one by itself. The digest is over the names and contents of all files below it that hold code or text settings
     (`CODE`, `SETTINGS`). Nothing is imported but namespace packages.
 

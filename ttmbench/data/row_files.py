@@ -1,4 +1,4 @@
-"""Files of rows: JSON, JSON lines, CSV and TSV, told apart by their ending, read with errors that name file and row."""
+"""Files of rows: JSON, JSON lines, CSV and TSV, recognised by suffix, read with errors that name file and row."""
 
 from __future__ import annotations
 

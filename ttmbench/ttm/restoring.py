@@ -94,5 +94,5 @@ def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Largest absolute difference; NaN if a score is no number."""
+    """Largest absolute difference; NaN if a score is NaN."""
     return float(np.abs(one.astype(np.float64) - other).max())
