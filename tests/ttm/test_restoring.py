@@ -144,6 +144,19 @@ def test_what_a_second_look_differs_by_is_no_reason(monkeypatch, noise, moves, a
         pass
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, ZeroDivisionError])
+def test_the_weights_are_restored_whatever_ends_training(error):
+    stage = _stage()
+    before = {name: tensor.clone() for name, tensor in stage.adapter.state_dict().items()}
+    with pytest.raises(error), restoring.Original(stage).adapted():
+        with torch.no_grad():
+            for parameter in stage.adapter.parameters():
+                parameter.add_(1.0)
+        raise error
+    after = stage.adapter.state_dict()
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+
+
 def test_an_error_while_training_is_told_as_such_where_the_model_was_restored():
     with pytest.raises(ZeroDivisionError), restoring.Original(_stage()).adapted():
         raise ZeroDivisionError
