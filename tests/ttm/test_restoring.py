@@ -115,7 +115,10 @@ class Restless:
     [
         (0.0, 0.0, False),
         (0.0, 1e-5, False),
+        (0.0, 1.5e-4, True),
         (0.0, 1e-3, True),
+        (0.25, 0.75, False),  # exactly twice what two looks differ by
+        (0.01, 0.04, True),
         (0.01, 0.0, False),
         (0.01, 1.0, True),
         (0.0, np.nan, True),
