@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import torch
 
 from ttmbench.cli import main
 from ttmbench.results.files import schema
@@ -209,10 +208,9 @@ def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
     ("name", "task", "seeds"), [("first.json", "shapes_color", [0, 1, 2, 3]), ("builtin.json", "shapes_replace", [0])]
 )
 def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
-    """The README's run, and another's first seed: all selections and metrics. Scores may be rounded otherwise.
+    """The README's run, and another's first seed: equal before training, and in agreement after it, on every CPU.
 
-    That holds on the kind of processor that the reference was made on. On another one raw numbers are the same, and
-    those after training agree as two repetitions would.
+    Training amplifies rounding, which depends on the CPU, so trained numbers agree as two repetitions would.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = f"--model tiny-clip --tasks {task} --simple_match --ttm --seeds {','.join(map(str, seeds))} --device cpu"
@@ -220,18 +218,15 @@ def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
     again, reference = read(tmp_path / "again.json"), read(FOLDER / name)
     assert again["task_hashes"][task] == reference["task_hashes"][task]
     found, known = again["results"][task], reference["results"][task]
-    whole = seeds == reference["config"]["seeds"]
-    numbers = {key: value for key, value in known.items() if whole or key.endswith(",none")}
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        raw = {key: value for key, value in numbers.items() if key.endswith(",none")}
-        assert raw and {key: found[key] for key in raw} == raw
-        assert main(["reproduce", "builtin", "--runs", str(tmp_path), "--allow_missing"]) == 0
-        return
-    assert numbers and {key: found[key] for key in numbers} == numbers
-    wanted = [row for row in reference["ttm"][task]["iterations"] if row["seed"] in seeds]
-    assert len(wanted) == 10 * len(seeds)
-    rounded = {"threshold": None, "loss": None, "seconds": None}
-    for row, known_row in zip(again["ttm"][task]["iterations"], wanted, strict=True):
-        assert {**row, **rounded} == {**known_row, **rounded}
-        assert row["threshold"] == pytest.approx(known_row["threshold"], abs=1e-3)
-        assert row["loss"] == pytest.approx(known_row["loss"], rel=1e-2)
+    raw = {key: value for key, value in known.items() if key.endswith(",none")}
+    assert raw and {key: found[key] for key in raw} == raw
+    first = [
+        [
+            (row["seed"], row["selected"], row["candidates"])
+            for row in one["ttm"][task]["iterations"]
+            if row["iteration"] == 1
+        ]
+        for one in (again, reference)
+    ]
+    assert first[0] == [row for row in first[1] if row[0] in seeds], "selected by raw scores"
+    assert main(["reproduce", "builtin", "--runs", str(tmp_path), "--allow_missing"]) == 0
