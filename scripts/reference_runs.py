@@ -159,6 +159,8 @@ def make(root: Path, runs: Sequence[str], studies: Sequence[str], logs: Path) ->
     matrices = sorted((root / "analysis" / MODELS[0]).glob("transfer_*.json"), key=lambda path: path.stat().st_mtime)
     if matrices and studies:
         shutil.move(matrices[-1], root / REFERENCE / TRANSFER)
+        for plot in matrices[-1].parent.glob(f"{matrices[-1].stem}.*"):
+            plot.unlink()
     documents = documents_of(root)
     failed += [f"{where} is not of commit {commit}" for where, one in documents.items() if one["git_hash"] != commit]
     return failed + contradictions(documents)
