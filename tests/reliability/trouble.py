@@ -217,7 +217,7 @@ class Trials:
             "f.cosine_within_iteration = lambda *a: (calls.append(1), real(*a) * (1e30 if len(calls) > 3 else 1))[1]"
         )
         ended = run("-o", str(folder / "x.json"), code=code)
-        row = self.judge("loss is not finite", ended, 1, "are no finite numbers", folder, again=False)
+        row = self.judge("loss is not finite", ended, 1, "are NaN or infinite", folder, again=False)
         kept = document(folder / "x.json")
         problems = list(row.problems)
         if "group_match,none" not in kept["results"].get("shapes_color", {}):

@@ -220,7 +220,7 @@ def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) ->
     """Scores of the model after an iteration; DivergedError if training has blown it up."""
     scores = stage.score()
     if not np.isfinite(scores.groups).all():
-        raise DivergedError(f"after iteration {iteration} the model's scores are no finite numbers", learning_rate)
+        raise DivergedError(f"after iteration {iteration} the model's scores are NaN or infinite", learning_rate)
     return scores
 
 

@@ -147,14 +147,14 @@ def task_page(content: SiteContent, task: str) -> dict[str, Any]:
     for track in _tracks(rows):
         mine = [row for row in rows if row.track == track]
         columns = _metric_columns(mine, facts)
-        is_skyline = track in (ORACLE, NO_MODEL)
-        lines = lines_of(mine, content.facts, "metric", None if is_skyline else columns[0])
+        is_upper_bound = track in (ORACLE, NO_MODEL)
+        lines = lines_of(mine, content.facts, "metric", None if is_upper_bound else columns[0])
         chance = {row.metric: row.chance for row in mine if row.chance is not None}
         tables.append(
             {
                 "track": track,
                 "title": TRACK_TITLES.get(track, track),
-                "skyline": is_skyline,
+                "skyline": is_upper_bound,
                 "columns": [
                     {
                         "name": name,
@@ -164,7 +164,7 @@ def task_page(content: SiteContent, task: str) -> dict[str, Any]:
                     }
                     for name in columns
                 ],
-                "lines": _shown(lines, columns, content, ranked=not is_skyline),
+                "lines": _shown(lines, columns, content, ranked=not is_upper_bound),
             }
         )
     address = str(facts.about.get("reference") or "")
