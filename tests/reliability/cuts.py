@@ -86,10 +86,10 @@ def _one(rng: random.Random, site: Site, part: Path) -> str:
         got = Web(tries=4, pause=0, timeout=5, sleep=lambda _: None).fetch(Origin(url=url), part, "the file")
     except (OutOfReachError, DataError):
         return "refused"
-    honest = {hashlib.sha256(one).hexdigest() for one in versions}
-    digest = hashlib.sha256(part.read_bytes()).hexdigest()
-    unstated = not site.pages["/file.bin"].length and got.bytes < len(old)  # nobody could know that more was to come
-    return "fetched" if digest == got.sha256 and (digest in honest or unstated) else "wrong"
+    content = part.read_bytes()
+    cut_unnoticed = not site.pages["/file.bin"].length and any(one.startswith(content) for one in versions)
+    right = content in versions or cut_unnoticed  # where no length is stated, nobody can know that more was to come
+    return "fetched" if right and hashlib.sha256(content).hexdigest() == got.sha256 else "wrong"
 
 
 def _lying(rng: random.Random, lie: Callable[..., Answer] | None, site: Site, versions: list[bytes]) -> Any:
