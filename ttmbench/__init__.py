@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ttmbench.data.availability import DataNeed as DataNeed
     from ttmbench.data.memory import Task
     from ttmbench.errors import AssertionNotMet, DataError, DivergedError, OutOfReachError, TtmbenchError, UsageError
-    from ttmbench.evaluator.api import compare, list_models, list_tasks, read_results, score
     from ttmbench.evaluator.eval_results import EvalResults
+    from ttmbench.evaluator.public_api import compare, list_models, list_tasks, read_results, score
     from ttmbench.evaluator.simple_evaluate import simple_evaluate
     from ttmbench.hookspecs import hookimpl
     from ttmbench.protocols import (
@@ -79,7 +79,7 @@ _HOME = {
     "data.availability": ("DataLocation", "DataNeed"),
     "data.memory": ("Task",),
     "errors": ("AssertionNotMet", "DataError", "DivergedError", "OutOfReachError", "TtmbenchError", "UsageError"),
-    "evaluator.api": ("compare", "list_models", "list_tasks", "read_results", "score"),
+    "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score"),
     "evaluator.eval_results": ("EvalResults",),
     "evaluator.simple_evaluate": ("simple_evaluate",),
     "hookspecs": ("hookimpl",),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.spellings import DTYPES
+from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import pick_device
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.pauses import Pauses
+from ttmbench._util.rate_limit import Pauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import BadAnswerError, Reply, read_answer, refused

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import warn
-from ttmbench._util.pauses import shared_pauses
 from ttmbench._util.progress import progress_bar, progress_iter
+from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server

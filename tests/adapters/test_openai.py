@@ -22,7 +22,7 @@ from support import processes
 from support.chat_server import ECHOES, ChatServer
 
 import ttmbench
-from ttmbench._util.pauses import FolderPauses, sharing_pauses
+from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.yes_no import read_yes_no

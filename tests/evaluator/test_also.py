@@ -16,13 +16,13 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
-from ttmbench.evaluator.also import Elsewhere
+from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
+from ttmbench.results.deltas import difference_of, seed_interval
 from ttmbench.results.files import schema
-from ttmbench.results.gains import difference_of, seed_interval
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
-from ttmbench.results.transfer import transfers_of
+from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.types import Scores
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}

@@ -12,9 +12,9 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.stored_scores import STORED_NOTE
-from ttmbench.report.answer import answer_of
-from ttmbench.report.gather import gather
 from ttmbench.report.leaderboard import merge
+from ttmbench.report.load import gather
+from ttmbench.report.summary_table import answer_of
 
 TASK = "shapes_color"
 GROUPS = 200

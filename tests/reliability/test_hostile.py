@@ -26,10 +26,10 @@ from ttmbench._util import limits
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
-from ttmbench._util.foreign import error_line, foreign_errors
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.redact import redact, redact_values, scrub
 from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
+from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.cli import main
 from ttmbench.data.download.archive import unpack
 from ttmbench.errors import DataError, TtmbenchError, UsageError

@@ -10,8 +10,8 @@ import pytest
 from support.documents import trained, whole_document
 
 from ttmbench.cli import main
-from ttmbench.report.answer import answer_of
-from ttmbench.report.gather import gather
+from ttmbench.report.load import gather
+from ttmbench.report.summary_table import answer_of
 from ttmbench.report.svg import answer_chart
 from ttmbench.reproduce.tables import published_numbers
 

@@ -11,8 +11,8 @@ import pytest
 from support.browser import listening
 
 from ttmbench.cli import main
-from ttmbench.report.gather import gather
 from ttmbench.report.groups import GroupSet
+from ttmbench.report.load import gather
 from ttmbench.report.page import Content, to_html
 from ttmbench.report.thumbnails import Thumbnails
 

@@ -21,13 +21,13 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
+from ttmbench.report.build import make_report
 from ttmbench.report.curves import Chart, Curve
 from ttmbench.report.figures import save_figures
-from ttmbench.report.gather import gather
 from ttmbench.report.groups import read_groups
 from ttmbench.report.groups_from_scores import groups_from_scores
 from ttmbench.report.html.render import json_block, render
-from ttmbench.report.making import make_report
+from ttmbench.report.load import gather
 from ttmbench.report.svg import limits, line_chart, ticks
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.labels import name_of

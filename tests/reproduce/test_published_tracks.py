@@ -12,9 +12,9 @@ from support.documents import whole_document
 from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.answer import answer_of
-from ttmbench.report.gather import gather
 from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.load import gather
+from ttmbench.report.summary_table import answer_of
 from ttmbench.reproduce.tables import load_table, published_numbers, shipped_tables
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of

@@ -10,7 +10,7 @@ from support.documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.results.extent import Extent, extent_of
+from ttmbench.results.coverage import Extent, extent_of
 from ttmbench.results.numbers import means_of, numbers_of
 
 

@@ -14,11 +14,11 @@ import yaml
 from ttmbench.plugins.trackers.series import COLUMNS as TRACKED
 from ttmbench.plugins.trackers.series import result_rows
 from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.build import make_report
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.report.making import make_report
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table

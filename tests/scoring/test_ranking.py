@@ -14,9 +14,9 @@ from PIL import Image
 from ttmbench.errors import TtmbenchError
 from ttmbench.scoring import dual_encoder, image_rows, ranking
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.encode import Side, caption_scores, encode_captions, encode_classes, encode_images, image_scores
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
-from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_classes, encode_images, image_scores
 from ttmbench.types import Group, ImageRef
 
 

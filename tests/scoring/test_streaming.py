@@ -16,11 +16,11 @@ from PIL import Image
 import ttmbench
 from ttmbench.errors import DataError
 from ttmbench.evaluator.determinism import deterministic
-from ttmbench.scoring.ahead import ahead, threads_beside_the_model
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.dual_encoder import encode, encode_side
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.prefetch import ahead, threads_beside_the_model
 from ttmbench.scoring.prepare import prepare
 from ttmbench.scoring.prepared_pairs import score_in_memory, score_streaming
 from ttmbench.types import Group, ImageRef

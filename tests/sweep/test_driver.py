@@ -11,7 +11,7 @@ from support.sweeps import SMALL, TTM, Inline, Told, cells_of, swept
 
 from ttmbench._util.files import file_digest
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.report.gather import gather
+from ttmbench.report.load import gather
 from ttmbench.results.reader import walk_documents
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.estimate import rates, seconds_of, work_of

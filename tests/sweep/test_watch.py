@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from support.sweeps import SMALL, Told, cells_of
 
+from ttmbench._util.heartbeat import step_done, steps_told
 from ttmbench._util.progress import progress_iter
-from ttmbench._util.steps import step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters.api import pool
 from ttmbench.scoring.batch_size import BatchSizer
@@ -26,7 +26,7 @@ STAND_IN = """
 import json, sys, threading, time
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
-from ttmbench._util.steps import step_done
+from ttmbench._util.heartbeat import step_done
 from ttmbench.sweep import process, worker
 from ttmbench.sweep.units import UnitResult
 

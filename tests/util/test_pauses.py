@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ttmbench._util.pauses import LONGEST, FolderPauses, shared_pauses, sharing_pauses
+from ttmbench._util.rate_limit import LONGEST, FolderPauses, shared_pauses, sharing_pauses
 
 
 def test_a_pause_is_seen_by_another_process_and_ends(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Self, TypeVar
 
-from ttmbench._util.steps import step_done
+from ttmbench._util.heartbeat import step_done
 
 T = TypeVar("T")
 

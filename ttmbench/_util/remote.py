@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ttmbench._util.files import replace_file
-from ttmbench._util.foreign import error_line
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.redact import place_in_url, scrub, without
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 
 # What is put there appears whole or not at all, and a rename would be a copy. Elsewhere a file is put under another

@@ -18,8 +18,8 @@ from ttmbench._util.console import (
     warn,
 )
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import error_line
 from ttmbench._util.redact import redact
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ttmbench._util.spellings import read_batch_size, read_limit
+from ttmbench._util.option_values import read_batch_size, read_limit
 
 LIMIT = "Use only the first N groups, or a fraction if below 1"
 OFFLINE = "Use local files only; do not access the network"

@@ -10,7 +10,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import UsageError
-from ttmbench.report.making import make_report
+from ttmbench.report.build import make_report
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import published_numbers
 

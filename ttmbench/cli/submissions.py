@@ -97,7 +97,7 @@ def read_command(command: str) -> Mapping[str, Any]:
 
 def _documents(place: Path) -> list[Path]:
     """The document that is named, or those of a folder: what was never meant as results is passed over."""
-    from ttmbench.report.gather import is_something_else
+    from ttmbench.report.load import is_something_else
     from ttmbench.results.reader import walk_documents
 
     if not place.is_dir():

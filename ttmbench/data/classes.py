@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group

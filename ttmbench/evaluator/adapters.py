@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ttmbench._util.collector import seldom_collecting
-from ttmbench._util.foreign import error_line, foreign_errors
+from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.plugins.models import arguments_of

@@ -14,7 +14,7 @@ from ttmbench.evaluator.run import run
 from ttmbench.evaluator.settings import model_settings, tasks_of
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.transfer import Transfer, transfers_of
+from ttmbench.results.transfer_deltas import Transfer, transfers_of
 
 TRANSFER = "transfer"
 

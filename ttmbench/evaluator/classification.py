@@ -17,7 +17,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranked import (
+from ttmbench.evaluator.ranking_task import (
     RankedTask,
     check_ranks,
     load_ranked,
@@ -29,8 +29,8 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, Ranks
+from ttmbench.scoring.encode import Side, encode_classes, encode_images, encode_stored, image_scores
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.towers import Side, encode_classes, encode_images, encode_stored, image_scores
 
 
 def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:

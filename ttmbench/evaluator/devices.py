@@ -24,7 +24,7 @@ import torch
 from tqdm import tqdm
 
 from ttmbench._util.console import warn
-from ttmbench._util.foreign import error_line
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task

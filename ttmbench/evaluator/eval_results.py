@@ -12,7 +12,7 @@ from ttmbench._annotations import pd
 from ttmbench.results.comparison import TaskGroups, Values, stored_groups
 from ttmbench.results.frame import to_frame
 from ttmbench.results.numbers import numbers_of
-from ttmbench.results.transfer import numbers_elsewhere
+from ttmbench.results.transfer_deltas import numbers_elsewhere
 from ttmbench.types import Scores
 
 _SHOWN_TASKS = 5

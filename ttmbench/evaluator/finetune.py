@@ -15,14 +15,14 @@ from typing import Any
 
 import filelock
 
+from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, separated
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
-from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.places import read_place
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
-from ttmbench._util.sealed import SealError, load_sealed, save_sealed, separated
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile

@@ -99,7 +99,7 @@ class AlsoOutcome:
     Attributes:
         outcome: of the other task; its scores and numbers stand under ``none`` and ``ttm``.
         seeds: of TTM.
-        differences: as `ttmbench.results.gains.differences` has them.
+        differences: as `ttmbench.results.deltas.differences` has them.
         seconds: all its measurements took.
     """
 

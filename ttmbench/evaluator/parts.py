@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import each_note_once
-from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits

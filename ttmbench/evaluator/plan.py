@@ -15,8 +15,8 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
-from ttmbench.evaluator.also import Elsewhere
 from ttmbench.evaluator.finetuned import finetuned
+from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import Clusters

@@ -18,15 +18,15 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranked import RetrievalPool, reads_features
+from ttmbench.evaluator.ranking_task import RetrievalPool, reads_features
 from ttmbench.evaluator.settings import model_settings
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
+from ttmbench.scoring.encode import caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.listed_pairs import debias, score_listed
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
-from ttmbench.scoring.towers import caption_scores, encode_captions, encode_images, image_scores
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
 

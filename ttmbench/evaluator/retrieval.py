@@ -11,7 +11,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranked import (
+from ttmbench.evaluator.ranking_task import (
     RankedTask,
     RetrievalPool,
     check_ranks,
@@ -26,9 +26,9 @@ from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.encode import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
 from ttmbench.scoring.listed_pairs import debiasing_of
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.towers import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
 from ttmbench.scoring.truncation import count_truncated, truncated_notes
 
 COUNTS = ("strict", "as_topk", "above", "true")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import each_note_once, warn
-from ttmbench._util.foreign import foreign_errors
 from ttmbench._util.progress import progress_iter as progress_of
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.memory import Task
@@ -25,7 +25,6 @@ from ttmbench.evaluator.adapters import (
     remarks,
     trained_on,
 )
-from ttmbench.evaluator.also import check_model
 from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
@@ -49,6 +48,7 @@ from ttmbench.evaluator.settings import (
 )
 from ttmbench.evaluator.spool import UnsentError, run_place
 from ttmbench.evaluator.task import run_task, with_others
+from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.spellings import groups_of
+from ttmbench._util.option_values import groups_of
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.cache.task import TaskCache
 from ttmbench.config import RunConfig

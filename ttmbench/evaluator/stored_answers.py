@@ -16,7 +16,7 @@ from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.extent import STORED_ANSWERS
+from ttmbench.results.coverage import STORED_ANSWERS
 from ttmbench.results.labels import split_key
 from ttmbench.scoring.data_identity import stored_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values

@@ -20,7 +20,7 @@ from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.extent import STORED_SCORES
+from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.ranks import CLASS, I2T, T2I, rank_values, ranking_record, summarise_ranks
 from ttmbench.results.ranks_file import (

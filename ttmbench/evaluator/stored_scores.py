@@ -22,7 +22,7 @@ from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.comparison import TaskGroups
-from ttmbench.results.extent import STORED_SCORES
+from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
 from ttmbench.results.shaped_metric import metric_for

@@ -17,7 +17,6 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.adapters import model_notes
-from ttmbench.evaluator.also import Beside, Elsewhere, elsewhere_config
 from ttmbench.evaluator.classification import run_classification
 from ttmbench.evaluator.finetuned import finetuned, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
@@ -26,9 +25,10 @@ from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, plan_task
 from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
+from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
 from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.gains import differences
+from ttmbench.results.deltas import differences
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means

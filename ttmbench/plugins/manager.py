@@ -19,8 +19,8 @@ import pluggy
 
 from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
-from ttmbench._util.foreign import error_line, error_with_place, place_of_function
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.third_party_errors import error_line, error_with_place, place_of_function
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
 from ttmbench.plugins.specs import problem_of

@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.files import safe_name
 from ttmbench.errors import UsageError
-from ttmbench.report.answer import AnswerRow, answer_of
 from ttmbench.report.curves import Chart, Panel
-from ttmbench.report.gather import ReportedRun
+from ttmbench.report.load import ReportedRun
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE
+from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.svg import limits
 from ttmbench.report.tagcharts import TagChart, tag_chart_of
 from ttmbench.results.numbers import Number

@@ -9,7 +9,7 @@ from typing import Any
 
 from ttmbench._util.jsonl import read_json_lines
 from ttmbench.errors import DataError
-from ttmbench.report.gather import ReportedRun
+from ttmbench.report.load import ReportedRun
 from ttmbench.report.tagcharts import HEADLINE
 from ttmbench.results.labels import RAW, TTM, name_of
 from ttmbench.results.numbers import finite

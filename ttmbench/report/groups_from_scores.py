@@ -9,8 +9,8 @@ from typing import Any
 from ttmbench._arrays.matchings import given_captions
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
-from ttmbench.report.gather import ReportedRun
 from ttmbench.report.groups import GroupSet, group_set
+from ttmbench.report.load import ReportedRun
 from ttmbench.report.task_data import load_again
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW

@@ -15,13 +15,13 @@ from typing import Any
 
 from ttmbench._util.escape import one_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.extent import Extent, together
+from ttmbench.results.coverage import Extent, together
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import UNKNOWN, StatedModel, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
-from ttmbench.results.transfer import Transfer, transfers_of
+from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 
 OWN_FILE = "leaderboard.json"

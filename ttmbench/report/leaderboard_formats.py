@@ -12,7 +12,7 @@ from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
-from ttmbench.results.transfer import TITLE, Transfer
+from ttmbench.results.transfer_deltas import TITLE, Transfer
 
 _IN_LATEX = (r" $\pm$ ", r"$^\dagger$", r"$^\ddagger$")
 HEAD = ("model", "method", "groups")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ttmbench.report.answer import AnswerRow, answer_of
 from ttmbench.report.curves import Panel
-from ttmbench.report.gather import Gathered, ReportedRun
 from ttmbench.report.groups import GroupSet
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
+from ttmbench.report.load import Gathered, ReportedRun
+from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.svg import answer_chart, interval_bar, line_chart, tag_chart
 from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
@@ -22,7 +22,7 @@ from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 from ttmbench.results.records import Iteration
-from ttmbench.results.transfer import TITLE, transfers_of
+from ttmbench.results.transfer_deltas import TITLE, transfers_of
 
 STATUS = {
     "done": "finished",

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ttmbench.report.answer import AnswerRow
 from ttmbench.report.curves import Chart, Curve
+from ttmbench.report.summary_table import AnswerRow
 from ttmbench.report.tagcharts import TagChart
 
 WIDTH, HEIGHT = 250, 158
@@ -128,7 +128,7 @@ def answer_chart(task: str, rows: Sequence[AnswerRow]) -> Markup:
 
     Args:
         task: name.
-        rows: of `ttmbench.report.answer`.
+        rows: of `ttmbench.report.summary_table`.
 
     Returns:
         Markup; names in it are escaped.

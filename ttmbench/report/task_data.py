@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.spellings import groups_of
+from ttmbench._util.option_values import groups_of
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.gather import ReportedRun
+from ttmbench.report.load import ReportedRun
 
 if TYPE_CHECKING:
     from ttmbench.data.task_file import TaskSpec

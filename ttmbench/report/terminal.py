@@ -27,7 +27,7 @@ from ttmbench.results.labels import (
     key_of,
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.transfer import transfers_of
+from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.results.undecided import undecided_tasks
 
 NOTHING = "-"

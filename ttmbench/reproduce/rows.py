@@ -12,7 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.results.extent import Extent, is_stored, together
+from ttmbench.results.coverage import Extent, is_stored, together
 from ttmbench.results.labels import TTM, key_of
 from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from ttmbench._annotations import Bool, Int
 from ttmbench.errors import UsageError
-from ttmbench.results.extent import source_kind
+from ttmbench.results.coverage import source_kind
 from ttmbench.types import Group, ImageRef
 
 

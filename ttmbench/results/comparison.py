@@ -15,12 +15,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench import stats
-from ttmbench._util.foreign import error_line
 from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
 from ttmbench.results.clusters import cluster_numbers, clusters_unknown
-from ttmbench.results.extent import Extent, extent_of, is_stored, source_kind
+from ttmbench.results.coverage import Extent, extent_of, is_stored, source_kind
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
 from ttmbench.results.samples import sample_value

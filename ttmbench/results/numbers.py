@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.foreign import error_line
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.extent import Extent, extent_of, is_stored, together
+from ttmbench.results.coverage import Extent, extent_of, is_stored, together
 from ttmbench.results.labels import (
     CHOICE,
     HOLDOUT,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ttmbench._annotations import Bool, Int
-from ttmbench._util.foreign import foreign_errors
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.labels import RAW, key_of, stderr_key
 from ttmbench.types import MetricSpec

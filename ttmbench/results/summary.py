@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._util.foreign import foreign_errors, place_of_function
+from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.steps import step_done
+from ttmbench._util.heartbeat import step_done
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from ttmbench._util.images import BadImage, as_rgb
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.scoring.ahead import ahead, threads_beside_the_model
 from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.prefetch import ahead, threads_beside_the_model
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:

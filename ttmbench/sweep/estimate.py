@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.spellings import groups_of
+from ttmbench._util.option_values import groups_of
 from ttmbench.results.reader import walk_documents
 from ttmbench.sweep.plan import PlannedCell
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from ttmbench._util.console import warn
-from ttmbench._util.foreign import error_line
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.settings import choose
 from ttmbench.sweep.finished import stages_left

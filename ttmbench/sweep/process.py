@@ -84,8 +84,8 @@ def main() -> None:
         faulthandler.register(WHERE, file=2)
     try:
         settings = json.loads(stream.readline())
-        from ttmbench._util.pauses import FolderPauses, sharing_pauses
-        from ttmbench._util.steps import steps_told
+        from ttmbench._util.heartbeat import steps_told
+        from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
         from ttmbench.sweep.transfer import OWN
         from ttmbench.sweep.units import unit_from_json
         from ttmbench.sweep.worker import Worker

@@ -10,7 +10,7 @@ _AGAIN = 0.5  # seconds between two looks at the board
 
 
 class BoardPauses:
-    """Pauses that the board of a cluster keeps; a `ttmbench._util.pauses.Pauses`."""
+    """Pauses that the board of a cluster keeps; a `ttmbench._util.rate_limit.Pauses`."""
 
     def __init__(self, board: Any) -> None:
         self._board = board

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from ttmbench._util.console import warn
-from ttmbench._util.foreign import error_line
+from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
 from ttmbench.cache.location import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
 from ttmbench.errors import TtmbenchError

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttmbench._util.pauses import sharing_pauses
-from ttmbench._util.steps import steps_told
+from ttmbench._util.heartbeat import steps_told
+from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.location import SCORES, cache_folder
 from ttmbench.results import environment
 from ttmbench.sweep.carried import Carried, missing_plugins, relocated

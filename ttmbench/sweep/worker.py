@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.foreign import error_line
+from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
 from ttmbench.hookspecs import hookimpl
 from ttmbench.sweep.transfer import Changes, put_files

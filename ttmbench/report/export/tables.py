@@ -22,7 +22,7 @@ from ttmbench.results.labels import (
     TTM_COLUMN,
 )
 from ttmbench.results.numbers import DocumentFile, Number, newest
-from ttmbench.results.transfer import TITLE, numbers_elsewhere, transfers_of
+from ttmbench.results.transfer_deltas import TITLE, numbers_elsewhere, transfers_of
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),

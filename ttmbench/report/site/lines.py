@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttmbench.report.terminal import NOTHING, headline
-from ttmbench.results.extent import together
+from ttmbench.results.coverage import together
 from ttmbench.results.labels import CHOICE, DISAGREES_MARK, FROM_FILE, SEEN_MARK
 from ttmbench.results.numbers import Number
 

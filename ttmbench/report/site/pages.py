@@ -20,11 +20,11 @@ from ttmbench.report.site.lines import (
     facts_of,
     lines_of,
 )
-from ttmbench.report.site.places import file_names
+from ttmbench.report.site.slugs import file_names
 from ttmbench.report.terminal import NOTHING
 from ttmbench.results.labels import CHOICE_COLUMN, NO_MODEL, ORACLE, RAW_COLUMN, TRACK_ORDER, TRACK_TITLES
 from ttmbench.results.numbers import Number, takes_place_of
-from ttmbench.results.transfer import TITLE
+from ttmbench.results.transfer_deltas import TITLE
 
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ttmbench._util.spellings import groups_of
+from ttmbench._util.option_values import groups_of
 from ttmbench._util.validation import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.spellings import groups_of
+from ttmbench._util.option_values import groups_of
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import only_chooses

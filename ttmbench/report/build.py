@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ttmbench.errors import DataError
-from ttmbench.report.gather import Gathered, gather
 from ttmbench.report.groups import GroupSet, read_groups
 from ttmbench.report.groups_from_scores import groups_from_scores
+from ttmbench.report.load import Gathered, gather
 from ttmbench.report.page import Content, made_now, to_html
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.numbers import Number

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from ttmbench._util.checksummed import SealError, load_sealed, save_sealed
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
-from ttmbench._util.sealed import SealError, load_sealed, save_sealed
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.evaluator.outcome import AlsoOutcome, TaskOutcome
 from ttmbench.protocols import StoredFeatures
-from ttmbench.results.gains import difference_of, differences
+from ttmbench.results.deltas import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.stats import seed_std

@@ -24,7 +24,7 @@ from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within
-from ttmbench.results.extent import STORED_SCORES
+from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores

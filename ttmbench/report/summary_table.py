@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ttmbench.report.gather import ReportedRun
 from ttmbench.report.leaderboard import with_chance
+from ttmbench.report.load import ReportedRun
 from ttmbench.report.terminal import headline
 from ttmbench.results.labels import CHOICE, FROM_FILE, NO_MODEL, RAW, SIMPLE_MATCH_COLUMN, TTM
 from ttmbench.results.numbers import Number, newest
