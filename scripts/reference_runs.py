@@ -104,7 +104,7 @@ def documents_of(root: Path) -> dict[str, Mapping[str, Any]]:
     """The results documents of the built-in models in both folders: path from the top -> document."""
     found = [path for path in (root / REFERENCE).glob("*.json") if not path.name.startswith("study_")]
     found += [path for model in MODELS for path in (root / SUBMISSIONS / model).glob("results_*.json")]
-    return {path.relative_to(root).as_posix(): read_document(path) for path in sorted(found)}
+    return {path.relative_to(root).as_posix(): read_document(path).to_dict() for path in sorted(found)}
 
 
 def contradictions(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
