@@ -87,7 +87,7 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     Raises:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
-    document = read_document(path)
+    document = read_document(path).to_dict()
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
         if any(is_stored(document, task) for task in document["results"]):
