@@ -234,7 +234,7 @@ def _reached(address: str, scheme: str, what: str, secrets: tuple[str, ...]) -> 
 
     known = known_implementations.get(scheme, {})
     try:
-        return url_to_fs(address)  # type: ignore[no-any-return]
+        return url_to_fs(address)
     except ImportError as error:
         package = str(known.get("class", "")).partition(".")[0]
         hint = f"the package {package}" if package not in ("", "fsspec") else "a package"
