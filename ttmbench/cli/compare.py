@@ -72,7 +72,7 @@ def compare(options: argparse.Namespace) -> int:
                 "rows": rows,
             }
         )
-        tracks.append(baseline.document["tracks"])
+        tracks.append(baseline.document.tracks)
     shown = [row for comparison in comparisons for row in comparison["rows"]]
     adjust_for_several(shown)
     for comparison, of in zip(comparisons, tracks, strict=True):

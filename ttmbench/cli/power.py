@@ -181,10 +181,11 @@ def _seeds(sides: Sequence[tuple[StoredRun, str]], task: str, metric: str) -> tu
     """The spread of the difference over seeds that were drawn apart, and the smaller number of seeds."""
     spreads, counts = [], []
     for run, name in sides:
-        spread = run.document["results"].get(task, {}).get(seed_std_key(metric, name))
+        spread = run.document.results.get(task, {}).get(seed_std_key(metric, name))
         if spread is not None:
             spreads.append(float(spread))
-            counts.append(len(run.document.get(name, {}).get(task, {}).get("seeds", ())) or 1)
+            training = run.document.training(task, name)
+            counts.append(len(training.seeds) if training is not None else 1)
     return (math.hypot(*spreads), min(counts)) if spreads else (None, 1)
 
 

@@ -56,11 +56,11 @@ def read_results(path: PathLike) -> list[EvalResults]:
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
         return [EvalResults(read_document(place).to_dict(), path=place)]
     found = []
-    for one in walk_documents(place):
-        if one.document is not None:
-            found.append(EvalResults(one.document.to_dict(), path=one.path))
-        elif "has no schema_version" not in (one.skipped or ""):
-            warn(f"{one.path} is left out: it {one.skipped}")
+    for file, document in walk_documents(place):
+        if not isinstance(document, str):
+            found.append(EvalResults(document.to_dict(), path=file))
+        elif "has no schema_version" not in document:
+            warn(f"{file} is left out: it {document}")
     if not found:
         raise UsageError(f"{place} holds no results document")
     return found
@@ -241,7 +241,7 @@ def _run(given: EvalResults | PathLike) -> StoredRun:
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return StoredRun(path, results.document, results.task_groups)
+    return StoredRun(path, results.typed, results.task_groups)
 
 
 def _one(path: PathLike) -> EvalResults:

@@ -5,7 +5,7 @@ A results document holds means; the values of single groups lie in the samples b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -19,10 +19,12 @@ from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
-from ttmbench.results.clusters import cluster_numbers, clusters_unknown
-from ttmbench.results.coverage import Extent, extent_of, is_stored, source_kind
+from ttmbench.results.clusters import cluster_numbers
+from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
+from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.records import AlsoRecord
 from ttmbench.results.samples import sample_value
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group
@@ -60,7 +62,7 @@ class StoredRun:
     """
 
     path: Path
-    document: Mapping[str, Any]
+    document: ResultsDocument
     groups: Mapping[str, TaskGroups]
 
     @property
@@ -71,7 +73,7 @@ class StoredRun:
     @property
     def name(self) -> str:
         """What tables call it."""
-        return str(self.document.get("model_name", self.path.stem))
+        return self.document.model_name
 
 
 def read_run(path: Path, need_samples: bool = True) -> StoredRun:
@@ -87,16 +89,16 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     Raises:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
-    document = read_document(path).to_dict()
+    document = read_document(path)
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
-        if any(is_stored(document, task) for task in document["results"]):
+        if any(map(document.is_stored, document.results)):
             raise DataError(f"{path}: is of an older version's `ttmbench score`, which wrote no samples; run it again")
         raise DataError(f"{path}: {NO_SAMPLES}")
     return StoredRun(path, document, groups)
 
 
-def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGroups]:
+def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
     """The values and clusters of groups in the samples that a document names.
 
     Args:
@@ -111,17 +113,17 @@ def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGr
         DataError: a file is absent or damaged.
     """
     found: dict[str, TaskGroups] = {}
-    for name, about in document.get("artifacts", {}).items():
-        if not isinstance(about, dict) or about.get("kind") not in ("samples", "also_samples"):
+    for name, about in document.artifacts.items():
+        if about.kind not in ("samples", "also_samples"):
             continue
         if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
             raise DataError(
                 f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
                 "it are read"
             )
-        task = task_of_artifact(name, about, document["results"])
-        if task is not None and about["kind"] == "also_samples":
-            task = f"{task}{AT}{about.get('measured_on')}"
+        task = task_of_artifact(name, about, document.results)
+        if task is not None and about.kind == "also_samples":
+            task = f"{task}{AT}{about.measured_on}"
         if task is not None:
             found[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return found
@@ -280,38 +282,49 @@ def _mean_rows(
             }
 
 
-def stated_means(document: Mapping[str, Any], task: str) -> dict[str, TagMean]:
+def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
     """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
-    known = (document.get("tag_means") or {}).get(task) or {}
+    known = document.tag_means.get(task, {})
+    stated = mapping(document.configs[task].get("means")) if known else {}
     try:
-        stated = document["configs"][task].get("means", {}) if known else {}
-        return {str(name): TagMean.model_validate(how) for name, how in stated.items() if name in known}
-    except (ValidationError, AttributeError, LookupError) as error:
+        return {name: TagMean.model_validate(how) for name, how in stated.items() if name in known}
+    except ValidationError as error:
         raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
 
 
-def _size(document: Mapping[str, Any], task: str, metric: str) -> int | None:
+def _size(document: ResultsDocument, task: str, metric: str) -> int | None:
     """How many answers a metric has on the whole task: groups, or the queries of a task that ranks."""
-    group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}
-    if metric.startswith("t2i_") and isinstance(group.get("n_captions"), int):
-        return int(group["n_captions"])
+    captions = mapping(document.configs.get(task, {}).get("group")).get("n_captions")
+    if metric.startswith("t2i_") and isinstance(captions, int):
+        return captions
     return _extent(document, task).of
 
 
-def _extent(document: Mapping[str, Any], task: str) -> Extent:
-    """As `extent_of`, also of another task that an adapted model was measured on."""
+def _extent(document: ResultsDocument, task: str) -> Extent:
+    """As `ResultsDocument.extent`, also of another task that an adapted model was measured on."""
     if AT not in task:
-        return extent_of(document, task)
-    counts = _elsewhere(document, task).get("n-samples") or {}
-    scored, total = counts.get("effective"), counts.get("original")
-    return Extent(scored, total, scored is not None and total is not None and scored < total)
+        return document.extent(task)
+    record = _elsewhere(document, task)
+    if record is None:
+        return Extent(None, None, False)
+    counts = record.n_samples
+    return Extent(counts.effective, counts.original, counts.effective < counts.original)
 
 
-def _elsewhere(document: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """What a document says of ``adapted to@measured on``; nothing if it says nothing."""
+def _elsewhere(document: ResultsDocument, task: str) -> AlsoRecord | None:
+    """What a document says of ``adapted to@measured on``; None if it says nothing."""
     adapted_to, _, measured_on = task.partition(AT)
-    found: Mapping[str, Any] = ((document.get("ttm_also") or {}).get(adapted_to) or {}).get(measured_on) or {}
-    return found
+    return document.ttm_also.get(adapted_to, {}).get(measured_on)
+
+
+def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
+    """Why results documents do not say which groups of a task share images."""
+    kinds = {document.source_kind(task) for document in documents}
+    if "stored_features" in kinds:
+        return "precomputed embeddings have no images, so which groups share one is unknown"
+    if kinds & {STORED_SCORES, STORED_ANSWERS}:
+        return "files of scores and answers have no images, so which groups share one is unknown"
+    return "the samples do not say which groups share images (an older version wrote them)"
 
 
 def _filter_pairs(left: Values, right: Values, filters: tuple[str, str] | None) -> Sequence[tuple[str, str]]:
@@ -327,34 +340,32 @@ def pairs_within(values: Mapping[str, Values]) -> list[tuple[str, str]]:
     return pairs + ([(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in found else [])
 
 
-_SAME = {"versions": "version", "task_hashes": "data fingerprint"}
-
-
-def check_same(
-    baseline: StoredRun, other: StoredRun, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)
-) -> None:
+def check_same(baseline: StoredRun, other: StoredRun, task: str, advice: str) -> None:
     """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
-    for key in keys:
-        one, two = (_stated(run.document, key, task) for run in (baseline, other))
+    runs = (baseline, other)
+    versions, data = zip(*(_stated(run.document, task) for run in runs), strict=True)
+    for what, (one, two) in (("version", versions), ("data fingerprint", data)):
         if one != two:
-            parts = [_extent(run.document, task) for run in (baseline, other)]
+            parts = [_extent(run.document, task) for run in runs]
             about = " and ".join(part.words for part in parts)
             why = f" ({about} groups)" if any(part.limited for part in parts) else ""
-            if key == "task_hashes" and is_stored(baseline.document, task) != is_stored(other.document, task):
+            if what != "version" and baseline.document.is_stored(task) != other.document.is_stored(task):
                 why += " (one of them was scored from a file, which does not say what its images and captions were)"
             raise UsageError(
-                f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
+                f"task '{task}' has {what} {one} in {baseline.path} and {two} in {other.path}: they are not the "
                 f"same groups{why}{advice}"
             )
 
 
-def _stated(document: Mapping[str, Any], key: str, task: str) -> Any:
-    """Version or fingerprint of a task's data."""
+def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | None]:
+    """Version and fingerprint of a task's data."""
     if AT in task:
-        return _elsewhere(document, task).get({"versions": "version", "task_hashes": "fingerprint"}[key])
-    if key == "task_hashes" and source_kind(document, task) == "stored_features":  # it is of the model's embeddings
-        return f"none (precomputed embeddings of {_extent(document, task).words} groups)"
-    return document.get(key, {}).get(task)
+        record = _elsewhere(document, task)
+        return (None, None) if record is None else (record.version, record.fingerprint)
+    version, data = document.versions.get(task), document.task_hashes.get(task)
+    if document.source_kind(task) == "stored_features":  # the fingerprint is of the model's embeddings
+        data = f"none (precomputed embeddings of {_extent(document, task).words} groups)"
+    return version, data
 
 
 def _groups(path: Path) -> TaskGroups:

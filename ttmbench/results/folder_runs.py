@@ -21,20 +21,19 @@ def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
         The runs; path -> reason.
     """
     runs, skipped = [], dict[Path, str]()
-    for found in walk_documents(folder):
-        if found.document is None:
-            skipped[found.path] = found.skipped or ""
+    for path, document in walk_documents(folder):
+        if isinstance(document, str):
+            skipped[path] = document
             continue
-        document = found.document.to_dict()
         try:
-            groups = stored_groups(found.path.parent, document)
+            groups = stored_groups(path.parent, document)
         except DataError as error:
-            skipped[found.path] = str(error)
+            skipped[path] = str(error)
             continue
         if groups:
-            runs.append(StoredRun(found.path, document, groups))
+            runs.append(StoredRun(path, document, groups))
         else:
-            skipped[found.path] = NO_SAMPLES
+            skipped[path] = NO_SAMPLES
     return runs, skipped
 
 
