@@ -27,6 +27,7 @@ from ttmbench.evaluator.settings import model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.summary import metric_mean
+from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm.learning_rates import confident_kept, matchings, same
 from ttmbench.ttm.restoring import restored
 from ttmbench.ttm.selection import PseudoLabels
@@ -80,7 +81,7 @@ def opened(registry: Registry, model: str, task: str, ttm_args: dict[str, Any]) 
     adapter = make_adapter(registry, model, {}, model_settings(config))
     file = tasks_of(registry, config)[task]
     settings = task_settings(registry, config, file.spec)
-    context = RunContext(registry, config, adapter)
+    context = RunContext(registry, config, capabilities_of(adapter))
     return adaptation(score_task(plan_task(context, file, settings), context), context, settings)
 
 
