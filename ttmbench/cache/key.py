@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import OWN, digests_of_object, tensors_digest
 from ttmbench._util.redact import redact_values
-from ttmbench._util.source_code import OWN, digests_of_object
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable

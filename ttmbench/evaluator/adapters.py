@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.finetuned import finetuned
@@ -19,7 +18,6 @@ from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.types import ModelFiles
 
 
-@seldom_collecting()
 def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Model:
     """Imports and calls a registered adapter.
 

@@ -19,7 +19,7 @@ from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, sepa
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
-from ttmbench._util.places import read_place
+from ttmbench._util.option_values import read_place
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.third_party_errors import foreign_errors

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
-from ttmbench._util.third_party_errors import error_line
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info

@@ -34,6 +34,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
 from ttmbench.evaluator.record import RunRecord
+from ttmbench.evaluator.remote_output import UnsentError, run_place
 from ttmbench.evaluator.resume import RunDirectory
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
@@ -46,7 +47,6 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
-from ttmbench.evaluator.spool import UnsentError, run_place
 from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ttmbench._util.source_code import OWN, Digests, digests_of_modules, digests_of_object
+from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
