@@ -18,9 +18,9 @@ from ttmbench.cli.options import add_verbosity, count, names, numbers
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.results.clusters import cluster_numbers
-from ttmbench.results.comparison import StoredRun, read_run
 from ttmbench.results.labels import seed_std_key
 from ttmbench.results.power import detectable_difference, groups_needed, power_of, seeds_needed
+from ttmbench.results.stored_runs import StoredRun, read_run
 
 DISCORDANCES = (0.05, 0.1, 0.2, 0.3, 0.5)
 DIFFERENCES = (0.01, 0.02, 0.05, 0.1)

@@ -12,10 +12,11 @@ import numpy as np
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.results.comparison import StoredRun, TaskGroups, check_same, compare_runs, read_run, values_of_lines
+from ttmbench.results.comparison import adjust_for_several, check_same, compare_runs
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.stored_runs import StoredRun, TaskGroups, read_run, values_of_lines
 from ttmbench.results.summary import metric_values
 
 THIS = Path("this run")
@@ -99,7 +100,7 @@ class Baseline:
         paired: dict[tuple[str, str], dict[str, Any]] = {}
         mine, others = this.values, self.run.values
         if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
-            found = compare_runs(self.run, this, iterations=iterations, seed=seed)
+            found = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
             paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in found}
         rows = []
         for one in after:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
-from ttmbench.results.comparison import TaskGroups, Values, stored_groups
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.frame import to_frame
 from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 
 _SHOWN_TASKS = 5

@@ -23,11 +23,12 @@ from ttmbench.evaluator.stored_answers import score_answers
 from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within
+from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.stored_runs import StoredRun
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores
@@ -100,23 +101,16 @@ def compare(
     """
     before = _run(baseline)
     after = before if other is None else _run(other)
-    pairs: Sequence[tuple[str, str] | None] = [filters]
-    if filters is None and other is None:
-        pairs = pairs_within(before.values)
-        if not pairs:
-            raise UsageError(f"{before.path} holds raw numbers only; give a second run to compare it with")
-    rows = [
-        row
-        for pair in pairs
-        for row in compare_runs(
-            before, after, filters=pair, allow_different=allow_different, iterations=bootstrap_iters, seed=seed
-        )
-        if metrics is None or row["metric"] in metrics
-    ]
-    adjust_for_several(rows)
-    if not rows:
-        raise UsageError(f"the runs share none of the metrics {', '.join(metrics or ())}")
-    return rows
+    rows = compare_runs(
+        before,
+        after,
+        filters=filters,
+        metrics=metrics or (),
+        allow_different=allow_different,
+        iterations=bootstrap_iters,
+        seed=seed,
+    )
+    return list(adjust_for_several(rows))
 
 
 def score(

@@ -157,13 +157,15 @@ def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
 
 
 def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
-    """The means over the tasks of datasets that a document states."""
+    """The means over the tasks of datasets that a document states, as far as it has these tasks."""
     number, found = _numbers_from(document, file), []
     for dataset, values in document.groups.items():
-        tasks = document.group_subtasks[dataset]
+        tasks = document.group_subtasks.get(dataset, [])
+        if not tasks or not document.results.keys() >= {*tasks}:
+            continue
         extent = together(document.extent(task) for task in tasks)
         for metric, name in numbers_in(values):
-            track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name) if tasks else None
+            track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name)
             found.append(
                 number(
                     task=dataset,
@@ -178,7 +180,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
                     groups=extent.groups,
                     groups_of_task=extent.of,
                     limited=extent.limited,
-                    higher_is_better=all(document.higher_is_better[task].get(metric, True) for task in tasks[:1]),
+                    higher_is_better=document.higher_is_better[tasks[0]].get(metric, True),
                 )
             )
     return found

@@ -58,7 +58,7 @@ def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping
         values = {
             place + kind: results.get(key_of(kind, name)) for kind in (metric, f"{metric}_stderr", f"{metric}_seed_std")
         }
-        found |= {name: float(value) for name, value in values.items() if value is not None}
+        found |= {key: float(value) for key, value in values.items() if value is not None}
     return found
 
 
