@@ -9,6 +9,7 @@ from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
+from ttmbench.scoring.capabilities import Model
 
 
 def code_of(
@@ -16,7 +17,7 @@ def code_of(
     config: RunConfig,
     tasks: Sequence[TaskFile],
     settings: Mapping[str, TTMConfig],
-    adapter: Any = None,
+    adapter: Model | None = None,
 ) -> Digests:
     """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
 

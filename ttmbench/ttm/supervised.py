@@ -75,7 +75,7 @@ PRESET_NOTES: Mapping[str, str] = {
 }
 
 
-def loss_of(adapter: Any) -> Loss:
+def loss_of(adapter: Trainable | PairTrainable) -> Loss:
     """The loss that a model is finetuned by; it is one that can be trained."""
     return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
 
