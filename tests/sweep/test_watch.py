@@ -14,7 +14,7 @@ from ttmbench._util.heartbeat import step_done, steps_told
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters.api import pool
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.sweep import watch as module
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.local import LocalExecutor

@@ -8,7 +8,7 @@ from typing import Any
 from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
-from ttmbench.scoring.blocks import BlockStore, Share
+from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.scoring.fingerprint import Fingerprint

@@ -32,7 +32,7 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MA
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.forced_choice.arrays import CHOICE
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
