@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.config import RunConfig
-from ttmbench.sweep.cells import Cell
+from ttmbench.evaluator.executor import Event, Finished, WorkerJoined
+from ttmbench.evaluator.unit import Cell, Unit, UnitResult
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Event, Finished, WorkerJoined
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.summary import SweepSummary
-from ttmbench.sweep.units import Unit, UnitResult
 
 PLAN = """
 models: [tiny-clip, tiny-clip-seed1]

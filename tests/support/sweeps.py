@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
+from ttmbench.evaluator.executor import Event, Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.unit import Unit, UnitResult
+from ttmbench.evaluator.worker import Worker
 from ttmbench.results.reader import read_document
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Event, Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.plan import PlannedCell, expand, read_plan
-from ttmbench.sweep.units import Unit, UnitResult
-from ttmbench.sweep.worker import Worker
 
 TTM = {"ttm": True, "seeds": [0, 1], "ttm_args": {"iterations": 2, "epochs": 1}}
 SMALL = {"limit": 12, "bootstrap_iters": 0}

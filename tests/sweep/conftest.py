@@ -19,5 +19,6 @@ def forked(monkeypatch):
         begun.append(processes.start(words[1:], env=env, **streams))
         return begun[-1]
 
-    monkeypatch.setattr("ttmbench.sweep.local.subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    module = "ttmbench.evaluator.local_executor.subprocess"
+    monkeypatch.setattr(module, SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
     return begun

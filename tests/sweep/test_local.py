@@ -13,13 +13,13 @@ from support.sweeps import SMALL, TTM, Told, cells_of, numbers, write_plan
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.evaluator.run import run
+from ttmbench.evaluator.unit import Unit
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
-from ttmbench.sweep.local import LocalExecutor
 from ttmbench.sweep.summary import read_summary
-from ttmbench.sweep.units import Unit
-from ttmbench.sweep.worker import Worker
 
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],
@@ -191,7 +191,7 @@ def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, 
 
 
 def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "raise SystemExit('no such thing')")
     executor = LocalExecutor(tmp_path, workers=1)
     executor.start()
     with pytest.raises(TtmbenchError, match="end before they begin: its process ended with exit code 1: no such thing"):
@@ -200,7 +200,7 @@ def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path
 
 
 def test_threads_and_devices_are_shared_out(tmp_path, monkeypatch):
-    from ttmbench.sweep.local import _environment
+    from ttmbench.evaluator.local_executor import _environment
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -7,10 +7,9 @@ import pytest
 from support.sweeps import SMALL, TTM, cells_of
 
 from ttmbench.errors import UsageError
-from ttmbench.sweep.cells import cell_from_json
+from ttmbench.evaluator.unit import cell_from_json, unit_from_json, units_of
 from ttmbench.sweep.estimate import Rate, rates, seconds_of, work_of
 from ttmbench.sweep.plan import expand, read_plan
-from ttmbench.sweep.units import unit_from_json, units_of
 
 PLAN = {
     "models": ["tiny-clip", {"model": "tiny-clip-seed1", "name": "other", "batch_size": 8}],

@@ -12,17 +12,17 @@ from support.sweeps import SMALL, TTM, Told, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.results import environment
 from ttmbench.sweep import ray_cluster, ray_executor, watch
 from ttmbench.sweep.carried import Carried, gather, relocated
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.ray_board import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_options import read_options
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 from ttmbench.sweep.transfer import OWN
-from ttmbench.sweep.units import Unit, UnitResult
 
 
 class RayError(Exception):

@@ -12,9 +12,9 @@ from support.sweeps import SMALL, TTM, cells_of, numbers
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import adapters, score_task
 from ttmbench.evaluator.run import run
+from ttmbench.evaluator.unit import Unit, units_of
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.transfer import files_of, put_files, take_in
-from ttmbench.sweep.units import Unit, units_of
-from ttmbench.sweep.worker import Worker
 
 
 def cell(tmp_path, model="tiny-clip", **options):
