@@ -222,7 +222,7 @@ def test_without_workers_the_state_is_written_and_the_error_goes_on(tmp_path):
 def test_a_worker_may_join_late(tmp_path):
     class Late(Inline):
         def start(self):
-            return []
+            pass
 
         def wait(self, timeout):
             return super().wait(timeout) if self.given else [WorkerJoined("a", "here")]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from ttmbench._util.console import note
 from ttmbench._util.escape import one_line
-from ttmbench._util.places import read_place
+from ttmbench._util.option_values import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli.addresses import TAKEN

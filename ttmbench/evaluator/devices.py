@@ -29,7 +29,6 @@ from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.unit import Cell, Unit
-from ttmbench.protocols import Reporting
 from ttmbench.results.files import RunFiles
 
 
@@ -122,7 +121,7 @@ class Devices:
         """
         if document is not None:
             self._document = document.absolute()
-        if isinstance(context.adapter, Reporting):
+        if context.capabilities.reporting is not None:
             raise UsageError(
                 f"model {self._config.model} asks a server, whose requests are made side by side already; name one "
                 "device, or none"

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
@@ -28,9 +27,9 @@ from ttmbench.evaluator.score_task import load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import adapt_ahead, one_seed, scored_task, with_others
 from ttmbench.evaluator.unit import Unit
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, Reporting
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.ttm.checkpoint import is_finished
@@ -39,7 +38,7 @@ from ttmbench.ttm.variants import adapted_folders
 _PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
 
 
-def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Any, memory: TaskMemory) -> None:
+def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
     """Runs the test-time stage of one seed of a task, and leaves its state beside the run's document.
 
     Args:
@@ -64,7 +63,7 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Any, memory
             adapt_ahead(scored_task(plan, context), context, chosen.settings[name], _state_of(config, name))
 
 
-def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Any, memory: TaskMemory) -> None:
+def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
     """Computes a part of the raw scores of a task, and leaves it where the run looks for it.
 
     Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
@@ -86,40 +85,41 @@ def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Any, memo
         return
     with _part(config, chosen, adapter, memory, name) as context:
         plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
-        if isinstance(adapter, Reporting):
+        if context.capabilities.reporting is not None:
             _ask(plan, context, part, of)
-        elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
+        elif context.cache is None or context.capabilities.scores == "choices":
             return
-        elif of > 1 and not isinstance(adapter, DualEncoder):
+        elif of > 1 and context.capabilities.scores != "embeddings":
             score_share(plan, context, part, of)
         elif part == 0 and plan.way in ("prepared", "pairs"):
             scored_task(plan, context)
 
 
 @contextmanager
-def _part(config: RunConfig, chosen: Chosen, adapter: Any, memory: TaskMemory, task: str) -> Iterator[RunContext]:
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory, task: str) -> Iterator[RunContext]:
     """The context of the run of which this process does a part."""
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
-        context = RunContext.of_model(chosen.registry, config, adapter, samples, cache_of(config), key, memory=memory)
+        can = capabilities_of(adapter)
+        context = RunContext.of_model(chosen.registry, config, can, samples, cache_of(config), key, memory=memory)
         with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
             yield context
 
 
 def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
     """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
-    adapter, sizer = context.adapter, context.batch_sizer
-    divide_costs = getattr(adapter, "divide_costs", None)
+    can, sizer = context.capabilities, context.batch_sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
     if divide_costs is not None:
         divide_costs(of)
     with phase("load"):
         groups = load_data(context.registry, context.config, plan.task, context.samples)[0][part::of]
     with phase("score"):
-        if groups and isinstance(adapter, ChoiceScorer) and plan.way == "choices":
-            ask_choices(adapter, groups, sizer, context.config.seed)
-        elif groups and isinstance(adapter, PairScorer):
-            score_with_pairs(adapter, groups, sizer, False)
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, context.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_with_pairs(can, groups, sizer, False)
 
 
 def _state_of(config: RunConfig, task: str) -> Path:

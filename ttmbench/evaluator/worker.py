@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.config import RunConfig
@@ -20,7 +19,7 @@ from ttmbench.evaluator.run import run
 from ttmbench.evaluator.settings import Chosen, choose, model_settings
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
-from ttmbench.protocols import Reporting
+from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.types import IterationRecord
 
 Tell = Callable[[str], None]
@@ -38,7 +37,7 @@ class Worker:
 
     def __init__(self, root: Path, cache: str | None = None, device: str | None = None) -> None:
         self._root, self._cache, self._device = root, cache, device
-        self._loaded: tuple[str, Any] | None = None
+        self._loaded: tuple[str, Model] | None = None
         self._memory: tuple[int, TaskMemory] | None = None
 
     def do(self, unit: Unit, tell: Tell = lambda line: None) -> UnitResult:
@@ -82,7 +81,7 @@ class Worker:
                 run(config, adapter=adapter, command=unit.cell.command, chosen=chosen, memory=memory)
 
     @contextmanager
-    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell) -> Iterator[Any]:
+    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell) -> Iterator[Model]:
         """The unit's model, loaded before or now; one that counts what it uses belongs to one unit alone."""
         key = unit.cell.model_key
         if self._loaded is None or self._loaded[0] != key:
@@ -95,7 +94,7 @@ class Worker:
         try:
             yield adapter
         finally:
-            if isinstance(adapter, Reporting):
+            if capabilities_of(adapter).reporting is not None:
                 self._forget()
 
     def _memory_of(self, unit: Unit) -> TaskMemory:

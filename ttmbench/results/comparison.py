@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench import stats
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
