@@ -217,12 +217,8 @@ def one_seed(context: RunContext, seed: int) -> RunContext:
 def adapt_ahead(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path) -> None:
     """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
     checkpoint = TaskCheckpoint(state, scored.fingerprint, context.key)
-    try:
-        for _ in _variants(scored, context, settings, checkpoint, _beside(scored, context, state)):
-            pass
-    except DivergedError as error:
-        error.usual = usual_rate(context.registry, context.config, scored.plan.spec)
-        raise
+    for _ in _variants(scored, context, settings, checkpoint, _beside(scored, context, state)):
+        pass
 
 
 def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path | None) -> frozenset[int]:
@@ -295,8 +291,8 @@ def _with_differences(
     records: dict[str, dict[str, Any]], scored: ScoredTask, adapted: Sequence[Scores], config: RunConfig
 ) -> dict[str, dict[str, Any]]:
     """Beside what adaptation does to other tasks stands what it does to this one, in the same form."""
-    iterations, metrics = config.bootstrap_iters, scored.plan.metrics
-    gains = differences(metrics, scored.raw, adapted, scored.clusters, iterations, config.seed)
+    metrics, raw, clusters = scored.plan.metrics, scored.raw, scored.clusters
+    gains = differences(metrics, raw, adapted, clusters, config.bootstrap_iters, config.seed)
     return {**records, "ttm": {**records["ttm"], "differences": gains}}
 
 
