@@ -17,14 +17,14 @@ from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import DivergedError, UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
 from ttmbench.evaluator.task import adapt_ahead, one_seed, scored_task, with_others
 from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
@@ -59,8 +59,13 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memo
         folders = adapted_folders(config, list(chosen.tasks), new=False)
         context = with_others(replace(one_seed(context, unit.part), folders=folders), chosen.also)
         plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
-        if plan.adapts:
+        if not plan.adapts:
+            return
+        try:
             adapt_ahead(scored_task(plan, context), context, chosen.settings[name], _state_of(config, name))
+        except DivergedError as error:
+            error.usual = usual_rate(chosen.registry, config, plan.spec)
+            raise
 
 
 def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
