@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ttmbench._util.option_values import groups_of
 from ttmbench.cache.scores import ScoreCache
@@ -31,6 +31,9 @@ from ttmbench.scoring.notes import refusal_notes, usable_scores
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, stored
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -182,13 +185,15 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     with phase("score"):
         if cache.kept is not None:
             return _Raw(cache.kept.raw, parts=cache.kept.parts)
-        part = context.part
-        shared = None if part is None else cache.shared(part.index, part.count)
-        if part is not None and shared is not None:
-            part.begin(plan.spec.task)
-            _pairs(plan, data, context, shared)
-            part.end()
-        table = _pairs(plan, data, context, cache.blocks)
+        blocks = cache.blocks
+        if context.ahead is not None and blocks is not None:
+            cache.note_blocks()
+
+            def score(unit: Unit) -> None:
+                _pairs(plan, data, context, Share(blocks, unit.part, unit.cell.shards))
+
+            context.ahead("groups", plan.spec.task, score)
+        table = _pairs(plan, data, context, blocks)
         if plan.prior is None:
             return _Raw(table.scores(plan.all_pairs))
         parts = likelihoods(plan.prior, data.groups, table, plan.all_pairs)
