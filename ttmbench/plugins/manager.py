@@ -120,7 +120,7 @@ class Plugins:
         return {name: entry for name, entry in registered.items() if name not in doubled}
 
     def both(self, first: str, second: str, what: str) -> bool:
-        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps what it has."""
+        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps its own."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"

@@ -104,7 +104,7 @@ def build_registry(
 ) -> Registry:
     """Collects what all plugins bring, ``extra`` ones (name, object) too, and the task files of further folders.
 
-    What is wrong with an installed plugin is left out, and stands in ``plugins.broken``; unless ``quiet``, it is printed.
+    What is wrong with an installed plugin is left out and stands in ``plugins.broken``; it is printed unless ``quiet``.
 
     Raises:
         UsageError: a plugin of ``extra`` or a folder is wrong, or a task of a folder has the name of another.
