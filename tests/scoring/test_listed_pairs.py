@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.listed_pairs import LOWEST, debias, score_listed
 from ttmbench.types import Group, ImageRef
@@ -82,12 +83,14 @@ def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, mo
     groups, model, kept = some_groups(5), kind(), Kept()
     images = [(group.group_id, group.images[0]) for group in groups]
     fingerprint = Fingerprint(groups)
-    found = score_listed(model, images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
+    found = score_listed(capabilities_of(model), images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
     assert found.tolist() == EXPECTED and model.pairs == 6
     assert sorted(kept) == [("pairs", 0), ("pairs", 1), ("pairs", 2)]
     assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
     again = kind()
-    found = score_listed(again, images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept)
+    found = score_listed(
+        capabilities_of(again), images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
+    )
     assert found.tolist() == EXPECTED
     assert again.pairs == 0
 
@@ -103,10 +106,10 @@ def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
     groups = some_groups(4)
     arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
     if wrong:
-        assert score_listed(Refusing(), *arguments, Fingerprint(groups))[-1] == LOWEST
+        assert score_listed(capabilities_of(Refusing()), *arguments, Fingerprint(groups))[-1] == LOWEST
     else:
         with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
-            score_listed(Refusing(), *arguments, Fingerprint(groups))
+            score_listed(capabilities_of(Refusing()), *arguments, Fingerprint(groups))
 
 
 class Generative(Prepared):
@@ -127,7 +130,7 @@ def test_log_p_of_the_caption_is_taken_off():
         value + 0.5 * len(CAPTIONS[caption]) for value, (_, caption) in zip(values, WANTED, strict=True)
     ]
     assert debias(Generative("noise", 0.0), values, CAPTIONS, WANTED, None, 5) is values
-    assert debias(Plain(), values, CAPTIONS, WANTED, None, 5) is values
+    assert debias(None, values, CAPTIONS, WANTED, None, 5) is values
 
 
 def test_a_mean_over_all_images_needs_every_pair():

@@ -27,7 +27,7 @@ _VOLATILE = {
 
 def numbers(path: Path) -> str:
     """A document without its times and places, and whether it was made of parts."""
-    document = read_document(path)
+    document = read_document(path).to_dict()
     for dataset in document["datasets"].values():
         dataset.pop("from_store", None)
     for record in document["ttm"].values():

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
+from ttmbench.cli.interrupts import terminated_like_interrupted
 from ttmbench.cli.options import LIMIT, add_machine, add_verbosity, count, count_or_share
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
@@ -84,7 +84,6 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
-    from ttmbench.cli.interrupts import terminated_like_interrupted
     from ttmbench.sweep.driver import Driver
     from ttmbench.sweep.folder import one_driver
     from ttmbench.sweep.progress import display
@@ -120,9 +119,6 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
     if cells.done:
         echo(f"cell {options.cell} is done: {cells.document}")
         return 0
-    with seldom_collecting():
-        from ttmbench.cli.interrupts import terminated_like_interrupted
-
     try:
         with terminated_like_interrupted():
             results = cells.run()

@@ -35,7 +35,7 @@ from ttmbench.evaluator.plan import DevicePart, RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
 from ttmbench.evaluator.task import run_task
-from ttmbench.protocols import Reporting
+from ttmbench.scoring.capabilities import Model, capabilities_of
 
 _OWN = {
     *("seeds", "device", "track", "audit_labels", "log_samples", "save_scores", "output_path", "save_adapted"),
@@ -49,7 +49,11 @@ class _PartDoneError(Exception):
 
 @contextmanager
 def several_devices(
-    config: RunConfig, key: str, adapter: Any = None, in_memory: Sequence[Task] = (), plugins: Sequence[Any] = ()
+    config: RunConfig,
+    key: str,
+    adapter: Model | None = None,
+    in_memory: Sequence[Task] = (),
+    plugins: Sequence[Any] = (),
 ) -> Iterator[Devices]:
     """The devices of a run, for as long as it lasts.
 
@@ -135,7 +139,7 @@ class Devices:
         """
         if self.folder is None:
             return context
-        if isinstance(context.adapter, Reporting):
+        if context.capabilities.reporting is not None:
             raise UsageError(
                 f"model {self.config.model} asks a server, whose requests are made side by side already; name one "
                 "device, or none"
@@ -237,7 +241,15 @@ def _load(about: dict[str, Any], place: tuple[int, int, str, str, int], folders:
         part = DevicePart(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder))
         samples = read_samples(config.samples) if config.samples else None
         context = RunContext.of_model(
-            chosen.registry, config, adapter, samples, cache_of(config), key, folders=folders, silent=True, part=part
+            chosen.registry,
+            config,
+            capabilities_of(adapter),
+            samples,
+            cache_of(config),
+            key,
+            folders=folders,
+            silent=True,
+            part=part,
         )
     _HERE[:] = [_Process(chosen, context, bits)]
 

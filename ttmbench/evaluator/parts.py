@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
@@ -25,9 +24,9 @@ from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
 from ttmbench.evaluator.task import run_task, scored_task, with_others
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, Reporting
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_with_pairs
 from ttmbench.ttm.checkpoint import is_finished
@@ -36,7 +35,7 @@ from ttmbench.types import Group
 _PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
 
 
-def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None) -> None:
+def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Model, memory: TaskMemory | None = None) -> None:
     """Runs the test-time stage of one seed of a run of one task, and leaves its state beside the run's document.
 
     Args:
@@ -69,7 +68,7 @@ def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory:
 
 
 def run_scores(
-    config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None
+    config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Model, memory: TaskMemory | None = None
 ) -> None:
     """Computes a part of the raw scores of a run of one task, and leaves it where the run looks for it.
 
@@ -96,11 +95,11 @@ def run_scores(
         context = replace(_context(config, chosen, adapter, chosen.key(config).sha256), memory=memory)
         with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
             plan = plan_task(context, task, chosen.settings[name])
-            if isinstance(adapter, Reporting):
+            if context.capabilities.reporting is not None:
                 _ask(plan, context, part, of)
-            elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
+            elif context.cache is None or context.capabilities.scores == "choices":
                 return
-            elif of > 1 and not isinstance(adapter, DualEncoder):
+            elif of > 1 and context.capabilities.scores != "embeddings":
                 score_share(plan, context, part, of)
             elif part == 0 and plan.way in ("prepared", "pairs"):
                 scored_task(plan, context)
@@ -108,16 +107,16 @@ def run_scores(
 
 def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
     """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
-    adapter, sizer = context.adapter, context.batch_sizer
-    divide_costs = getattr(adapter, "divide_costs", None)
+    can, sizer = context.capabilities, context.batch_sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
     if divide_costs is not None:
         divide_costs(of)
     groups = _groups(plan, context)[part::of]
     with phase("score"):
-        if groups and isinstance(adapter, ChoiceScorer) and plan.way == "choices":
-            ask_choices(adapter, groups, sizer, context.config.seed)
-        elif groups and isinstance(adapter, PairScorer):
-            score_with_pairs(adapter, groups, sizer, False)
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, context.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_with_pairs(can, groups, sizer, False)
 
 
 def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
@@ -125,9 +124,9 @@ def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
         return load_data(context.registry, context.config, plan.task, context.samples)[0]
 
 
-def _context(config: RunConfig, chosen: Chosen, adapter: Any, key: str) -> RunContext:
+def _context(config: RunConfig, chosen: Chosen, adapter: Model, key: str) -> RunContext:
     samples = read_samples(config.samples) if config.samples else None
-    return RunContext.of_model(chosen.registry, config, adapter, samples, cache_of(config), key)
+    return RunContext.of_model(chosen.registry, config, capabilities_of(adapter), samples, cache_of(config), key)
 
 
 def _make_way(config: RunConfig, key: RunKey) -> None:

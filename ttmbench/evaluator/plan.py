@@ -14,14 +14,14 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.protocols import Debiasable
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for
 from ttmbench.scoring.prepared_task import PreparedTask
 from ttmbench.types import Group, MetricSpec, Scores
@@ -69,7 +69,7 @@ class TaskMemory:
         scored: the task with its data and scores.
     """
 
-    of: tuple[str, str, Any] | None = None
+    of: tuple[str, str, Model] | None = None
     scored: ScoredTask | None = None
 
 
@@ -80,7 +80,7 @@ class RunContext:
     Attributes:
         registry: metrics, sources and hooks.
         config: the run.
-        adapter: the model.
+        capabilities: the model and what it can do.
         samples: ids of the groups to use; None for all.
         cache: where raw scores are kept; None to keep none.
         sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
@@ -95,7 +95,7 @@ class RunContext:
 
     registry: Registry
     config: RunConfig
-    adapter: Any
+    capabilities: Capabilities
     samples: set[str] | None = None
     cache: ScoreCache | None = None
     sizer: BatchSizer | None = None
@@ -112,16 +112,21 @@ class RunContext:
         cls,
         registry: Registry,
         config: RunConfig,
-        adapter: Any,
+        capabilities: Capabilities,
         samples: set[str] | None,
         cache: ScoreCache | None,
         key: str,
         **more: Any,
     ) -> RunContext:
         """That of a run, with what its model says of itself; ``more`` are further attributes."""
-        sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-        supervised = finetuned(adapter) is not None
-        return cls(registry, config, adapter, samples, cache, sizer, key=key, supervised=supervised, **more)
+        sizer = BatchSizer.for_run(config.batch_size, capabilities.adapter, config.deterministic)
+        supervised = finetuned(capabilities.adapter) is not None
+        return cls(registry, config, capabilities, samples, cache, sizer, key=key, supervised=supervised, **more)
+
+    @property
+    def adapter(self) -> Model:
+        """The model."""
+        return self.capabilities.adapter
 
     @property
     def batch_sizer(self) -> BatchSizer:
@@ -217,16 +222,16 @@ def plan_task(
     Raises:
         UsageError: an unknown metric, or training that this task has no pairs for.
     """
-    adapter, config, spec = context.adapter, context.config, task.spec
+    can, config, spec = context.capabilities, context.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
     metrics = [metric_for(context.registry.metric(name), spec.shape) for name in names]
-    adapts = config.adapts and can_adapt(adapter) and spec.shape.true_captions == 1
-    if adapts and settings is not None and spec.is_global and learns_from_pairs(adapter):
+    adapts = config.adapts and can.loss is not None and spec.shape.true_captions == 1
+    if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
-    way = way_of(adapter, adapts)
+    way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
@@ -239,22 +244,22 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=_prior(adapter, with_parts, spec) if way == "pairs" else None,
+        prior=_prior(can.debiasable, with_parts, spec) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
-        blind=isinstance(adapter, Blind) and adapter.blind,
+        blind=can.blind is not None and can.blind.blind,
     )
 
 
-def way_of(adapter: Any, adapts: bool = False) -> Way:
+def way_of(model: Capabilities, adapts: bool = False) -> Way:
     """How a model meets a task; ``adapts`` says whether it is trained on the way."""
-    if only_chooses(adapter):
+    if model.scores == "choices":
         return "choices"
-    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+    if model.scores == "embeddings" and model.stored_features is not None:
         return "stored_features"
-    return "prepared" if isinstance(adapter, DualEncoder) or adapts else "pairs"
+    return "prepared" if model.scores == "embeddings" or adapts else "pairs"
 
 
-def _prior(adapter: Any, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
-    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
+def _prior(adapter: Debiasable | None, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
+    if adapter is None:
         return None
     return prior_for(adapter, spec.noise_images) if adapter.alpha != 0 or with_parts else None

@@ -18,10 +18,11 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranking_task import RetrievalPool, reads_features
+from ttmbench.evaluator.ranking_task import RetrievalPool
 from ttmbench.evaluator.settings import model_settings
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
+from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.encode import caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.listed_pairs import debias, score_listed
@@ -36,12 +37,14 @@ class FirstStage:
     """The model that chooses candidates.
 
     Attributes:
+        capabilities: of the model.
         adapter: the model.
         name: what the user calls it.
         k: how many candidates of each query it leaves.
     """
 
-    adapter: Any
+    capabilities: Capabilities
+    adapter: DualEncoder
     name: str
     k: int
 
@@ -52,7 +55,7 @@ class FirstStage:
 
     def choose(self, context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(context.cache, self.adapter, spec, pool.groups, {"best": self.k})
+        cache = RankCache(context.cache, self.capabilities, spec, pool.groups, {"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
             sizer = context.batch_sizer
@@ -75,7 +78,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
         UsageError: there are too many pairs and no first stage is named, or it is none.
     """
     config = context.config
-    if isinstance(context.adapter, DualEncoder):
+    if context.capabilities.dual_encoder is not None:
         return None
     pairs = pool.n_images * pool.n_captions
     if not config.rerank:
@@ -89,12 +92,12 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
     if k is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    adapter = make_adapter(context.registry, name, arguments, model_settings(config))
-    if not isinstance(adapter, DualEncoder) or reads_features(adapter):
+    can = capabilities_of(make_adapter(context.registry, name, arguments, model_settings(config)))
+    if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
-    for remark in remarks(adapter):
+    for remark in remarks(can.adapter):
         warn(remark)
-    return FirstStage(adapter, name, min(k, pool.n_images, pool.n_captions))
+    return FirstStage(can, can.dual_encoder, name, min(k, pool.n_images, pool.n_captions))
 
 
 def rank_pairs(
@@ -118,9 +121,9 @@ def rank_pairs(
     """
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
-    sizer = context.batch_sizer
-    values = score_listed(context.adapter, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
-    values = debias(context.adapter, values, texts, pairs.wanted, spec.noise_images, len(images))
+    can, sizer = context.capabilities, context.batch_sizer
+    values = score_listed(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
+    values = debias(can.debiasable, values, texts, pairs.wanted, spec.noise_images, len(images))
     every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:

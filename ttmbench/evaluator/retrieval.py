@@ -17,7 +17,6 @@ from ttmbench.evaluator.ranking_task import (
     check_ranks,
     load_ranked,
     outcome_of,
-    reads_features,
     stored_limit,
 )
 from ttmbench.evaluator.reranking import first_stage, rank_pairs
@@ -41,29 +40,29 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
     of another model again.
     """
     check_ranks(context, task.spec)
-    adapter, config = context.adapter, context.config
-    if config.rerank and isinstance(adapter, DualEncoder):
+    can, config = context.capabilities, context.config
+    if config.rerank and can.dual_encoder is not None:
         raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
-    if reads_features(adapter):
+    if can.stored_features is not None:
         return outcome_of(context, task, _from_features(context, task.spec))
     with phase("load"):
         clock = time.perf_counter()
         groups, source = load_ranked(context, task)
         seconds = {"load": time.perf_counter() - clock}
-    truncated = count_truncated(adapter, groups)
+    truncated = count_truncated(can.truncating, groups)
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(context, task.spec, pool)
     about = {} if first is None else {"rerank": first.about}
-    taken_off = debiasing_of(adapter, task.spec.noise_images)
-    cache = RankCache(context.cache, adapter, task.spec, groups, [about, taken_off])
+    taken_off = debiasing_of(can.debiasable, task.spec.noise_images)
+    cache = RankCache(context.cache, can, task.spec, groups, [about, taken_off])
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({I2T: (4, pool.n_images), T2I: (4, pool.n_captions)})
         if kept is not None:
             ranks = {scope: _of_array(kept[scope], others) for scope, others in pool.candidates.items()}
-        elif isinstance(adapter, DualEncoder):
-            ranks = _rank_all(adapter, pool, context.batch_sizer, cache)
+        elif can.dual_encoder is not None:
+            ranks = _rank_all(can.dual_encoder, pool, context.batch_sizer, cache)
         else:
             chosen = None if first is None else first.choose(context, task.spec, pool)
             first = None  # its weights are not needed beside those of the model
@@ -100,10 +99,15 @@ def _ranks_of(adapter: DualEncoder, images: Side, captions: Side, owner: np.ndar
 
 
 def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
-    adapter, clock = context.adapter, time.perf_counter()
+    adapter, stored, clock = (
+        context.capabilities.dual_encoder,
+        context.capabilities.stored_features,
+        time.perf_counter(),
+    )
+    assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
-        pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
-        images, captions = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
+        pool, stay, fingerprint = stored_pool(stored, spec, stored_limit(context, spec))
+        images, captions = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
         ranks = _ranks_of(adapter, images, captions, pool.others)
     return RankedTask(
         ranks=ranks,

@@ -34,6 +34,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
 from ttmbench.evaluator.record import RunRecord
+from ttmbench.evaluator.remote_output import UnsentError, run_place
 from ttmbench.evaluator.resume import RunDirectory
 from ttmbench.evaluator.score_task import data_fingerprint
 from ttmbench.evaluator.settings import (
@@ -46,13 +47,13 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
-from ttmbench.evaluator.spool import UnsentError, run_place
 from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
 from ttmbench.results.comparison import TaskGroups, stored_groups
 from ttmbench.results.labels import AT
+from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
@@ -60,7 +61,7 @@ from ttmbench.ttm.variants import adapted_folders
 def run(
     config: RunConfig,
     *,
-    adapter: Any = None,
+    adapter: Model | None = None,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
     in_memory: Sequence[Task] = (),
@@ -79,7 +80,7 @@ def run(
 
 
 def _run(
-    config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen, memory: TaskMemory | None
+    config: RunConfig, adapter: Model | None, command: Sequence[str], looked_up: Chosen, memory: TaskMemory | None
 ) -> EvalResults:
     registry, chosen, settings = looked_up.registry, looked_up.tasks, looked_up.settings
     also = looked_up.also
@@ -129,7 +130,7 @@ class _Work:
     saving: float = 0.0
     states: list[Path] = field(default_factory=list)
 
-    def do(self, adapter: Any, place: RunDirectory | None) -> EvalResults:
+    def do(self, adapter: Model | None, place: RunDirectory | None) -> EvalResults:
         config, record = self.config, self.record
         resumes = place is not None and place.previous is not None
         if not resumes:
@@ -143,18 +144,19 @@ class _Work:
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config, True))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
-                record.describe_model(adapter, seen, finetuned(adapter))
+                model = capabilities_of(adapter)
+                record.describe_model(model, seen, finetuned(adapter))
                 metrics = metrics_by_task(self.chosen)
-                check_names(config.assertions, metrics, filters_of(config, adapter))
-            check_model(config, adapter)
+                check_names(config.assertions, metrics, filters_of(config, model))
+            check_model(config, model)
             for remark in remarks(adapter):
                 warn(remark)
             context = RunContext.of_model(
-                self.registry, config, adapter, self.samples, self.cache, self.key, folders=folders, memory=self.memory
+                self.registry, config, model, self.samples, self.cache, self.key, folders=folders, memory=self.memory
             )
             context = with_others(context, self.also)
             context = self.devices.joined(context)
-            kept = self._take_over(place, adapter)
+            kept = self._take_over(place, model)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
@@ -186,20 +188,20 @@ class _Work:
         own = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
         return self._results(document, place, own)
 
-    def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
+    def _take_over(self, place: RunDirectory | None, model: Capabilities) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
         if place is None or place.previous is None:
             return []
-        kept = place.keep_completed(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
+        kept = place.keep_completed(self.record.model_info["fingerprint"], lambda task: self._data_now(task, model))
         if place.previous is not None:
             self.record.restore_completed(place.previous, kept)
         self.took_over = True
         return kept
 
-    def _data_now(self, name: str, adapter: Any) -> DataNow | None:
+    def _data_now(self, name: str, model: Capabilities) -> DataNow | None:
         """A task's data as they are now; None, which is said, if they cannot be read."""
         try:
-            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.cache)
+            return data_fingerprint(self.registry, self.config, model, self.chosen[name], self.samples, self.cache)
         except DataError as error:
             warn(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None

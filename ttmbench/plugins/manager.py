@@ -1,4 +1,4 @@
-"""Finds plugins and asks them what they bring. A fresh manager per call; nothing is kept in the module.
+"""Finds plugins, asks them what they bring, and checks it. A fresh manager per call; nothing is kept in the module.
 
 What is wrong with an installed plugin is taken down beside it, and everything else works. What is wrong with a plugin
 that a program passes along is an error, since that program can mend it.
@@ -6,14 +6,15 @@ that a program passes along is an error, since that program can mend it.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import pluggy
 
@@ -21,12 +22,33 @@ from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import error_line, error_with_place, place_of_function
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
-from ttmbench.plugins.specs import problem_of
-from ttmbench.types import MetricSpec
+from ttmbench.types import AdapterSpec, MetricSpec, ModelCard, ScheduleSpec, SourceSpec, Track
 
 BUILTIN = "ttmbench"
+_KINDS: dict[str, type[Any]] = {
+    "ttmbench_register_adapters": AdapterSpec,
+    "ttmbench_register_sources": SourceSpec,
+    "ttmbench_register_metrics": MetricSpec,
+    "ttmbench_register_schedules": ScheduleSpec,
+}
+"""What each hook registers; folders of tasks are checked where they are read."""
+
+_NAMES = {
+    AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
+    SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
+    MetricSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+    ScheduleSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+}
+_TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "scope": ("group", "global", "captions", "i2t", "t2i", "class"),
+    "track": tuple(one for one in get_args(Track) if one not in ("forced_choice", "supervised")),  # these are of models
+    "several_true": ("undefined", "defined", "only"),
+}
 
 
 @dataclass(frozen=True)
@@ -237,3 +259,63 @@ def _label(point: EntryPoint) -> str:
     if point.dist is None or point.dist.name == point.name:
         return point.name
     return f"{point.dist.name}:{point.name}"
+
+
+def problem_of(item: Any, hook: str) -> str | None:
+    """What is wrong with something that a plugin registers; None if nothing is.
+
+    Args:
+        item: what the hook returned, one of several.
+        hook: name of the hook.
+    """
+    kind = _KINDS[hook]
+    if not isinstance(item, kind):
+        return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"
+    given = {field.name: getattr(item, field.name) for field in fields(item)}
+    key, label = next(iter(given.items()))  # a name or a kind
+    checks = (_adapter(item) if kind is AdapterSpec else (), _names(kind, key, given), _values(kind, given))
+    problem = next((problem for check in checks for problem in check), None)
+    return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
+
+
+def _names(kind: type, key: str, given: Mapping[str, Any]) -> Iterator[str]:
+    form, allowed = _NAMES[kind]
+    for what, name in ((key, given[key]), *(("alias", alias) for alias in given.get("aliases", ()))):
+        if not isinstance(name, str) or not re.fullmatch(form, name):
+            yield f"a {what} is made of {allowed}, got {name!r}"
+    if kind is MetricSpec and given["name"].endswith(_TAKEN_ENDINGS):
+        yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which stand beside every metric in results"
+
+
+def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
+    targets = {"target": given.get("target", "a:b"), "needs": given.get("needs", "") if kind is SourceSpec else ""}
+    for what, target in targets.items():
+        if (what, target) != ("needs", "") and not (isinstance(target, str) and _TARGET.fullmatch(target)):
+            yield f"{what} should be 'module:callable', got {target!r}"
+    functions = {name: given.get(name) for name in ("compute", "defined", "ties", "chance") if name in given}
+    for what, function in functions.items():
+        if not callable(function) and not (function is None and what in ("ties", "chance")):
+            yield f"{what} should be a function, got {function!r}"
+    for what, allowed in _CHOICES.items():
+        if what in given and given[what] not in allowed:
+            yield f"{what} should be one of {', '.join(allowed)}, got {given[what]!r}"
+    if not isinstance(given.get("higher_is_better", True), bool):
+        yield f"higher_is_better should be True or False, got {given['higher_is_better']!r}"
+    if not isinstance(given["summary"], str):
+        yield f"summary should be a text, got {given['summary']!r}"
+
+
+def _adapter(spec: AdapterSpec) -> Iterator[str]:
+    for what, texts in (("aliases", spec.aliases), ("needs", spec.needs)):
+        if not isinstance(texts, tuple | list) or not all(isinstance(text, str) and text for text in texts):
+            yield f"{what} should be a tuple of texts, got {texts!r}"
+    for what, settings in (("model_args", spec.model_args), ("ttm_defaults", spec.ttm_defaults)):
+        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+            yield f"{what} should be a mapping of names to values, got {settings!r}"
+    if spec.ttm_defaults:
+        try:
+            TTMConfig().with_changes(dict(spec.ttm_defaults), "ttm_defaults")
+        except UsageError as error:
+            yield str(error)
+    if spec.card is not None and not isinstance(spec.card, ModelCard):
+        yield f"card should be a ModelCard, got {type(spec.card).__name__}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -50,7 +50,7 @@ class BatchSizer:
         return rows if isinstance(rows, BatchSizer) else cls(rows)
 
     @classmethod
-    def for_run(cls, batch_size: int | str, adapter: Any, fixed: bool = False) -> BatchSizer:
+    def for_run(cls, batch_size: int | str, adapter: object, fixed: bool = False) -> BatchSizer:
         """What ``--batch_size`` means; ``auto`` begins large on an accelerator and halves until it fits.
 
         On a processor a system that is out of memory ends processes instead of refusing, so nothing is tried there.

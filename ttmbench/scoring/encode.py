@@ -15,7 +15,7 @@ import torch
 
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import DualEncoder
+from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.scoring import dual_encoder
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import BlockStore, load, save, spans
@@ -175,11 +175,14 @@ def encode_classes(
     return Side(_together(adapter, parts), rows)
 
 
-def encode_stored(adapter: Any, n_images: int, others: np.ndarray, batch_sizer: BatchSizer) -> tuple[Side, Side]:
+def encode_stored(
+    adapter: DualEncoder, stored: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer
+) -> tuple[Side, Side]:
     """Features from a file, as the model's heads make them.
 
     Args:
-        adapter: a `DualEncoder` that has `StoredFeatures`.
+        adapter: the model.
+        stored: the same, which has the features.
         n_images: how many of the first images are used.
         others: which captions or classes are used, bool.
         batch_sizer: rows encoded at a time.
@@ -191,8 +194,8 @@ def encode_stored(adapter: Any, n_images: int, others: np.ndarray, batch_sizer: 
         TtmbenchError: the model gave something else than one feature vector a row.
     """
     places = np.flatnonzero(others)
-    images = take(adapter.stored_images(), slice(0, n_images))
-    captions = take(adapter.stored_captions(), places)
+    images = take(stored.stored_images(), slice(0, n_images))
+    captions = take(stored.stored_captions(), places)
     of_images = encode_side(adapter, "images", in_memory(images), n_images, batch_sizer)
     of_captions = dual_encoder.encode_captions(adapter, captions, batch_sizer)
     return Side(of_images.float(), np.arange(n_images)), Side(of_captions.float(), np.arange(len(places)))

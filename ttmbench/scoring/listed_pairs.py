@@ -9,9 +9,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.protocols import Debiasable, PreparedPairScorer
+from ttmbench.protocols import Debiasable
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import BlockStore
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows, PreparedImages
@@ -23,7 +24,7 @@ LOWEST = np.float32(-1e30)  # below every logit
 
 
 def score_listed(
-    adapter: Any,
+    model: Capabilities,
     images: Sequence[tuple[str, ImageRef]],
     captions: Sequence[str],
     wanted: np.ndarray,
@@ -35,7 +36,7 @@ def score_listed(
     """Scores pairs, each image opened when its pairs come.
 
     Args:
-        adapter: a `PairScorer`.
+        model: a `PairScorer`.
         images: distinct ones, with a group that has each.
         captions: distinct ones.
         wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
@@ -51,15 +52,16 @@ def score_listed(
         DataError: an image cannot be read.
         TtmbenchError: the model did not return one finite score a pair.
     """
-    if isinstance(adapter, PreparedPairScorer):
+    adapter = model.prepared_pair_scorer
+    if adapter is not None:
         inputs = streamed(ImageRows(adapter, images, fingerprint, kept))
         values = score_wanted(adapter, inputs, adapter.prepare_captions(captions), wanted, batch_sizer, blocks)
     else:
         pairs = [(images[image][1].name, captions[caption]) for image, caption in wanted.tolist()]
-        values = score_opened(adapter, pairs, batch_sizer, fingerprint.opener(), blocks)
+        values = score_opened(model, pairs, batch_sizer, fingerprint.opener(), blocks)
     fingerprint.add_remaining()
     finite = np.isfinite(values)
-    if not finite.all() and not getattr(adapter, "refusals_are_wrong", False):
+    if not finite.all() and not (model.may_refuse is not None and model.may_refuse.refusals_are_wrong):
         image, caption = wanted[int(np.argmin(finite))]
         raise TtmbenchError(
             f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
@@ -67,16 +69,16 @@ def score_listed(
     return np.where(finite, values, LOWEST)
 
 
-def debiasing_of(adapter: Any, noise_images: int | None) -> dict[str, Any] | None:
+def debiasing_of(adapter: Debiasable | None, noise_images: int | None) -> dict[str, Any] | None:
     """What ranks depend on where log P(t) is taken off; None where it is not."""
-    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)) or adapter.alpha == 0:
+    if adapter is None or adapter.alpha == 0:
         return None
     prior = prior_for(adapter, noise_images)
     return {"alpha": adapter.alpha, "prior": prior.prior, "noise_images": getattr(prior, "noise_images", None)}
 
 
 def debias(
-    adapter: Any,
+    adapter: Debiasable | None,
     values: np.ndarray,
     captions: Sequence[str],
     wanted: np.ndarray,
@@ -86,7 +88,7 @@ def debias(
     """Takes alpha log P(t) off generative scores; scores of other models stay what they are.
 
     Args:
-        adapter: the model.
+        adapter: the model; None for one without log P(t).
         values: log P(t|i), or any other score, float32 [pairs].
         captions: distinct ones.
         wanted: rows of images and captions, int [pairs, 2].
@@ -100,7 +102,7 @@ def debias(
         UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
         TtmbenchError: the model gives no usable log P(t).
     """
-    if debiasing_of(adapter, noise_images) is None:
+    if adapter is None or adapter.alpha == 0:
         return values
     prior = prior_for(adapter, noise_images)
     if prior.prior == "test_images":

@@ -12,9 +12,9 @@ import numpy as np
 from ttmbench._util.images import KEPT, LazyImages
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import ManyAtOnce, PairScorer
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import distinct_captions, distinct_images
 from ttmbench.types import Group, Scores
@@ -27,7 +27,7 @@ MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is
 
 
 def score_with_pairs(
-    adapter: PairScorer,
+    model: Capabilities,
     groups: Sequence[Group],
     batch_size: int | BatchSizer,
     all_pairs: bool,
@@ -37,7 +37,7 @@ def score_with_pairs(
     """Scores a task pair by pair; each distinct pair is asked for once.
 
     Args:
-        adapter: the model.
+        model: a `PairScorer`.
         groups: all of one shape, at least one.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         all_pairs: also score every image with every caption of the task.
@@ -65,7 +65,7 @@ def score_with_pairs(
         wanted = list(product(names, captions))
     wanted.sort(key=_order_of(names))
     open_image = fingerprint.opener()
-    score = dict(zip(wanted, score_opened(adapter, wanted, batch_size, open_image, blocks).tolist(), strict=True))
+    score = dict(zip(wanted, score_opened(model, wanted, batch_size, open_image, blocks).tolist(), strict=True))
     fingerprint.add_remaining()
     shape = (len(groups), len(groups[0].images), len(groups[0].captions))
     grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
@@ -78,7 +78,7 @@ def score_with_pairs(
 
 
 def score_opened(
-    adapter: PairScorer,
+    model: Capabilities,
     wanted: Sequence[tuple[str, str]],
     batch_size: int | BatchSizer,
     open_image: Callable[[str], Image],
@@ -87,7 +87,7 @@ def score_opened(
     """Scores pairs by a model that takes opened images; a few of them are open at a time.
 
     Args:
-        adapter: the model.
+        model: a `PairScorer`.
         wanted: names of images, and captions; the pairs of an image together.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         open_image: name -> decoded image.
@@ -100,8 +100,9 @@ def score_opened(
         DataError: an image cannot be read.
         TtmbenchError: the model did not return one score a pair.
     """
-    many = isinstance(adapter, ManyAtOnce)
-    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    adapter, many = model.pair_scorer, model.many_at_once
+    assert adapter is not None, "only such a model is given pairs"
+    batch_sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
     opened = lru_cache(KEPT)(open_image)
     open_now: dict[str, Image] = {}
 
@@ -109,7 +110,7 @@ def score_opened(
         nonlocal open_now
         part = wanted[rows]
         names = [name for name, _ in part]
-        if many:
+        if many is not None:
             images: Sequence[Image] = LazyImages(names, opened)
         else:
             open_now = {name: open_now.get(name) or opened(name) for name in dict.fromkeys(names)}

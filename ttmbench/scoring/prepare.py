@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,7 +53,8 @@ def prepare(
         DataError: an image cannot be read.
         UsageError: the model has no way to augment, and ``enlarge`` is set.
     """
-    if enlarge is not None and not isinstance(adapter, Augmentable):
+    augmentable = adapter if enlarge is not None and isinstance(adapter, Augmentable) else None
+    if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
     images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
@@ -62,13 +62,18 @@ def prepare(
     larger: list[Batch] = []
     wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
     with progress_bar(len(images), "preparing", "images") as shown:
-        if enlarge is None:
+        if enlarge is None or augmentable is None:
             with images.parts(wanted) as batches:
                 for batch in batches:
                     parts.append(batch)
                     shown.update(n_rows(batch))
         else:
-            with images.made_of(wanted, partial(_prepare_twice, adapter, enlarge), reads=False) as pairs:
+            larger_size = enlarge
+
+            def twice(opened: Opened) -> tuple[Batch, Batch]:
+                return adapter.prepare_images(opened.new), augmentable.prepare_enlarged(opened.new, larger_size)
+
+            with images.made_of(wanted, twice, reads=False) as pairs:
                 for pair in (pair for listed in pairs for pair in listed):
                     parts.append(pair[0])
                     larger.append(pair[1])
@@ -77,11 +82,6 @@ def prepare(
     enlarged = concatenate(larger) if larger else None
     tokens = adapter.prepare_captions(captions)
     return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
-
-
-def _prepare_twice(adapter: Any, enlarge: float, opened: Opened) -> tuple[Batch, Batch]:
-    """Prepares images in the model's own size and in a larger one."""
-    return adapter.prepare_images(opened.new), adapter.prepare_enlarged(opened.new, enlarge)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from ttmbench.protocols import DualEncoder, PairTrainable, PreparedPairScorer, Trainable
+from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batch_size import BatchSizer
 from ttmbench.scoring.blocks import BlockStore
+from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_all_pairs, score_groups
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepared_pairs import score_in_memory
 from ttmbench.types import Scores
 
 
-class TrainableDualEncoder(DualEncoder, Trainable, Protocol):
-    """What TTM adapts by matched pairs: every other pair of a batch is one that does not match."""
-
-
-class TrainablePairScorer(PreparedPairScorer, PairTrainable, Protocol):
-    """What TTM adapts by saying of every pair inside a group whether it matches."""
-
-
 @dataclass(frozen=True)
 class PreparedTask:
     """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
 
-    adapter: TrainableDualEncoder | TrainablePairScorer
+    adapter: Trained
     prepared: Prepared
     batch_size: int | BatchSizer
     is_global: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,13 +13,15 @@ from ttmbench.types import Group, Scores
 SHOWN = 8  # group ids in a message
 
 
-def resolve_missing_scores(adapter: Any, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
+def resolve_missing_scores(
+    adapter: MayRefuse | None, scores: Scores, groups: Sequence[Group]
+) -> tuple[Scores, list[str]]:
     """Decides what a missing score (NaN) of a model that may refuse means; other models' scores pass untouched.
 
     A group with a missing score gets one score for all of its pairs: it ties everywhere, and a tie is never correct.
 
     Args:
-        adapter: the model.
+        adapter: the model; None for one that refuses nothing.
         scores: its scores.
         groups: in the order of the scores.
 
@@ -31,7 +32,7 @@ def resolve_missing_scores(adapter: Any, scores: Scores, groups: Sequence[Group]
         TtmbenchError: scores are missing and the model does not say that they count as wrong, or a score across groups
             is missing.
     """
-    if not isinstance(adapter, MayRefuse):
+    if adapter is None:
         return scores, []
     missing = np.isnan(scores.groups).any(axis=(1, 2))
     if scores.all_pairs is not None and np.isnan(scores.all_pairs).any():

@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import StoredFeatures, Truncating
+from ttmbench.protocols import Truncating
 from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.types import Group
 
 
-def count_truncated(adapter: object, groups: Sequence[Group]) -> dict[str, int] | None:
+def count_truncated(adapter: Truncating | None, groups: Sequence[Group]) -> dict[str, int] | None:
     """How many captions of a task a model cuts.
 
     Args:
-        adapter: the model.
+        adapter: the model; None for one that does not say, or reads no captions.
         groups: of the task.
 
     Returns:
-        ``captions`` that are cut ``of`` all distinct ones, and the ``groups`` that have one; None for a model that does
-        not say, or reads no captions.
+        ``captions`` that are cut ``of`` all distinct ones, and the ``groups`` that have one; None without a model.
 
     Raises:
         TtmbenchError: the model did not give one answer a caption.
     """
-    if not isinstance(adapter, Truncating) or isinstance(adapter, StoredFeatures):
+    if adapter is None:
         return None
     captions = distinct_captions(groups)
     answers = np.asarray(adapter.truncated(captions), dtype=bool)

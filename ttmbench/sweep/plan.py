@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ttmbench._util.files import safe_name
 from ttmbench._util.text import Unreadable, read_yaml
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ttmbench.config import RunConfig
     from ttmbench.evaluator.plan import TaskMemory
     from ttmbench.evaluator.settings import Chosen
+    from ttmbench.scoring.capabilities import Model
     from ttmbench.types import IterationRecord
 
 Tell = Callable[[str], None]
@@ -39,7 +40,7 @@ class Worker:
     def __init__(self, root: Path, *, common: bool = True, cache: str | None = None, keep: int = 1) -> None:
         import_module("ttmbench.evaluator.run")  # takes seconds: part of the start of a worker, not of its first unit
         self._root, self._common, self._cache, self._keep = root, common, cache, keep
-        self._adapters: dict[str, Any] = {}
+        self._adapters: dict[str, Model] = {}
         self._memory: tuple[int, TaskMemory] | None = None
 
     def do(self, unit: Unit, files: Mapping[str, bytes] | None = None, tell: Tell = lambda line: None) -> UnitResult:
@@ -98,12 +99,12 @@ class Worker:
     @contextmanager
     def _adapter(
         self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell, phases: dict[str, float]
-    ) -> Iterator[Any]:
+    ) -> Iterator[Model]:
         """The unit's model, loaded before or now; one that counts what it uses belongs to one unit alone."""
         from ttmbench.evaluator.adapters import make_adapter
         from ttmbench.evaluator.determinism import deterministic
         from ttmbench.evaluator.settings import model_settings
-        from ttmbench.protocols import Reporting
+        from ttmbench.scoring.capabilities import capabilities_of
 
         key, began = unit.cell.model_key, time.perf_counter()
         if key in self._adapters:
@@ -119,7 +120,7 @@ class Worker:
         try:
             yield adapter
         finally:
-            if isinstance(adapter, Reporting):
+            if capabilities_of(adapter).reporting is not None:
                 self._forget(key)
 
     def _memory_of(self, unit: Unit) -> TaskMemory:
