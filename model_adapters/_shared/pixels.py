@@ -91,7 +91,7 @@ class PatchProduct(nn.Conv2d):
             dtype = torch.get_autocast_dtype("cpu")
         rows, columns = input.shape[2] // height, input.shape[3] // width
         whole = input[:, :, : rows * height, : columns * width].to(dtype)
-        windows = whole.unflatten(3, (columns, width)).unflatten(2, (rows, height))
+        windows = whole.reshape(*input.shape[:2], rows, height, columns, width)
         patches = windows.permute(0, 2, 4, 1, 3, 5).flatten(3)
         return functional.linear(patches, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
