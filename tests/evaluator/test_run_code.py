@@ -18,8 +18,8 @@ from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.worker import Worker
 
 PACKAGE = "my_adapter"
 MODEL = """

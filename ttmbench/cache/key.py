@@ -21,7 +21,7 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.scoring.capabilities import Capabilities
 
-SCORING_VERSION = 2
+SCORING_VERSION = 3
 """Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")

@@ -22,7 +22,7 @@ from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.results.environment import hardware
-from ttmbench.scoring.blocks import FEATURES
+from ttmbench.scoring.batches import FEATURES
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.types import Scores
@@ -167,7 +167,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class StartedBlocks:
-    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.blocks.BlockStore` that only keeps.
+    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.batches.BlockStore` that only keeps.
 
     The fingerprint of the data is not known yet. So these blocks lie in a folder by the names of images and captions,
     and each says which pixels it is of.
@@ -248,7 +248,7 @@ def _about(slot: Slot, data: str, kind: str) -> dict[str, Any]:
 
 @dataclass
 class CacheEntry:
-    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.BlockStore`.
+    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.batches.BlockStore`.
 
     Attributes:
         slot: of the model and the task.

@@ -8,7 +8,7 @@ from typing import Any
 from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Debiasable
-from ttmbench.scoring.blocks import BlockStore, Share
+from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.scoring.fingerprint import Fingerprint
@@ -137,12 +137,10 @@ class TaskCache(KnownData):
         """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
         return None if self._blind else self._place
 
-    def shared(self, index: int, count: int) -> BlockStore | None:
-        """`blocks` for one of several processes that fill them together; None where nothing is kept."""
-        if self._blind or self._place is None:
-            return None
-        self._place.note_blocks()
-        return Share(self._place, index, count)
+    def note_blocks(self) -> None:
+        """Takes the blocks that are there now as an earlier run's, before other processes of this run add theirs."""
+        if self._place is not None:
+            self._place.note_blocks()
 
     @property
     def image_blocks(self) -> BlockStore | None:

@@ -28,7 +28,7 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, Ranks
-from ttmbench.scoring.encode import Side, encode_classes, encode_images, encode_stored, image_scores
+from ttmbench.scoring.dual_encoder import Features, encode_classes, encode_images, encode_stored, image_scores
 from ttmbench.scoring.ranking import rank_queries
 
 
@@ -64,7 +64,7 @@ def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
                 cache.blocks,
             )
             weights = encode_classes(adapter, classes.names, classes.templates, context.batch_sizer, cache.blocks)
-            ranks = _ranks_of(adapter, images, weights, labels, np.arange(len(classes.names)))
+            ranks = _ranks_of(adapter, Features(images, weights), labels, np.arange(len(classes.names)))
         else:
             strict, as_topk, above = kept[CLASS].astype(np.int64)
             ranks = Ranks(strict, as_topk, above, np.ones(len(groups), np.int64), len(classes.names))
@@ -110,8 +110,8 @@ def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
     return {name: [place for place, one in enumerate(names) if one == name] for name in twice}
 
 
-def _ranks_of(adapter: DualEncoder, images: Side, classes: Side, labels: np.ndarray, every: np.ndarray) -> Ranks:
-    return rank_queries(image_scores(adapter, images, classes), labels, every, "images")
+def _ranks_of(adapter: DualEncoder, features: Features, labels: np.ndarray, every: np.ndarray) -> Ranks:
+    return rank_queries(image_scores(adapter, features), labels, every, "images")
 
 
 def _known(counts: np.ndarray | None) -> np.ndarray:
@@ -137,8 +137,8 @@ def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
     assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
         pool, stay, fingerprint = stored_pool(stored, spec, stored_limit(context, spec))
-        images, classes = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
-        ranks = _ranks_of(adapter, images, classes, pool.images, pool.others)
+        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, features, pool.images, pool.others)
     return RankedTask(
         ranks={CLASS: ranks},
         shape=pool.shape,

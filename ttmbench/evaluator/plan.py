@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
@@ -20,11 +20,18 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Debiasable
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import Group, MetricSpec, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.unit import Unit
+
+    Ahead: TypeAlias = Callable[[Literal["groups", "seed"], str, Callable[[Unit], object]], Sequence[Unit]]
+    """Does the units of a kind of a task on all devices of a run, each leaving what the run finds; called with what
+    does one here, and gives those that others were given."""
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -32,32 +39,6 @@ Folders = Mapping[tuple[str, int], Path]
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
-
-
-@dataclass(frozen=True)
-class DevicePart:
-    """What one process does of a run on several devices.
-
-    Attributes:
-        index: of the process; 0 is the one that the run is of.
-        count: processes.
-        begin: called with a task's name before its pairs are scored.
-        end: called once the own part of them is there.
-        adapt: called with a task's name and folder of checkpoints before the test-time stage; what it gives waits for
-            the other processes.
-        folder: for checkpoints of a run that has no place of its own.
-    """
-
-    index: int
-    count: int
-    begin: Callable[[str], None]
-    end: Callable[[], None]
-    adapt: Callable[[str, Path], Callable[[], None]]
-    folder: Path
-
-    def own(self, seeds: Sequence[int]) -> list[int]:
-        """The seeds of this process."""
-        return list(seeds[self.index :: self.count])
 
 
 @dataclass
@@ -90,7 +71,7 @@ class RunContext:
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.
         memory: where a task that is adapted to stays for the next part of the same run; None to let it go.
-        part: what this process does of a run on several devices; None for a run on one.
+        ahead: divides what can be done ahead between several devices; None for a run on one.
     """
 
     registry: Registry
@@ -105,7 +86,7 @@ class RunContext:
     silent: bool = False
     supervised: bool = False
     memory: TaskMemory | None = None
-    part: DevicePart | None = None
+    ahead: Ahead | None = None
 
     @classmethod
     def of_model(
@@ -244,7 +225,7 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=_prior(can.debiasable, with_parts, spec) if way == "pairs" else None,
+        prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
         blind=can.blind is not None and can.blind.blind,
     )
@@ -257,9 +238,3 @@ def way_of(model: Capabilities, adapts: bool = False) -> Way:
     if model.scores == "embeddings" and model.stored_features is not None:
         return "stored_features"
     return "prepared" if model.scores == "embeddings" or adapts else "pairs"
-
-
-def _prior(adapter: Debiasable | None, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
-    if adapter is None:
-        return None
-    return prior_for(adapter, spec.noise_images) if adapter.alpha != 0 or with_parts else None

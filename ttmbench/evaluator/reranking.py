@@ -20,13 +20,13 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.ranking_task import RetrievalPool
 from ttmbench.evaluator.settings import model_settings
-from ttmbench.protocols import DualEncoder
+from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
-from ttmbench.scoring.encode import caption_scores, encode_captions, encode_images, image_scores
+from ttmbench.scoring.debiasing import debias
+from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
-from ttmbench.scoring.listed_pairs import debias, score_listed
-from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS
+from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
@@ -61,8 +61,8 @@ class FirstStage:
             sizer = context.batch_sizer
             images = encode_images(self.adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
             captions = encode_captions(self.adapter, pool.captions, sizer, cache.blocks)
-            by_image = image_scores(self.adapter, images, captions)
-            by_caption = caption_scores(self.adapter, images, captions)
+            features = Features(images, captions)
+            by_image, by_caption = image_scores(self.adapter, features), caption_scores(self.adapter, features)
             found = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
@@ -102,7 +102,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
 
 def rank_pairs(
     context: RunContext,
-    spec: TaskSpec,
+    prior: Debiasable | None,
     pool: RetrievalPool,
     cache: RankCache,
     chosen: Mapping[str, np.ndarray] | None,
@@ -111,8 +111,8 @@ def rank_pairs(
 
     Args:
         context: the run and its model.
-        spec: the task.
-        pool: its images and captions.
+        prior: where log P(t) comes from; None if it is not taken off.
+        pool: the task's images and captions.
         cache: where finished blocks of scores go.
         chosen: places of the candidates of images and of captions; None for all.
 
@@ -122,8 +122,9 @@ def rank_pairs(
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
     can, sizer = context.capabilities, context.batch_sizer
-    values = score_listed(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
-    values = debias(can.debiasable, values, texts, pairs.wanted, spec.noise_images, len(images))
+    values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
+    if prior is not None:
+        values = debias(prior, values, texts, pairs.wanted, len(images))
     every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:

@@ -24,11 +24,18 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import I2T, T2I, Ranks
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.encode import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
-from ttmbench.scoring.listed_pairs import debiasing_of
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.debiasing import declared_prior, prior_for
+from ttmbench.scoring.dual_encoder import (
+    Features,
+    caption_scores,
+    encode_captions,
+    encode_images,
+    encode_stored,
+    image_scores,
+)
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
 
 COUNTS = ("strict", "as_topk", "above", "true")
 
@@ -54,7 +61,8 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
     with phase("model"):
         first = first_stage(context, task.spec, pool)
     about = {} if first is None else {"rerank": first.about}
-    taken_off = debiasing_of(can.debiasable, task.spec.noise_images)
+    prior = prior_for(can.debiasable, task.spec.noise_images)
+    taken_off = None if prior is None else declared_prior(prior)
     cache = RankCache(context.cache, can, task.spec, groups, [about, taken_off])
     with phase("score"):
         clock = time.perf_counter()
@@ -66,7 +74,7 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
         else:
             chosen = None if first is None else first.choose(context, task.spec, pool)
             first = None  # its weights are not needed beside those of the model
-            ranks = rank_pairs(context, task.spec, pool, cache, chosen)
+            ranks = rank_pairs(context, prior, pool, cache, chosen)
         seconds["score"] = time.perf_counter() - clock
     done = RankedTask(
         ranks=ranks,
@@ -87,14 +95,14 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
 def _rank_all(adapter: DualEncoder, pool: RetrievalPool, sizer: BatchSizer, cache: RankCache) -> dict[str, Ranks]:
     images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
     captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
-    return _ranks_of(adapter, images, captions, pool.owner)
+    return _ranks_of(adapter, Features(images, captions), pool.owner)
 
 
-def _ranks_of(adapter: DualEncoder, images: Side, captions: Side, owner: np.ndarray) -> dict[str, Ranks]:
-    every = np.arange(len(images))
+def _ranks_of(adapter: DualEncoder, features: Features, owner: np.ndarray) -> dict[str, Ranks]:
+    every = np.arange(len(features.images))
     return {
-        I2T: rank_queries(image_scores(adapter, images, captions), every, owner, "images"),
-        T2I: rank_queries(caption_scores(adapter, images, captions), owner, every, "captions"),
+        I2T: rank_queries(image_scores(adapter, features), every, owner, "images"),
+        T2I: rank_queries(caption_scores(adapter, features), owner, every, "captions"),
     }
 
 
@@ -107,8 +115,8 @@ def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
     assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
         pool, stay, fingerprint = stored_pool(stored, spec, stored_limit(context, spec))
-        images, captions = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
-        ranks = _ranks_of(adapter, images, captions, pool.others)
+        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, features, pool.others)
     return RankedTask(
         ranks=ranks,
         shape=pool.shape,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.progress import progress_iter as progress_of
@@ -29,7 +29,6 @@ from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline, task_groups
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.devices import Devices, several_devices
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
@@ -57,6 +56,9 @@ from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.devices import Devices
 
 
 def run(
@@ -96,8 +98,9 @@ def _run(
     record = RunRecord(config.model_name, dumped, command, started, datasets, list(chosen), run_key)
     results = None
     try:
-        with several_devices(config, key, adapter, looked_up.in_memory, looked_up.plugins) as devices:
-            cache = devices.cache(cache_of(config))
+        cache = cache_of(config)
+        with _further_devices(config, adapter, looked_up, cache) as devices:
+            cache = cache if devices is None else devices.cache
             work = _Work(
                 registry, config, chosen, settings, samples, record, cache, baseline, key, also, memory, devices
             )
@@ -107,6 +110,17 @@ def _run(
         carry(error, results)
         raise
     return results
+
+
+def _further_devices(
+    config: RunConfig, adapter: Model | None, looked_up: Chosen, cache: ScoreCache | None
+) -> AbstractContextManager[Devices | None]:
+    """The devices of a run on several; None for a run on one."""
+    if "," not in config.device:
+        return nullcontext()
+    from ttmbench.evaluator.devices import several_devices
+
+    return several_devices(config, adapter, looked_up.in_memory, looked_up.plugins, cache)
 
 
 @dataclass
@@ -124,7 +138,7 @@ class _Work:
     key: str
     also: Mapping[str, TaskFile]
     memory: TaskMemory | None
-    devices: Devices
+    devices: Devices | None
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
@@ -141,7 +155,8 @@ class _Work:
         name: str | None = None
         try:
             with phase("model"):
-                self.devices.start(self.cache, folders)
+                if self.devices is not None:
+                    self.devices.executor.start()
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config, True))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
@@ -156,8 +171,9 @@ class _Work:
                 self.registry, config, model, self.samples, self.cache, self.key, folders=folders, memory=self.memory
             )
             context = with_others(context, self.also)
-            context = self.devices.joined(context)
             kept = self._take_over(place, model)
+            if self.devices is not None:
+                context = self.devices.joined(context, None if place is None else place.files.results)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
@@ -210,7 +226,9 @@ class _Work:
     def _task(self, name: str, place: RunDirectory | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
-        state = self.devices.state(name) if place is None else place.files.state_of(name)
+        state = None if place is None else place.files.state_of(name)
+        if place is None and self.devices is not None:
+            state = self.devices.state(name)
         began = time.perf_counter()
         try:
             with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():

@@ -32,7 +32,7 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MA
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.forced_choice.arrays import CHOICE
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
@@ -111,7 +111,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         try:
             kept = TaskCheckpoint(state, scored.fingerprint, context.key)
             beside = _beside(scored, context, state)
-            divided = _divided(scored, context, settings, kept, state)
+            divided = _divided(scored, context, settings, state)
             for one in _variants(scored, context, settings, kept, beside, divided):
                 done.append(one)
                 _notify_scored(context, scored, one.scores)
@@ -209,23 +209,28 @@ def adaptation(
     )
 
 
-def _divided(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, state: Path | None
-) -> frozenset[int]:
-    """Runs this process's seeds while others run theirs, and leaves all of them sealed; gives those of the others."""
-    part, seeds = context.part, context.config.run_seeds
-    if part is None or state is None or len(seeds) == 1:
+def one_seed(context: RunContext, seed: int) -> RunContext:
+    """The run with one of its seeds alone; the audit compares seeds that are over, so it is the whole run's."""
+    return replace(context, config=context.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
+
+
+def adapt_ahead(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path) -> None:
+    """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
+    checkpoint = TaskCheckpoint(state, scored.fingerprint, context.key)
+    for _ in _variants(scored, context, settings, checkpoint, _beside(scored, context, state)):
+        pass
+
+
+def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path | None) -> frozenset[int]:
+    """Has all seeds run ahead, each on one of several devices; gives those of the others."""
+    if context.ahead is None or state is None or len(context.config.run_seeds) == 1:
         return frozenset()
-    wait = part.adapt(scored.plan.spec.task, state)
     clock = time.perf_counter()
-    try:
-        own = context.config.model_copy(update={"seeds": part.own(seeds), "audit_labels": False})
-        for _ in _variants(scored, replace(context, config=own), settings, checkpoint, None):
-            pass
-    finally:
-        wait()
+    others = context.ahead(
+        "seed", scored.plan.spec.task, lambda unit: adapt_ahead(scored, one_seed(context, unit.part), settings, state)
+    )
     scored.seconds["devices"] = time.perf_counter() - clock
-    return frozenset(seeds) - frozenset(part.own(seeds))
+    return frozenset(unit.part for unit in others)
 
 
 def _variants(
@@ -286,8 +291,8 @@ def _with_differences(
     records: dict[str, dict[str, Any]], scored: ScoredTask, adapted: Sequence[Scores], config: RunConfig
 ) -> dict[str, dict[str, Any]]:
     """Beside what adaptation does to other tasks stands what it does to this one, in the same form."""
-    iterations, metrics = config.bootstrap_iters, scored.plan.metrics
-    gains = differences(metrics, scored.raw, adapted, scored.clusters, iterations, config.seed)
+    metrics, raw, clusters = scored.plan.metrics, scored.raw, scored.clusters
+    gains = differences(metrics, raw, adapted, clusters, config.bootstrap_iters, config.seed)
     return {**records, "ttm": {**records["ttm"], "differences": gains}}
 
 

@@ -19,8 +19,8 @@ from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
+from ttmbench.evaluator.unit import Cell
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.sweep.cells import Cell
 
 PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 NOT_OF_A_CELL = {

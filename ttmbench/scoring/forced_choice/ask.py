@@ -15,7 +15,7 @@ from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
