@@ -8,8 +8,6 @@ import torch
 
 from ttmbench.errors import UsageError
 
-TARGETS = r".*(language_model|text_model)\..*\.(q|k|v|o)_proj"
-
 
 def add_lora(model: Any, rank: int, targets: str) -> None:
     """Adds factors to a model in place; nothing else stays trainable, and no score changes.
