@@ -15,7 +15,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.captioning import CaptionModel
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.options import Blind, takes
+from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.types import ModelFiles
@@ -27,9 +27,9 @@ __all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
 
 
-@takes(Blind)
-def load(asked: Blind) -> BlindLanguageModel | BlindCaptioner:
-    """Loads a language model, or a generative model that gets noise for images; arguments are those of `Blind`.
+@takes(BlindOptions)
+def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
+    """Loads a language model, or a generative model that gets noise for images.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -90,7 +90,7 @@ class BlindCaptioner(BlindScorer):
 class BlindLanguageModel(BlindScorer, FrozenModel):
     """Mean log-likelihood of the caption's tokens under a language model, causal or sequence-to-sequence."""
 
-    def __init__(self, model: Any, tokenizer: Any, asked: Blind, files: ModelFiles | None = None) -> None:
+    def __init__(self, model: Any, tokenizer: Any, asked: BlindOptions, files: ModelFiles | None = None) -> None:
         BlindScorer.__init__(self)
         FrozenModel.__init__(self, model, asked, files)
         self.tokenizer, self.prompt, self.end_token = tokenizer, asked.prompt, asked.end_token

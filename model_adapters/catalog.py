@@ -13,17 +13,17 @@ from ttmbench.types import AdapterSpec, ModelCard
 
 _HERE = "ttmbench.model_adapters"
 _OPTIONS = {
-    "tiny_clip": "TinyClip",
-    "hf": "Contrastive",
-    "itc": "ContrastiveHalf",
-    "itm": "MatchingHead",
-    "vqascore": "VqaScore",
-    "choice": "Choice",
-    "visualgpt": "VisualGpt",
-    "blind": "Blind",
-    "open_clip": "OpenClip",
-    "embeddings": "Embeddings",
-    "openai": "Served",
+    "tiny_clip": "TinyClipOptions",
+    "hf": "ContrastiveOptions",
+    "itc": "ContrastiveHalfOptions",
+    "itm": "MatchingOptions",
+    "vqascore": "VqaScoreOptions",
+    "choice": "ChoiceOptions",
+    "visualgpt": "VisualGptOptions",
+    "blind": "BlindOptions",
+    "open_clip": "OpenClipOptions",
+    "embeddings": "EmbeddingsOptions",
+    "openai": "ServedOptions",
 }
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"

@@ -13,7 +13,7 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
-from ttmbench.model_adapters._shared.options import Choice, takes
+from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
@@ -25,9 +25,9 @@ __all__ = ["ChatChooser", "load", "locate"]
 HINT = "--model_args side_by_side=true joins them into one"
 
 
-@takes(Choice)
-def load(asked: Choice) -> ChatChooser:
-    """Loads a model that is asked forced choices, from the hub or a folder; arguments are those of `Choice`.
+@takes(ChoiceOptions)
+def load(asked: ChoiceOptions) -> ChatChooser:
+    """Loads a model that is asked forced choices, from the hub or a folder.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -39,7 +39,7 @@ def load(asked: Choice) -> ChatChooser:
 class ChatChooser(FrozenModel):
     """A `ChoiceScorer` over an image-text-to-text model, whose generation settings are replaced."""
 
-    def __init__(self, chat: ImageTextModel, asked: Choice) -> None:
+    def __init__(self, chat: ImageTextModel, asked: ChoiceOptions) -> None:
         if not chat.processor.chat_template:
             raise UsageError(f"{asked.pretrained} has no chat template, so it is not known how to ask it")
         super().__init__(chat.model, asked, chat.files)

@@ -16,7 +16,7 @@ import torch
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, count_parameters, unit
-from ttmbench.model_adapters._shared.options import Embeddings, takes
+from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ DEFAULT_SCALE = 100.0
 FILE_NAME = "embeddings.safetensors"
 
 
-@takes(Embeddings)
-def load(asked: Embeddings) -> EmbeddingsModel:
-    """Reads features that a model gave before; arguments are those of `Embeddings`.
+@takes(EmbeddingsOptions)
+def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
+    """Reads features that a model gave before.
 
     Raises:
         DataError: the file cannot be read, or its arrays are no features.

@@ -31,7 +31,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     trimmed,
 )
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.options import Contrastive, ContrastiveHalf, takes
+from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
@@ -45,9 +45,9 @@ _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
 
-@takes(Contrastive)
-def load(asked: Contrastive) -> TransformersModel:
-    """Loads a contrastive dual encoder from the hub or a folder; arguments are those of `Contrastive`.
+@takes(ContrastiveOptions)
+def load(asked: ContrastiveOptions) -> TransformersModel:
+    """Loads a contrastive dual encoder from the hub or a folder.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -77,7 +77,7 @@ class TransformersModel(ContrastiveModel):
         model: Any,
         tokenizer: Any,
         image_processor: Any,
-        asked: Contrastive | ContrastiveHalf,
+        asked: ContrastiveOptions | ContrastiveHalfOptions,
         files: ModelFiles | None = None,
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)

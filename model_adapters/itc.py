@@ -23,9 +23,9 @@ __all__ = ["load", "locate"]
 TEMPERATURE = 0.07
 
 
-@takes(options.ContrastiveHalf)
-def load(asked: options.ContrastiveHalf) -> ContrastiveHalf:
-    """Loads the contrastive half of a model from the hub or a folder; arguments are those of `options.ContrastiveHalf`.
+@takes(options.ContrastiveHalfOptions)
+def load(asked: options.ContrastiveHalfOptions) -> ContrastiveHalf:
+    """Loads the contrastive half of a model from the hub or a folder.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -59,7 +59,7 @@ class ContrastiveHalf(TransformersModel):
         model: Any,
         tokenizer: Any,
         image_processor: Any,
-        asked: options.ContrastiveHalf,
+        asked: options.ContrastiveHalfOptions,
         files: ModelFiles | None = None,
     ) -> None:
         super().__init__(model, tokenizer, image_processor, asked, files)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, trimmed
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.options import MatchingHead, takes
+from ttmbench.model_adapters._shared.options import MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["MatchingModel", "load", "locate"]
 
 
-@takes(MatchingHead)
-def load(asked: MatchingHead) -> MatchingModel:
-    """Loads a model with a matching head from the hub or a folder; arguments are those of `MatchingHead`.
+@takes(MatchingOptions)
+def load(asked: MatchingOptions) -> MatchingModel:
+    """Loads a model with a matching head from the hub or a folder.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -62,7 +62,7 @@ class MatchingModel(TrainablePairModel):
     trained_tokens: int | None = None
 
     def __init__(
-        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingHead, files: ModelFiles | None = None
+        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingOptions, files: ModelFiles | None = None
     ) -> None:
         super().__init__(model, asked, files)
         self.tokenizer, self.image_processor = tokenizer, image_processor
@@ -168,7 +168,7 @@ class BlipMatching(MatchingModel):
     trained_tokens = 35
 
     def __init__(
-        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingHead, files: ModelFiles | None = None
+        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingOptions, files: ModelFiles | None = None
     ) -> None:
         super().__init__(model, tokenizer, image_processor, asked, files)
         self.itm_start = asked.itm_start or "enc"

@@ -43,7 +43,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
 )
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
-from ttmbench.model_adapters._shared.options import OpenClip, OpenClipFiles, takes
+from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@takes(OpenClip)
-def load(asked: OpenClip) -> OpenClipModel:
-    """Loads a model by open_clip's name, from the hub, or from a folder; arguments are those of `OpenClip`.
+@takes(OpenClipOptions)
+def load(asked: OpenClipOptions) -> OpenClipModel:
+    """Loads a model by open_clip's name, from the hub, or from a folder.
 
     Raises:
         DataError: the weights are out of reach, damaged, or do not fit the model.
@@ -77,7 +77,7 @@ def locate(asked: OpenClipFiles) -> list[ModelFiles]:
 class OpenClipModel(ContrastiveModel):
     """A model of open_clip as an adapter."""
 
-    def __init__(self, model: Any, tokenizer: Any, source: sources.Source, asked: OpenClip) -> None:
+    def __init__(self, model: Any, tokenizer: Any, source: sources.Source, asked: OpenClipOptions) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.tokenizer, self.config = tokenizer, source.config
         self.model_notes, self.files, self.compiled = source.notes, source.files, asked.compile

@@ -16,7 +16,7 @@ import numpy as np
 
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, Served, takes
+from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
 from ttmbench.model_adapters._shared.yes_no import YesNo, read_yes_no, yes_token
 from ttmbench.model_adapters.api.cache import AnswerCache
 from ttmbench.model_adapters.api.client import Server
@@ -187,9 +187,9 @@ class ChoosingModel(_ServedModel):
         return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
 
-@takes(Served)
-def load(asked: Served) -> VqaScoreModel | ChoosingModel:
-    """Makes an adapter for a model behind a server; nothing is asked yet; arguments are those of `Served`.
+@takes(ServedOptions)
+def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
+    """Makes an adapter for a model behind a server; nothing is asked yet.
 
     Raises:
         UsageError: a wrong argument, or the environment has no key.

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf
-from ttmbench.model_adapters._shared.options import TinyClip, takes
+from ttmbench.model_adapters._shared.options import TinyClipOptions, takes
 from ttmbench.types import ModelFiles
 
 FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 
 
-@takes(TinyClip)
-def load(asked: TinyClip) -> hf.TransformersModel:
+@takes(TinyClipOptions)
+def load(asked: TinyClipOptions) -> hf.TransformersModel:
     """Loads the weights that ship with the package; UsageError if there is no such training seed."""
     shared = asked.model_dump(exclude={"training_seed"})
     return hf.load(pretrained=str(_folder(asked.training_seed)), **shared)

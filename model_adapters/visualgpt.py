@@ -5,14 +5,14 @@ from __future__ import annotations
 from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
 from ttmbench.model_adapters._shared.captioning import CaptionModel
 from ttmbench.model_adapters._shared.image_text import load_image_text, refuse_chat_arguments
-from ttmbench.model_adapters._shared.options import VisualGpt, takes
+from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 
 __all__ = ["load", "locate"]
 
 
-@takes(VisualGpt)
-def load(asked: VisualGpt) -> CaptionModel:
+@takes(VisualGptOptions)
+def load(asked: VisualGptOptions) -> CaptionModel:
     """Loads a generative model from the hub or a folder: BLIP, BLIP-2, or one with a chat template.
 
     Raises:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["VQAScore", "load", "locate"]
 
 
-@takes(options.VqaScore)
-def load(asked: options.VqaScore) -> VQAScore:
+@takes(options.VqaScoreOptions)
+def load(asked: options.VqaScoreOptions) -> VQAScore:
     """Loads a model that can be asked about an image, from the hub or a folder.
 
     One with a chat template, or BLIP-2 or InstructBLIP, which are asked in the words of their papers.
@@ -54,7 +54,7 @@ def load(asked: options.VqaScore) -> VQAScore:
 class VQAScore(TrainablePairModel):
     """A model that is asked about pairs, as an adapter."""
 
-    def __init__(self, chat: ImageTextModel | QFormerModel, asked: options.VqaScore) -> None:
+    def __init__(self, chat: ImageTextModel | QFormerModel, asked: options.VqaScoreOptions) -> None:
         super().__init__(chat.model, asked, chat.files)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.options import VisualGpt
+from ttmbench.model_adapters._shared.options import VisualGptOptions
 from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
 from ttmbench.types import ModelFiles
 
@@ -29,7 +29,7 @@ class CaptionModel(PairModel):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
     def __init__(
-        self, model: torch.nn.Module, parts: Sequence[Any], asked: VisualGpt, files: ModelFiles | None = None
+        self, model: torch.nn.Module, parts: Sequence[Any], asked: VisualGptOptions, files: ModelFiles | None = None
     ) -> None:
         super().__init__(model, asked, files)
         self.parts, self.prompt, self.end_token = parts, asked.prompt, asked.end_token

@@ -18,7 +18,6 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
-from ttmbench.model_adapters._shared.options import Chat
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights
@@ -262,7 +261,7 @@ class _Memory:
         return getattr(self.own, name)
 
 
-def load_image_text(found: Pretrained, asked: Chat, *, encodes: bool = True) -> ImageTextModel:
+def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
     """Loads an image-text-to-text model.
 
     Args:
@@ -294,7 +293,7 @@ def load_image_text(found: Pretrained, asked: Chat, *, encodes: bool = True) -> 
     return ImageTextModel(model, processor, torch.device(pick_device(asked.device)), encodes, files=found.files)
 
 
-def refuse_chat_arguments(asked: Chat) -> None:
+def refuse_chat_arguments(asked: ChatOptions) -> None:
     """UsageError for what models without a chat template do not take, which are loaded whole."""
     if asked.split_images is not None or asked.pad_images is not None:
         raise UsageError(f"{asked.pretrained} neither splits nor pads images; leave split_images and pad_images out")

@@ -38,8 +38,8 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Result = TypeVar("Result")
 
 
-class Arguments(BaseModel):
-    """Arguments of a kind of model."""
+class Options(BaseModel):
+    """Arguments of a kind of model; its `load` takes them as keywords."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, protected_namespaces=()
@@ -74,7 +74,7 @@ class Arguments(BaseModel):
         }
 
 
-Kind = TypeVar("Kind", bound=Arguments)
+Kind = TypeVar("Kind", bound=Options)
 
 
 def takes(kind: type[Kind]) -> Callable[[Callable[[Kind], Result]], Callable[..., Result]]:
@@ -91,7 +91,7 @@ def takes(kind: type[Kind]) -> Callable[[Callable[[Kind], Result]], Callable[...
     return decorate
 
 
-class HubFiles(Arguments):
+class HubFiles(Options):
     """Which files of transformers a model is loaded from."""
 
     pretrained: Text
@@ -127,7 +127,7 @@ class HubModel(HubFiles):
     """Of the arithmetic; scores are fp32 in any case."""
 
 
-class Contrastive(HubModel):
+class ContrastiveOptions(HubModel):
     """A dual encoder (``hf``)."""
 
     quick_gelu: bool | None = None
@@ -137,7 +137,7 @@ class Contrastive(HubModel):
     """Run both towers through ``torch.compile``."""
 
 
-class ContrastiveHalf(HubModel):
+class ContrastiveHalfOptions(HubModel):
     """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
 
     temperature: Annotated[float, Field(gt=0)] | None = None
@@ -148,7 +148,7 @@ class ContrastiveHalf(HubModel):
     """Run both towers through ``torch.compile``."""
 
 
-class MatchingHead(HubModel):
+class MatchingOptions(HubModel):
     """The matching head of BLIP, BLIP-2 or FLAVA (``itm``)."""
 
     itm_start: Literal["enc", "cls"] | None = None
@@ -158,14 +158,14 @@ class MatchingHead(HubModel):
     """Where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own)."""
 
 
-class LanguageModel(HubModel):
+class LanguageOptions(HubModel):
     """A model that writes text."""
 
     weights_dtype: Dtype | None = None
     """How weights are kept in memory; by default fp32."""
 
 
-class Chat(LanguageModel):
+class ChatOptions(LanguageOptions):
     """A model that sees images and writes text; one with a chat template may be spread over devices or quantised."""
 
     split_images: bool | None = None
@@ -186,7 +186,7 @@ class Chat(LanguageModel):
     """Further settings of either, or of another method (``quant_method``)."""
 
 
-class VqaScore(Chat):
+class VqaScoreOptions(ChatOptions):
     """A model that is asked whether an image shows a caption (``vqascore``)."""
 
     score: Literal["log_odds", "probability", "yes_token", "yes_and_end"] = "log_odds"
@@ -206,7 +206,7 @@ class VqaScore(Chat):
         return self
 
 
-class Choice(Chat):
+class ChoiceOptions(ChatOptions):
     """A model that answers forced choices in words (``choice``)."""
 
     order: Order = "random"
@@ -217,7 +217,7 @@ class Choice(Chat):
     """Of an answer; most end after a few."""
 
 
-class Noise(LanguageModel):
+class NoiseOptions(LanguageOptions):
     """What scores of captions and their priors from noise images take."""
 
     noise_images: Count | None = None
@@ -235,7 +235,7 @@ class Noise(LanguageModel):
     """Also score the token that ends the caption."""
 
 
-class VisualGpt(Noise, Chat):
+class VisualGptOptions(NoiseOptions, ChatOptions):
     """A model that writes captions (``visualgpt``)."""
 
     alpha: float = Field(
@@ -246,14 +246,14 @@ class VisualGpt(Noise, Chat):
     """Where P(t) comes from: ``noise``, or ``test_images``, the mean over the task's images."""
 
 
-class Blind(Noise):
+class BlindOptions(NoiseOptions):
     """A scorer of captions alone (``blind``)."""
 
     noise_images: Count = 3
     """How many noise images a generative model gets."""
 
 
-class TinyClip(Arguments):
+class TinyClipOptions(Options):
     """The built-in model."""
 
     training_seed: int = 0
@@ -268,7 +268,7 @@ class TinyClip(Arguments):
     """As for ``hf``."""
 
 
-class OpenClipFiles(Arguments):
+class OpenClipFiles(Options):
     """Which files a model of open_clip is loaded from."""
 
     model: Text
@@ -284,7 +284,7 @@ class OpenClipFiles(Arguments):
     """Use what is on this machine only."""
 
 
-class OpenClip(OpenClipFiles):
+class OpenClipOptions(OpenClipFiles):
     """A model of open_clip."""
 
     quick_gelu: bool | None = None
@@ -298,7 +298,7 @@ class OpenClip(OpenClipFiles):
     """Run both towers through ``torch.compile``."""
 
 
-class Embeddings(Arguments):
+class EmbeddingsOptions(Options):
     """Stored features."""
 
     path: Text
@@ -314,7 +314,7 @@ class Embeddings(Arguments):
     """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
 
 
-class Served(Arguments):
+class ServedOptions(Options):
     """A model behind an OpenAI-compatible server."""
 
     model: Text

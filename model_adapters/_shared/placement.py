@@ -19,7 +19,6 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
-from ttmbench.model_adapters._shared.options import Chat
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
@@ -46,7 +45,7 @@ class Placement:
     device: str = "auto"
 
     @classmethod
-    def of(cls, asked: Chat) -> Placement | None:
+    def of(cls, asked: ChatOptions) -> Placement | None:
         """What a model's arguments ask for.
 
         Returns:

@@ -15,7 +15,7 @@ import torch
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.device import TORCH_DTYPES
-from ttmbench.model_adapters._shared.options import HubFiles, LanguageModel, takes
+from ttmbench.model_adapters._shared.options import HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
@@ -141,7 +141,7 @@ def load_weights(
         DataError: the weights are out of reach, damaged, or have tensors missing.
     """
     model.repository.get(model.files.weights)
-    dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageModel) else None
+    dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
     options = {
         "dtype": TORCH_DTYPES[dtype or "fp32"],
         "use_safetensors": not model.files.are_pickles,

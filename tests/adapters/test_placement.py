@@ -17,7 +17,6 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
 from ttmbench.model_adapters._shared.fingerprints import quantization_of
-from ttmbench.model_adapters._shared.options import Chat
 from ttmbench.model_adapters._shared.placement import Placement, untrainable
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -96,7 +95,7 @@ def test_the_command_takes_maps_and_the_cache_knows_the_model(folder, tmp_path, 
 
 
 def placement(**arguments) -> Placement:
-    return Placement.of(Chat(pretrained="x", **arguments))
+    return Placement.of(ChatOptions(pretrained="x", **arguments))
 
 
 WRONG = {
@@ -137,19 +136,13 @@ def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, caps
 
 def test_quantisation_is_handed_on_and_named(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: object())
-    eight = Placement.of(
-        Chat(pretrained="x", device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
-    )
+    eight = placement(device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
     options = eight.options()
     assert options["device_map"] == {"": "cpu"}
     assert options["quantization_config"].load_in_8bit and options["quantization_config"].llm_int8_threshold == 4.0
-    four = Placement.of(
-        Chat(pretrained="x", device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
-    )
+    four = placement(device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
     assert four.quantization == {"bnb_4bit_compute_dtype": "bfloat16", "load_in_4bit": True}
-    other = Placement.of(
-        Chat(pretrained="x", device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
-    )
+    other = placement(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
     assert other.options()["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
     packed = SimpleNamespace(
         is_quantized=True,
@@ -164,7 +157,5 @@ def test_quantisation_is_handed_on_and_named(monkeypatch):
 def test_names_in_the_configuration():
     given = {"model": "vqascore", "tasks": ["shapes_color"], "model_args": "max_memory.0=20GiB,device_map=auto"}
     assert make_run_config(given).model_args == {"max_memory": {"0": "20GiB"}, "device_map": "auto"}
-    asked = Placement.of(
-        Chat(pretrained="x", device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
-    )
+    asked = placement(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
     assert asked.options()["max_memory"] == {0: "20GiB", "cpu": "9GiB"}

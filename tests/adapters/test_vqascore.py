@@ -18,7 +18,7 @@ from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.answers import answer_tokens
-from ttmbench.model_adapters._shared.options import QUESTION, VqaScore
+from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
@@ -343,7 +343,7 @@ def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
     assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
     adapter.chat.answer_ids = lambda answer: [3, 4]
     with pytest.raises(UsageError, match=r"score=yes_token: 'Yes' is no single token .* score=probability"):
-        vqascore.VQAScore(adapter.chat, VqaScore(pretrained="x", score="yes_token", device="cpu"))
+        vqascore.VQAScore(adapter.chat, VqaScoreOptions(pretrained="x", score="yes_token", device="cpu"))
 
 
 class Vocabulary:

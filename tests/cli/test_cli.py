@@ -56,7 +56,7 @@ def test_show_lists_what_a_model_takes(capsys):
     code, out, _ = run(capsys, "show", "visualgpt-blip")
     arguments = json.loads(out)["arguments"]
     assert code == 0 and "default" not in arguments["pretrained"] and "device" not in arguments
-    assert arguments["alpha"] == {"meaning": "How much of log P(t) a run takes off, from 0 to 1 (Eq. 7).", "default": 0.0}
+    assert arguments["alpha"]["default"] == 0 and "log P(t)" in arguments["alpha"]["meaning"]
 
 
 def test_show_a_task_and_a_model(capsys):
