@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
@@ -50,7 +50,7 @@ def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
         labels = labels_of(spec, classes, groups)
         seconds = {"load": time.perf_counter() - clock}
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(context.cache, context.capabilities, spec, groups, about)
+    cache = RankCache(context.cache, context.capabilities, spec, groups, also=about)
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({CLASS: (3, len(groups))})

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.outcome import TaskOutcome
@@ -63,7 +63,7 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
     about = {} if first is None else {"rerank": first.about}
     prior = prior_for(can.debiasable, task.spec.noise_images)
     taken_off = None if prior is None else declared_prior(prior)
-    cache = RankCache(context.cache, can, task.spec, groups, [about, taken_off])
+    cache = RankCache(context.cache, can, task.spec, groups, also=[about, taken_off])
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({I2T: (4, pool.n_images), T2I: (4, pool.n_captions)})
