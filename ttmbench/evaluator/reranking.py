@@ -6,7 +6,7 @@ each query, and these alone are ranked by the model's own score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,38 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranking_task import RetrievalPool, reads_features
 from ttmbench.evaluator.settings import model_settings
-from ttmbench.protocols import DualEncoder
+from ttmbench.evaluator.stored_pool import pool_ranks
+from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.encode import caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.listed_pairs import debias, score_listed
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS
-from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
+from ttmbench.scoring.ranking import best_candidates, rank_chosen
+from ttmbench.types import Group
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
+
+
+class RetrievalPool:
+    """All images and captions of a retrieval task, and which caption belongs to which image.
+
+    Args:
+        groups: images with their captions.
+
+    Attributes:
+        images: each with its group's id.
+        captions: those of one image after those of another.
+        owner: the number of each caption's image.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.images = [(group.group_id, group.images[0]) for group in groups]
+        self.captions = [caption for group in groups for caption in group.captions]
+        self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
+        self.n_images, self.n_captions = len(self.images), len(self.captions)
 
 
 @dataclass(frozen=True)
@@ -90,7 +111,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
     adapter = make_adapter(context.registry, name, arguments, model_settings(config))
-    if not isinstance(adapter, DualEncoder) or reads_features(adapter):
+    if not isinstance(adapter, DualEncoder) or isinstance(adapter, StoredFeatures):
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(adapter):
         warn(remark)
@@ -130,10 +151,7 @@ def rank_pairs(
         return pairs.look(values, every if chosen is None else chosen[T2I][rows], places[rows, None])
 
     if chosen is None:
-        return {
-            I2T: rank_queries(of_images, every, pool.owner, "images"),
-            T2I: rank_queries(of_captions, pool.owner, every, "captions"),
-        }
+        return pool_ranks("retrieval", of_images, of_captions, every, pool.owner)
     return {
         I2T: rank_chosen(of_images, chosen[I2T], every, pool.owner, "images"),
         T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, every, "captions"),
