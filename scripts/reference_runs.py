@@ -6,8 +6,6 @@ Needs a clean checkout, so that the commit that a document states is the code th
 first, each command runs in a process of its own with one thread, as many at a time as there are CPUs, and what they
 print goes to build/reference/. Afterwards the submissions are validated and every page, table and chart that shows the
 reference is written again (scripts/docs/reference.py). Screenshots need a browser: the last lines say what is left.
-
-results/reference/study_learning_rates.json is a study of its own and stays (scripts/docs/learning_rates.py).
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("tiny-clip", "tiny-clip-seed1")
 SUBMITTED = "shapes_color,shapes_place,shapes_replace,shapes_spatial"  # scores of all pairs are too large to be kept
 REFERENCE, SUBMISSIONS = Path("results/reference"), Path("results/submissions")
-KEPT = "study_learning_rates.json"
 TRANSFER = "study_transfer.json"
 
 RUNS = (
@@ -68,8 +65,7 @@ def why_not(root: Path) -> str:
 def clear(root: Path) -> None:
     """Removes the documents that are made again, and those of the built-in models alone."""
     for path in (root / REFERENCE).glob("*"):
-        if path.name != KEPT:
-            path.unlink()
+        path.unlink()
     for model in MODELS:
         shutil.rmtree(root / SUBMISSIONS / model, ignore_errors=True)
 
@@ -108,7 +104,7 @@ def documents_of(root: Path) -> dict[str, Mapping[str, Any]]:
     """The results documents of the built-in models in both folders: path from the top -> document."""
     found = [path for path in (root / REFERENCE).glob("*.json") if not path.name.startswith("study_")]
     found += [path for model in MODELS for path in (root / SUBMISSIONS / model).glob("results_*.json")]
-    return {path.relative_to(root).as_posix(): read_document(path) for path in sorted(found)}
+    return {path.relative_to(root).as_posix(): read_document(path).to_dict() for path in sorted(found)}
 
 
 def contradictions(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -52,14 +52,14 @@ HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in
 
 def runs() -> list[DocumentFile]:
     """The reference runs of all built-in tasks, `MAIN` first."""
-    return [DocumentFile(path, read_document(path)) for path in sorted(FOLDER.glob("builtin*.json"))]
+    return [DocumentFile(path, read_document(path).to_dict()) for path in sorted(FOLDER.glob("builtin*.json"))]
 
 
 def example() -> str:
     """What the README's command prints first."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        print_results(read_document(FIRST))
+        print_results(read_document(FIRST).to_dict())
     lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
     end = next(at for at, line in enumerate(lines) if line.endswith("every metric, percent"))
     return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"
@@ -120,7 +120,7 @@ def texts() -> dict[Path, str]:
 
 def charts() -> dict[str, tuple[str, Any]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
-    document = read_document(MAIN)
+    document = read_document(MAIN).to_dict()
     columns, curves, model = figures.columns(document), figures.curves(document), document["model_name"]
     return {
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
@@ -147,7 +147,7 @@ def shown_in(name: str) -> str:
             return digest((ROOT / page).read_text(encoding="utf-8").partition(end)[0])
     if name.startswith("leaderboard"):
         return digest([shown_numbers(run.document) for run in runs()])
-    return shown_numbers(read_document(MAIN))
+    return shown_numbers(read_document(MAIN).to_dict())
 
 
 def record(name: str, data: str) -> None:

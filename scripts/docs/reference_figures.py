@@ -15,9 +15,9 @@ from ttmbench.report.curves import Chart, Curve, panels_of
 from ttmbench.report.figures import draw_chart
 from ttmbench.report.plots import GREY, LINES, MARKERS, STYLE
 from ttmbench.report.terminal import headline
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import OVERFITTED_COLUMN, RAW, RAW_COLUMN, SIMPLE_MATCH_COLUMN, TTM_COLUMN
 from ttmbench.results.numbers import numbers_of
-from ttmbench.results.reader import typed_document
 
 # With which of the two headline metrics, and its name in the legend.
 COLUMNS = ((RAW_COLUMN, 0), (SIMPLE_MATCH_COLUMN, 1), (OVERFITTED_COLUMN, 0), (TTM_COLUMN, 1))
@@ -58,7 +58,7 @@ def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
     found = {}
     keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
-    for panel in panels_of(typed_document(document)):
+    for panel in panels_of(ResultsDocument.model_validate(document)):
         task = panel.task
         _, metric = _headline(document, task, keys)
         chart = next(one for one in panel.charts if one.title == metric.replace("_", " "))

@@ -35,7 +35,7 @@ FOUR = ("raw", "SimpleMatch", "overfitted", "TTM")
 
 @pytest.fixture(scope="module")
 def document():
-    return read_document(MAIN)
+    return read_document(MAIN).to_dict()
 
 
 @pytest.fixture(scope="module")

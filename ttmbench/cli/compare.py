@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import as_shown, echo, printable, warn
 from ttmbench._util.escape import markdown
 from ttmbench._util.files import to_json, write_atomically
@@ -49,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-@seldom_collecting()  # hundreds of documents are millions of objects, and all of them stay
 def compare(options: argparse.Namespace) -> int:
     """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
     runs, pairs = _runs(options)

@@ -97,7 +97,7 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     for one in found:
         if one.document is None:
             warn(f"left out: {one.path}: {one.skipped}")
-    return compare(table, [(one.path, one.document) for one in found if one.document is not None], registry)
+    return compare(table, [(one.path, one.document.to_dict()) for one in found if one.document is not None], registry)
 
 
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:

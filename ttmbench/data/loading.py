@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._util.images import Colors
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.types import Exif, Loaded, SourceRequest
 

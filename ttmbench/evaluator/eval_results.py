@@ -99,9 +99,9 @@ class EvalResults(Mapping[str, Any]):
         """Task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read.
 
         They are float32, of stored scores float64 where these are. There are none of results that were read back, of
-        tasks that an earlier run of the same command had done, of ranks and of forced choices.
+        tasks that an earlier run of the same command had done; those of ranks and of forced choices are empty.
         """
-        return {name: result.scored.scores for name, result in self.tasks.items() if result.scored.columns}
+        return {name: result.scored.scores for name, result in self.tasks.items()}
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:

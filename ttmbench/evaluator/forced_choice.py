@@ -8,7 +8,7 @@ from typing import Any
 from ttmbench.evaluator.plan import RunContext, TaskPlan
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.task_result import Data, TaskResult, answered_result
-from ttmbench.protocols import ChoiceScorer
+from ttmbench.protocols import ChoiceStyle
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
 from ttmbench.scoring.forced_choice.summary import unread_notes
@@ -17,13 +17,14 @@ from ttmbench.scoring.forced_choice.summary import unread_notes
 def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskResult:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
     spec, config, clock = plan.spec, context.config, time.perf_counter()
-    adapter: ChoiceScorer = context.adapter
+    adapter = context.capabilities.choice_scorer
+    assert adapter is not None, "the plan says so"
     groups, source = load_data(context.registry, config, plan.task, context.samples)
     loaded = time.perf_counter()
-    answered = ask_choices(adapter, groups, context.batch_sizer, config.seed)
+    answered = ask_choices(context.capabilities, groups, context.batch_sizer, config.seed)
     seconds = {"load": loaded - clock, "score": time.perf_counter() - loaded}
     orders = 1 if adapter.choice_style.order == "random" else 2
-    record = {**_questions(plan, context, orders), "unread": []}
+    record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
     answers: list[list[dict[str, Any]]] = [[] for _ in groups]
     for given in answered.given:
         asked = given.asked
@@ -54,9 +55,9 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskResult:
     )
 
 
-def _questions(plan: TaskPlan, context: RunContext, orders: int) -> dict[str, Any]:
+def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> dict[str, Any]:
     """What the results document says of the questions."""
-    style, shape = context.adapter.choice_style, plan.spec.shape
+    shape = plan.spec.shape
     prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}
     if shape.images > 1:
         prompts["image"] = image_prompt("{caption}", shape.images)
@@ -64,7 +65,7 @@ def _questions(plan: TaskPlan, context: RunContext, orders: int) -> dict[str, An
         "asked": list(prompts),
         "orders": orders,
         "order": style.order,
-        "seed": context.config.seed,
+        "seed": seed,
         "side_by_side": style.side_by_side,
         "prompts": prompts,
     }

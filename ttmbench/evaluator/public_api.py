@@ -56,11 +56,11 @@ def read_results(path: PathLike) -> list[EvalResults]:
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [EvalResults(read_document(place), path=place)]
+        return [EvalResults(read_document(place).to_dict(), path=place)]
     found = []
     for one in walk_documents(place):
         if one.document is not None:
-            found.append(EvalResults(one.document, path=one.path))
+            found.append(EvalResults(one.document.to_dict(), path=one.path))
         elif "has no schema_version" not in (one.skipped or ""):
             warn(f"{one.path} is left out: it {one.skipped}")
     if not found:

@@ -16,16 +16,16 @@ from ttmbench.cache.ranks import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
-from ttmbench.evaluator.adapters import only_chooses
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_pool import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, TaskResult, ranked_result
-from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
-from ttmbench.scoring.encode import (
+from ttmbench.scoring.debiasing import declared_prior, prior_for
+from ttmbench.scoring.dual_encoder import (
+    Features,
     caption_scores,
     encode_captions,
     encode_classes,
@@ -33,8 +33,7 @@ from ttmbench.scoring.encode import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.listed_pairs import debiasing_of
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 
 _COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification": ("strict", "as_topk", "above")}
 """What the cache has of ranks."""
@@ -46,15 +45,15 @@ def run_ranking(context: RunContext, task: TaskFile) -> TaskResult:
     A dual encoder ranks all candidates. A model that scores pairs does so in retrieval where there are few, and else
     reranks the best of another model.
     """
-    adapter, config, spec = context.adapter, context.config, task.spec
-    if only_chooses(adapter):
+    can, config, spec = context.capabilities, context.config, task.spec
+    if can.scores == "choices":
         raise UsageError(
             f"model {config.model} answers in words and has no scores, and task '{spec.task}' is of kind {spec.kind}, "
             "which ranks by them"
         )
-    if config.rerank and isinstance(adapter, DualEncoder):
+    if config.rerank and can.dual_encoder is not None:
         raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
-    if isinstance(adapter, StoredFeatures):
+    if can.stored_features is not None:
         result = _from_features(context, spec)
     else:
         result = (_retrieval if spec.kind == "retrieval" else _classification)(context, task)
@@ -66,32 +65,36 @@ def run_ranking(context: RunContext, task: TaskFile) -> TaskResult:
 
 
 def _retrieval(context: RunContext, task: TaskFile) -> TaskResult:
-    adapter, spec, seconds = context.adapter, task.spec, {}
+    can, spec, seconds = context.capabilities, task.spec, {}
+    adapter = can.dual_encoder
     with phase("load"):
         clock = time.perf_counter()
         groups, source = load_data(context.registry, context.config, task, context.samples)
         seconds["load"] = time.perf_counter() - clock
-    truncated = count_truncated(adapter, groups)
+    truncated = count_truncated(can.truncating, groups)
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(context, spec, pool)
     about = {} if first is None else {"rerank": first.about}
-    cache = RankCache(context.cache, adapter, spec, groups, [about, debiasing_of(adapter, spec.noise_images)])
+    prior = prior_for(can.debiasable, spec.noise_images)
+    taken_off = None if prior is None else declared_prior(prior)
+    cache = RankCache(context.cache, can, spec, groups, [about, taken_off])
     every = np.arange(pool.n_images)
     with phase("score"):
         clock = time.perf_counter()
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
         ranks = _cached(cache, spec.kind, shapes)
-        if ranks is None and isinstance(adapter, DualEncoder):
+        if ranks is None and adapter is not None:
             sizer = context.batch_sizer
             images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
             captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
-            by_image, by_caption = image_scores(adapter, images, captions), caption_scores(adapter, images, captions)
+            features = Features(images, captions)
+            by_image, by_caption = image_scores(adapter, features), caption_scores(adapter, features)
             ranks = pool_ranks(spec.kind, by_image, by_caption, every, pool.owner)
         elif ranks is None:
             chosen = None if first is None else first.choose(context, spec, pool)
             first = None  # its weights are not needed beside those of the model
-            ranks = rank_pairs(context, spec, pool, cache, chosen)
+            ranks = rank_pairs(context, prior, pool, cache, chosen)
         seconds["score"] = time.perf_counter() - clock
     data = Data(groups, source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
     of_query, notes = {I2T: every, T2I: pool.owner}, list(truncated_notes(truncated))
@@ -100,8 +103,8 @@ def _retrieval(context: RunContext, task: TaskFile) -> TaskResult:
 
 def _classification(context: RunContext, task: TaskFile) -> TaskResult:
     """Every image is ranked against a feature vector for each class, made of prompts."""
-    adapter, spec, seconds = context.adapter, task.spec, {}
-    if not isinstance(adapter, DualEncoder):
+    adapter, spec, seconds = context.capabilities.dual_encoder, task.spec, {}
+    if adapter is None:
         raise UsageError(
             f"model {context.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
             "and captions, since a class is a mean of encoded prompts"
@@ -113,7 +116,7 @@ def _classification(context: RunContext, task: TaskFile) -> TaskResult:
         labels = labels_of(spec, classes, groups)
         seconds["load"] = time.perf_counter() - clock
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(context.cache, adapter, spec, groups, about)
+    cache = RankCache(context.cache, context.capabilities, spec, groups, about)
     shape = len(groups), len(classes.names)
     with phase("score"):
         clock = time.perf_counter()
@@ -122,7 +125,7 @@ def _classification(context: RunContext, task: TaskFile) -> TaskResult:
             sizer, named = context.batch_sizer, [(group.group_id, group.images[0]) for group in groups]
             images = encode_images(adapter, named, sizer, cache.data, cache.prepared, cache.blocks)
             weights = encode_classes(adapter, classes.names, classes.templates, sizer, cache.blocks)
-            by_image = image_scores(adapter, images, weights)
+            by_image = image_scores(adapter, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
         seconds["score"] = time.perf_counter() - clock
     data = Data(groups, source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
@@ -132,7 +135,9 @@ def _classification(context: RunContext, task: TaskFile) -> TaskResult:
 
 def _from_features(context: RunContext, spec: TaskSpec) -> TaskResult:
     """Features from a file in place of images, captions and classes."""
-    adapter, config, clock = context.adapter, context.config, time.perf_counter()
+    can, config, clock = context.capabilities, context.config, time.perf_counter()
+    adapter, stored = can.dual_encoder, can.stored_features
+    assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
         if config.samples is not None:
             raise UsageError("--samples names images by id, and stored features have none; use --limit")
@@ -141,9 +146,9 @@ def _from_features(context: RunContext, spec: TaskSpec) -> TaskResult:
             raise UsageError(
                 f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of"
             )
-        pool, stay, fingerprint = stored_pool(adapter, spec, limit)
-        images, others = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
-        by_image, by_other = image_scores(adapter, images, others), caption_scores(adapter, images, others)
+        pool, stay, fingerprint = stored_pool(stored, spec, limit)
+        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
         ranks = pool_ranks(spec.kind, by_image, by_other, pool.images, pool.others)
     every = np.arange(len(pool.images))
     of_query = {I2T: every, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: every}

@@ -26,13 +26,12 @@ from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Data, Scored, TaskResult, TransferResult, scored_result
 from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
-from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.deltas import differences
 from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.scoring.forced_choice.arrays import CHOICE
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import GroupShape, MetricSpec
@@ -55,27 +54,27 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         TtmbenchError: the model gave no usable scores.
         UsageError: the model cannot be adapted to this task.
     """
-    adapter, config = context.adapter, context.config
-    _notes_of(adapter)  # those of a task that failed are not this one's
-    _undecided(adapter)
+    config = context.config
+    _notes_of(context)  # those of a task that failed are not this one's
+    _undecided(context)
     plan = None if task.spec.kind != "groups" else plan_task(context, task, settings)
     if plan is None or plan.way == "choices":
         result = run_ranking(context, task) if plan is None else run_choice_task(plan, context)
-        result.notes.extend(_notes_of(adapter))
+        result.notes.extend(_notes_of(context))
         _notify(context, task.spec.task, RAW if plan is None else CHOICE, result.summary)
-        return replace(result, undecided=_undecided(adapter))
+        return replace(result, undecided=_undecided(context))
     scored = scored_task(plan, context)
     raw = MethodScores(RAW, [scored.raw])
     _notify_scored(context, scored, raw)
-    truncated = count_truncated(adapter, scored.groups)
-    notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
-    undecided = _undecided(adapter)
+    truncated = count_truncated(context.capabilities.truncating, scored.groups)
+    notes = [*scored.notes, *_notes_of(context), *truncated_notes(truncated)]
+    undecided = _undecided(context)
     columns, elsewhere, failure = [raw], dict[str, TransferResult](), None
     if plan.adapts:
         try:
             kept = TaskCheckpoint(state, scored.fingerprint, context.key)
             beside = _beside(scored, context, state)
-            divided = _divided(scored, context, settings, kept, state)
+            divided = _divided(scored, context, settings, state)
             for column in _columns(scored, context, settings, kept, beside, divided):
                 if column.name == TTM and beside is not None:
                     elsewhere = beside.outcomes(config.run_seeds)
@@ -111,8 +110,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
 
 def scored_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     """The task with its data and scores: scored now, or for an earlier part of the same run."""
-    memory, adapter = context.memory, context.adapter
-    if memory is None or not plan.adapts or isinstance(adapter, Reporting | Bounding):
+    memory, adapter, can = context.memory, context.adapter, context.capabilities
+    if memory is None or not plan.adapts or can.reporting is not None or can.bounding is not None:
         return score_task(plan, context)
     of = (context.key, plan.spec.task, adapter)
     if memory.scored is None or memory.of is None or memory.of[:2] != of[:2] or memory.of[2] is not adapter:
@@ -156,23 +155,28 @@ def adaptation(
     )
 
 
-def _divided(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, state: Path | None
-) -> frozenset[int]:
-    """Runs this process's seeds while others run theirs, and leaves all of them sealed; gives those of the others."""
-    part, seeds = context.part, context.config.run_seeds
-    if part is None or state is None or len(seeds) == 1:
+def one_seed(context: RunContext, seed: int) -> RunContext:
+    """The run with one of its seeds alone; the audit compares seeds that are over, so it is the whole run's."""
+    return replace(context, config=context.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
+
+
+def adapt_ahead(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path) -> None:
+    """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
+    checkpoint = TaskCheckpoint(state, scored.fingerprint, context.key)
+    for _ in _columns(scored, context, settings, checkpoint, _beside(scored, context, state)):
+        pass
+
+
+def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path | None) -> frozenset[int]:
+    """Has all seeds run ahead, each on one of several devices; gives those of the others."""
+    if context.ahead is None or state is None or len(context.config.run_seeds) == 1:
         return frozenset()
-    wait = part.adapt(scored.plan.spec.task, state)
     clock = time.perf_counter()
-    try:
-        own = context.config.model_copy(update={"seeds": part.own(seeds), "audit_labels": False})
-        for _ in _columns(scored, replace(context, config=own), settings, checkpoint, None):
-            pass
-    finally:
-        wait()
+    others = context.ahead(
+        "seed", scored.plan.spec.task, lambda unit: adapt_ahead(scored, one_seed(context, unit.part), settings, state)
+    )
     scored.seconds["devices"] = time.perf_counter() - clock
-    return frozenset(seeds) - frozenset(part.own(seeds))
+    return frozenset(unit.part for unit in others)
 
 
 def _columns(
@@ -236,23 +240,26 @@ def _with_differences(column: MethodScores, scored: ScoredTask, config: RunConfi
     return replace(column, record={**column.record, "differences": gains})
 
 
-def _notes_of(adapter: Any) -> list[str]:
-    return [*model_notes(adapter), *(adapter.take_notes() if isinstance(adapter, Reporting) else [])]
+def _notes_of(context: RunContext) -> list[str]:
+    reporting = context.capabilities.reporting
+    return [*model_notes(context.adapter), *(reporting.take_notes() if reporting is not None else [])]
 
 
-def _undecided(adapter: Any) -> dict[str, int] | None:
+def _undecided(context: RunContext) -> dict[str, int] | None:
     """Pairs that the model left open since it was last asked; None where it left none, or never does."""
-    open_pairs, of = adapter.take_undecided() if isinstance(adapter, Bounding) else (0, 0)
+    bounding = context.capabilities.bounding
+    open_pairs, of = bounding.take_undecided() if bounding is not None else (0, 0)
     return {"pairs": open_pairs, "of": of} if open_pairs else None
 
 
 def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
     """What writes the adapted model of a seed; None if none is to be kept."""
-    adapter, config, spec = context.adapter, context.config, scored.plan.spec
+    config, spec = context.config, scored.plan.spec
     if not context.folders:
         return None
-    finetuning = finetuned(adapter)
-    if not isinstance(adapter, Savable):
+    finetuning = finetuned(context.adapter)
+    savable = context.capabilities.savable
+    if savable is None:
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
     def save(seed: int, about: dict[str, Any]) -> None:
@@ -268,7 +275,7 @@ def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            adapter.save_pretrained(folder)
+            savable.save_pretrained(folder)
             if finetuning is not None:
                 write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
         except OSError as error:

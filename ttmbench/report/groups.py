@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.tagcharts import HEADLINE

@@ -97,7 +97,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
         if found.document is None:
             skipped[name] = found.skipped or ""
             continue
-        document = found.document
+        document = found.document.to_dict()
         try:
             rows = list(_rows(document, name))
         except DataError as error:

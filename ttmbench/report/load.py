@@ -12,9 +12,10 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.reader import read_document, task_of_artifact, typed_document
+from ttmbench.results.reader import read_document, task_of_artifact
 
 _NUMBERS = (numbers_of, means_of)
 
@@ -82,7 +83,7 @@ def gather(place: Path) -> Gathered:
         raise UsageError(f"{place} does not exist; name a folder that runs wrote to (--output_path), or a document")
     folder = place if place.is_dir() else place.parent
     skipped: dict[str, str] = {}
-    found: list[tuple[Path, dict[str, Any]]] = []
+    found: list[tuple[Path, ResultsDocument]] = []
     empty = True
     for path in _candidates(place):
         empty = False
@@ -92,12 +93,11 @@ def gather(place: Path) -> Gathered:
             if not is_something_else(path):
                 skipped[path.relative_to(folder).as_posix()] = str(error).removeprefix(f"{path}: ")
             continue
-        if document.get("kind") != "leaderboard":
-            found.append((path, document))
+        found.append((path, document))
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
     runs: list[ReportedRun] = []
-    models = tell_apart([stated_model(document) for _, document in found])
+    models = tell_apart([stated_model(document.to_dict()) for _, document in found])
     for model, path, document in sorted(
         ((model, path, document) for model, (path, document) in zip(models, found, strict=True)),
         key=lambda one: (one[0], str(one[1])),
@@ -131,7 +131,8 @@ def is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]) -> ReportedRun:
+def _run(index: int, model: str, name: str, path: Path, typed: ResultsDocument) -> ReportedRun:
+    document = typed.to_dict()
     run = ReportedRun(
         index,
         model,
@@ -139,7 +140,7 @@ def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]
         path,
         document,
         tuple(replace(one, model=model) for of in _NUMBERS for one in of(document, name)),
-        tuple(panels_of(typed_document(document))),
+        tuple(panels_of(typed)),
         tuple(tag_tables_of(document)),
     )
     for file, about in document.get("artifacts", {}).items():

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench import stats
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.cell_means import CellValues
@@ -87,7 +87,7 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     Raises:
         DataError: a file is absent or damaged, or the run wrote no samples.
     """
-    document = read_document(path)
+    document = read_document(path).to_dict()
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
         if any(is_stored(document, task) for task in document["results"]):

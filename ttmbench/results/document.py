@@ -145,6 +145,10 @@ class ResultsDocument(Part):
     command: str = Field(description="Secrets redacted.")
     artifacts: dict[str, Artifact]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The document as JSON has it; keys of a newer minor version are not in it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     @model_validator(mode="after")
     def _is_consistent(self) -> ResultsDocument:
         """What a JSON Schema cannot say: no task is half there, and no number is one that its metric cannot have."""

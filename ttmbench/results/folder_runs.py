@@ -25,13 +25,14 @@ def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
         if found.document is None:
             skipped[found.path] = found.skipped or ""
             continue
+        document = found.document.to_dict()
         try:
-            groups = stored_groups(found.path.parent, found.document)
+            groups = stored_groups(found.path.parent, document)
         except DataError as error:
             skipped[found.path] = str(error)
             continue
         if groups:
-            runs.append(StoredRun(found.path, found.document, groups))
+            runs.append(StoredRun(found.path, document, groups))
         else:
             skipped[found.path] = NO_SAMPLES
     return runs, skipped

@@ -208,13 +208,13 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
     runs, skipped = [], []
     for path in paths:
         if not path.is_dir():
-            runs.append(DocumentFile(path, read_document(path)))
+            runs.append(DocumentFile(path, read_document(path).to_dict()))
             continue
         for found in walk_documents(path):
             if found.document is None:
                 skipped.append(found)
             else:
-                runs.append(DocumentFile(found.path, found.document))
+                runs.append(DocumentFile(found.path, found.document.to_dict()))
     if not any(run.document["results"] for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
     names = tell_apart([stated_model(run.document) for run in runs])

@@ -67,7 +67,7 @@ def rates(root: Path) -> dict[str, Rate]:
     scored: dict[str, list[tuple[float, int]]] = defaultdict(list)
     trained: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for found in walk_documents(root) if root.is_dir() else ():
-        document = found.document or {}
+        document = found.document.to_dict() if found.document else {}
         for task in document.get("timing", {}):
             groups = document.get("n-samples", {}).get(task, {}).get("effective")
             if not isinstance(groups, int) or groups < 1:

@@ -22,7 +22,7 @@ from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
 from ttmbench.ttm.restoring import Original, restored

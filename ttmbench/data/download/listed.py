@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
-from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.limits import limit
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import scrub, secrets_in_environment
+from ttmbench._util.text import read_json_lines
 from ttmbench.data.download import manifest as record
 from ttmbench.data.download.files import DataFile, amount, count_of_images
 from ttmbench.data.download.http import NoAnswerError, Web

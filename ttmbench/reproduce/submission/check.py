@@ -46,7 +46,7 @@ def check_submission(
     Raises:
         DataError: the file is no results document.
     """
-    document = read_document(path)
+    document = read_document(path).to_dict()
     findings = Findings(model=stated_model(document).fingerprint)
     config = check_settings(document, registry, read_command, findings)
     artifacts = check_artifacts(path, document, findings)
