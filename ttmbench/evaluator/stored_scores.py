@@ -14,8 +14,7 @@ import numpy as np
 
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.kinds import SCOPES
-from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.baseline import task_groups
 from ttmbench.evaluator.outcome import TaskOutcome
