@@ -301,7 +301,7 @@ class SourceRequest:
             ``crop``, ``where``, ``first_rows``).
         shape: images and captions per group; of tasks of another kind, whose rows have one image each, 1x2.
         n_groups: how many groups the task file promises, if it does.
-        folder: folder of the task file, for relative paths; None for tasks inside a package archive.
+        folder: of the task file, for relative paths; None for tasks inside a package archive.
         limit: read no more groups than this, if set. With ``offline``, the network is never touched.
         data_dir: folder of the files that users fetch themselves; may not exist.
         kind: of the task. Of ``retrieval`` a group is an image with its captions, any number from one; of
@@ -325,11 +325,10 @@ class SourceRequest:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data, as a source gives them.
+    """A task's data, as a source gives them: groups in its order, and for the results, as JSON values, their origin.
 
     Attributes:
-        groups: in the source's order.
-        source: where they came from and what was done to them, for the results: JSON values only.
+        source: where the groups came from and what was done to them.
     """
 
     groups: list[Group]
