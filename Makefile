@@ -39,10 +39,9 @@ mutants:
 wheel:
 	$(PYTHON) scripts/check_wheel.py
 
-# The site in site/, with what the extra `docs` brings: every link and anchor, no other host, a search that works offline.
+# The site in site/, with what the extra `docs` brings: every link and anchor of the pages is checked.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict --site-dir site
-	$(PYTHON) scripts/docs/check_site.py site
 
 # In an environment of its own with every dependency at its lower bound; minutes, and gigabytes of packages.
 oldest:

@@ -23,7 +23,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ import reference_figures as figures
 from ttmbench.report import plots
 from ttmbench.report.plots import STYLE
 from ttmbench.report.terminal import print_results
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import DocumentFile
 from ttmbench.results.reader import read_document
 
@@ -59,7 +60,7 @@ def example() -> str:
     """What the README's command prints first."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        print_results(read_document(FIRST))
+        print_results(read_document(FIRST).to_dict())
     lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
     end = next(at for at, line in enumerate(lines) if line.endswith("every metric, percent"))
     return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"
@@ -71,11 +72,11 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
     lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
     shown = [figures.columns(run.document) for run in several]
-    for task in several[0].document["results"]:
+    for task in several[0].document.results:
         for run, columns in zip(several, shown, strict=True):
             one = columns[task]
-            shape = "x".join(map(str, run.document["datasets"][task]["shape"]))
-            groups = f"{run.document['n-samples'][task]['effective']}, {shape}"
+            shape = "x".join(map(str, run.document.datasets[task].shape))
+            groups = f"{run.document.n_samples[task].effective}, {shape}"
             chance = ", ".join(_percent(value) for value in one["chance"])
             values = [_percent(value, std) for value, std in zip(one["values"], one["stds"], strict=True)]
             lines.append("| " + " | ".join([task, *([run.model] if named else []), groups, chance, *values]) + " |")
@@ -121,7 +122,7 @@ def texts() -> dict[Path, str]:
 def charts() -> dict[str, tuple[str, Any]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
     document = read_document(MAIN)
-    columns, curves, model = figures.columns(document), figures.curves(document), document["model_name"]
+    columns, curves, model = figures.columns(document), figures.curves(document), document.model_name
     return {
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
         "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
@@ -134,10 +135,10 @@ def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def shown_numbers(document: Mapping[str, Any]) -> str:
+def shown_numbers(document: ResultsDocument) -> str:
     """Digest of the numbers of a run, the courses of TTM included: what a screenshot of its report shows."""
-    curves = figures.curves(document) if document.get("ttm") else {}
-    return digest({"model": document["model_name"], "results": document["results"], "curves": curves})
+    curves = figures.curves(document) if document.ttm else {}
+    return digest({"model": document.model_name, "results": document.results, "curves": curves})
 
 
 def shown_in(name: str) -> str:

@@ -22,8 +22,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import load, save, spans
+from ttmbench.scoring.batches import BatchSizer, load, save, spans
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef

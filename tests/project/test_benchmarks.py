@@ -74,27 +74,6 @@ def test_a_process_is_timed_whole():
         _timed([sys.executable, "-c", "import sys; sys.exit('why')"], 1)
 
 
-OF_A_SMALLER_MODEL = """
-import sys
-sys.path[:0] = [{benchmarks!r}]
-import cpu
-sys.argv = ["cpu.py", *{options!r}]
-cpu.SIZES["small"] = (64, 2, 300, None)
-cpu.main()
-"""
-
-
-def test_a_step_is_timed_against_the_matrix_peak(tmp_path):
-    options = [*"--pairs 3 --steps 1 --threads 1 --matrix 512 --output".split(), str(tmp_path / "x.json")]
-    program = OF_A_SMALLER_MODEL.format(benchmarks=str(FOLDER), options=options)
-    done = processes.run(["-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads((tmp_path / "x.json").read_text())["runs"]["3"]
-    for dtype in ("fp32", "bf16"):
-        assert 0 < found[dtype]["share_of_peak"]["step"] < 1.5 and found[dtype]["seconds"]["score"] > 0
-    assert set(found["ratios"]) == {"step", "score", "peak"}
-
-
 ON_THE_STAND_IN = """
 import runpy, sys
 sys.path[:0] = [{support!r}, {benchmarks!r}]

@@ -36,7 +36,7 @@ HERE = {
     "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"},
     "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
     "toml": {"add-an-adapter.md", "hooks.md"},
-    "text": {"add-a-task.md", "tasks.md"},
+    "text": {"add-a-task.md", "architecture.md", "tasks.md"},
 }
 ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_lessons.py, test_reference.py and test_readme.py
     "python": {"python.md", *WALKED, *LESSONS},

@@ -111,7 +111,7 @@ def test_what_adaptation_does_elsewhere_agrees_with_the_reference_on_its_own_tas
 
 def test_nothing_else_lies_in_the_folder():
     known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
-    studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_learning_rates.json", "study_transfer.json"}
+    studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_transfer.json"}
     assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 

@@ -19,10 +19,10 @@ def script():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A small repository with an old reference document, and a study that stays."""
+    """A small repository with an old reference document."""
     for folder in ("results/reference", "results/submissions/tiny-clip"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("reference/old.json", "reference/study_learning_rates.json", "submissions/tiny-clip/results_1.json"):
+    for name in ("reference/old.json", "submissions/tiny-clip/results_1.json"):
         (tmp_path / "results" / name).write_text("{}", encoding="utf-8")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
@@ -69,7 +69,7 @@ def test_runs_of_one_command_are_of_the_commit_and_replace_the_old(script, check
     assert {one["git_hash"] for one in documents.values()} == {git(checkout, "rev-parse", "HEAD")}
     assert {one["command"] for one in documents.values()} == set(commands)
     names = sorted(path.name for path in (checkout / "results" / "reference").iterdir())
-    assert names == ["first.json", "study_learning_rates.json"]
+    assert names == ["first.json"]
     assert len(list((checkout / "results" / "submissions" / "tiny-clip").glob("results_*.json"))) == 1
 
 

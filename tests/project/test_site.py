@@ -1,12 +1,8 @@
-"""The site: every page has its place, links and anchors lead somewhere, and what a built page may not have is found.
-
-The build itself is `make docs`, a step of continuous integration.
-"""
+"""The site: every page has its place, and links and anchors lead somewhere. The build itself is `make docs`."""
 
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 import yaml
@@ -16,7 +12,6 @@ from support.scripts import load_script
 import ttmbench
 
 hooks = load_script("docs/site_hooks")
-checks = load_script("docs/check_site")
 
 
 class Loader(yaml.SafeLoader):
@@ -135,50 +130,3 @@ def test_the_api_has_every_public_name_and_module():
     first = made["api/index.md"]
     for name in set(ttmbench.__all__) - {"__version__"}:
         assert re.search(rf"(?:::: ttmbench\.[\w.]*\.{name}$|`(?:ttmbench\.)?{name}`)", first, re.MULTILINE), name
-
-
-@pytest.mark.parametrize(
-    ("inside", "said"),
-    [
-        ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
-        ('<script src="//cdn.example.org/x.js"></script>', "loads //cdn.example.org/x.js"),
-        ('<link rel="stylesheet" href="https://example.org/x.css">', "loads https://example.org/x.css"),
-        ('<link rel="preconnect" href="https://example.org">', "loads https://example.org"),
-        ('<img src="http://example.org/x.png">', "loads http://example.org/x.png"),
-        ("<style>@import 'https://example.org/x.css';</style>", "loads https://example.org/x.css"),
-        ('<p style="background: url(https://example.org/x.png)">', "loads https://example.org/x.png"),
-        ('<a href="nowhere.html">x</a>', "links to nowhere.html, which is not there"),
-        ('<a href="other.html#nothing">x</a>', "links to other.html#nothing: that page has no such anchor"),
-        ('<a href="#nothing">x</a>', "links to #nothing: that page has no such anchor"),
-    ],
-)
-def test_what_a_built_page_may_not_have_is_found(tmp_path, inside, said):
-    (tmp_path / "other.html").write_text('<h1 id="top">x</h1>', encoding="utf-8")
-    (tmp_path / "page.html").write_text(f"<html>{inside}</html>", encoding="utf-8")
-    assert list(checks.problems(tmp_path)) == [f"page.html {said}"]
-
-
-def test_a_style_sheet_that_loads_from_elsewhere_is_found(tmp_path):
-    (tmp_path / "x.css").write_text('a { background: url("https://example.org/x.png") }', encoding="utf-8")
-    assert list(checks.problems(tmp_path)) == ["x.css loads https://example.org/x.png"]
-
-
-def test_a_good_page_has_no_problem(tmp_path):
-    (tmp_path / "other.html").write_text('<h1 id="top">x</h1>', encoding="utf-8")
-    good = (
-        '<link rel="canonical" href="https://example.org/"><img src="data:image/png;base64,x">'
-        '<script src="x.js"></script>'
-        '<a href="other.html#top">x</a><a href="https://example.org">y</a><style>a{background:url(data:x//y)}</style>'
-    )
-    (tmp_path / "page.html").write_text(good, encoding="utf-8")
-    (tmp_path / "404.html").write_text('<a href="/page.html">x</a>', encoding="utf-8")
-    assert list(checks.problems(tmp_path)) == []
-
-
-def test_the_checks_end_with_what_they_found(tmp_path, monkeypatch):
-    (tmp_path / "page.html").write_text('<a href="nowhere.html">x</a>', encoding="utf-8")
-    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "docs"))
-    monkeypatch.setenv("TTMBENCH_BROWSER", "no-such-browser")
-    monkeypatch.setattr(sys, "argv", ["check_site.py", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"page\.html links to nowhere\.html"):
-        checks.main()

@@ -91,7 +91,7 @@ def test_results_fit(monkeypatch, width, reference_document):
 
 @pytest.fixture
 def reference_document(pytestconfig):
-    return read_document(pytestconfig.rootpath / "results" / "reference" / "builtin.json")
+    return read_document(pytestconfig.rootpath / "results" / "reference" / "builtin.json").to_dict()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

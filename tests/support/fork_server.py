@@ -40,17 +40,11 @@ def threads() -> int:
 
 
 def warm() -> None:
-    """Patterns of the names of all models' weights, which transformers compiles when it reads the first model.
-
-    Also that objects are frozen here, for which ttmbench would count them all.
-    """
+    """Patterns of the names of all models' weights, which transformers compiles when it reads the first model."""
     names = sys.modules.get("transformers.conversion_mapping")  # there is none in older versions
     if names is not None:
         names.get_checkpoint_conversion_mapping("clip")
     gc.freeze()  # a child's collector does not look at what all share
-    collector = sys.modules.get("ttmbench._util.collector")
-    if collector is not None:
-        collector._all_are_old()
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

@@ -5,20 +5,26 @@ fsspec is imported when an address is used, and the package that a kind of addre
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from ttmbench._util.console import show_as
 from ttmbench._util.files import replace_file
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.redact import place_in_url, scrub, without
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 # What is put there appears whole or not at all, and a rename would be a copy. Elsewhere a file is put under another
 # name first.
@@ -32,60 +38,51 @@ class RemoteError(DataError):
     """An address cannot be read or written; the message names it, without its secrets, and says why (exit 4)."""
 
 
-@dataclass(frozen=True)
 class RemoteFolder:
-    """A folder at an address.
+    """A folder at an address, and a folder of this machine with those of its files that are read or written here.
+
+    Args:
+        address: of a folder, or of a file, which is then the folder's own name ``""``. Nothing is asked of it yet.
+        what: the option or argument, for messages.
 
     Attributes:
         url: the address as it may be shown.
+        home: of this machine; gone when the process ends.
+        copy: the files here, in ``home``; messages name the address in its place.
+
+    Raises:
+        UsageError: no such kind of address, a package is missing, or it cannot be one place.
     """
 
-    url: str
-    _fs: Any
-    _root: str
-    _secrets: tuple[str, ...]
-
-    @classmethod
-    def at(cls, address: str, what: str) -> RemoteFolder:
-        """Finds out how an address is reached; nothing is asked of it yet.
-
-        Args:
-            address: of a folder, or of a file, which is then the folder's own name ``""``.
-            what: the option or argument, for messages.
-
-        Returns:
-            The folder.
-
-        Raises:
-            UsageError: no such kind of address, a package is missing, or it cannot be one place.
-        """
-        if not address.partition("?")[0].partition("://")[2].strip("/"):
-            raise _no_bucket(address, what)
+    def __init__(self, address: str, what: str) -> None:
+        base, _, query = address.partition("?")
         shown, scheme = place_in_url(address), address.partition("://")[0].lower()
-        if "::" in address or any(character in address.partition("?")[0] for character in "*[]"):
+        if not base.partition("://")[2].strip("/"):
+            raise _no_bucket(address, what)
+        if "::" in address or any(character in base for character in "*[]"):
             raise UsageError(f"{what} {shown} is a pattern or a chain of addresses; give the address of one place")
-        secrets = _secrets_in(address)
-        from fsspec.core import url_to_fs
-        from fsspec.registry import known_implementations
-
-        known = known_implementations.get(scheme, {})
-        try:
-            fs, root = url_to_fs(address)
-        except ImportError as error:
-            package = str(known.get("class", "")).partition(".")[0]
-            hint = f"the package {package}" if package not in ("", "fsspec") else "a package"
-            install = f"pip install {package}" if package not in ("", "fsspec") else _clean(str(error), secrets)
-            raise UsageError(f"{what} {shown}: {scheme}:// needs {hint}, which is not installed: {install}") from None
-        except Exception as error:
-            why = f"{scheme}:// is no kind of address that fsspec knows" if not known else error_line(error)
-            raise UsageError(f"{what} {shown} cannot be reached: {_clean(why, secrets)}") from None
-        query = address.partition("?")[2]
-        root = str(root).removesuffix(f"?{query}").rstrip("/")
-        return cls(shown.partition("?")[0].rstrip("/"), fs, root, secrets)
+        self._secrets = _secrets_in(address)
+        self._fs, root = _reached(address, scheme, f"{what} {shown}", self._secrets)
+        self._root = root.removesuffix(f"?{query}").rstrip("/")
+        self.url = shown.partition("?")[0].rstrip("/")
+        self.home = Path(tempfile.mkdtemp(prefix="ttmbench-"))
+        atexit.register(self.remove_copy)
+        self.copy = self.home / "results"
+        self.copy.mkdir()
+        show_as(str(self.copy), self.url)
+        self._there: dict[str, tuple[int, int]] = {}  # files that are at the address as they are here
 
     def named(self, name: str) -> str:
         """The address of a file, as it may be shown."""
         return f"{self.url}/{name}" if name else self.url
+
+    def keep_copy(self) -> None:
+        """Leaves the files of this machine there when the process ends."""
+        atexit.unregister(self.remove_copy)
+
+    def remove_copy(self) -> None:
+        """Removes the files of this machine."""
+        shutil.rmtree(self.home, ignore_errors=True)
 
     def is_file(self) -> bool:
         """Whether the address is one of a file."""
@@ -100,13 +97,12 @@ class RemoteFolder:
             below: look in this folder of it only.
 
         Returns:
-            Names from the folder, parted by slashes; hidden ones, and what would lie elsewhere, left out.
+            Names from the folder, separated by slashes; hidden ones, and what would lie elsewhere, left out.
         """
-        at = self._path(below)
         with self._speaking(below, "listed"):
             self._fs.invalidate_cache()
             try:
-                found = self._fs.find(at, detail=True)
+                found = self._fs.find(self._path(below), detail=True)
             except FileNotFoundError:
                 return {}
         most, start = limit("remote_files"), f"{self._root.lstrip('/')}/"
@@ -120,19 +116,20 @@ class RemoteFolder:
         }
         return {name: sizes[name] for name in sorted(sizes) if _is_plain(name)}
 
-    def fetch(self, name: str, target: Path, most: str) -> None:
-        """Copies a file to this machine, in one step.
+    def fetch(self, name: str, most: str) -> bool:
+        """Copies a file to this machine, in one step, over one that is here.
 
         Args:
-            name: of the file; ``""`` where the address is one of a file.
-            target: what it is called here.
+            name: of the file; no part of it leads out of the folder.
             most: name of the limit on its bytes.
+
+        Returns:
+            Whether there is one.
 
         Raises:
             RemoteError: it cannot be read, or is too large.
-            FileNotFoundError: there is none.
         """
-        bound = limit(most)
+        bound, target = limit(most), self.copy / name
 
         def copy(path: Path) -> None:
             with self._fs.open(self._path(name), "rb") as source, path.open("wb") as file:
@@ -143,19 +140,41 @@ class RemoteFolder:
                         )
                     file.write(chunk)
 
-        with self._speaking(name, "read", may_be_absent=True):
+        with self._speaking(name, "read"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, copy, to_disk=False)
+            try:
+                replace_file(target, copy, to_disk=False)
+            except FileNotFoundError:
+                return False
+        self._there[name] = _stamp(target)
+        return True
 
-    def put(self, source: Path, name: str) -> None:
-        """Copies a file there; readers see the old file or the whole new one. RemoteError if it cannot be written."""
-        target = self._path(name)
+    def send(self) -> None:
+        """Sends what is new or has changed here: JSON files, the newest last, after all others that they may name.
+
+        Raises:
+            RemoteError: a file cannot be written there; what was sent before it is there.
+        """
+        paths = {"/".join(path.relative_to(self.copy).parts): path for path in self.copy.rglob("*") if path.is_file()}
+        stamps = {name: _stamp(path) for name, path in paths.items() if _is_plain(name)}
+        for name in sorted(stamps, key=lambda name: (name.endswith(".json"), stamps[name])):
+            if self._there.get(name) != stamps[name]:
+                self._put(paths[name], name)
+                self._there[name] = stamps[name]
+        for name in self._there.keys() - stamps.keys():  # it has another name now
+            with self._speaking(name, "removed"), suppress(FileNotFoundError):
+                self._fs.rm_file(self._path(name))
+            del self._there[name]
+
+    def _put(self, source: Path, name: str) -> None:
+        """Copies a file there; readers see the old file or the whole new one."""
+        target, protocol = self._path(name), self._fs.protocol
         with self._speaking(name, "written"):
-            if _scheme(self._fs) in _OBJECT_STORES:
+            if (protocol if isinstance(protocol, str) else protocol[0]) in _OBJECT_STORES:
                 self._fs.put_file(str(source), target)
                 return
-            folder, _, own = target.rpartition("/")
-            temporary = f"{folder}/.{own}.{token_hex(6)}.tmp"
+            folder, _, base = target.rpartition("/")
+            temporary = f"{folder}/.{base}.{token_hex(6)}.tmp"
             self._fs.makedirs(folder, exist_ok=True)
             try:
                 self._fs.put_file(str(source), temporary)
@@ -165,24 +184,17 @@ class RemoteFolder:
                     self._fs.rm_file(temporary)
                 raise
 
-    def remove(self, name: str) -> None:
-        """Removes a file; one that is gone already is no error."""
-        with self._speaking(name, "removed"), suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(name))
-
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
     @contextmanager
-    def _speaking(self, name: str, done: str, may_be_absent: bool = False) -> Iterator[None]:
-        """Turns errors of whatever reaches the address into one line; an absent file may be the caller's matter."""
+    def _speaking(self, name: str, done: str) -> Iterator[None]:
+        """Turns errors of whatever reaches the address into one line."""
         try:
             yield
         except RemoteError:
             raise
         except Exception as error:
-            if may_be_absent and isinstance(error, FileNotFoundError):
-                raise
             why = _clean(error_line(error), self._secrets)
             raise RemoteError(f"{self.named(name)} cannot be {done}: {why}") from None
 
@@ -215,21 +227,34 @@ def _no_bucket(address: str, what: str) -> UsageError:
     return UsageError(f"{what} {place_in_url(address)} names no bucket or folder; write {scheme}://BUCKET/PATH")
 
 
+def _reached(address: str, scheme: str, what: str, secrets: tuple[str, ...]) -> tuple[AbstractFileSystem, str]:
+    """The file system of an address, and the path in it."""
+    from fsspec.core import url_to_fs
+    from fsspec.registry import known_implementations
+
+    known = known_implementations.get(scheme, {})
+    try:
+        return url_to_fs(address)
+    except ImportError as error:
+        package = str(known.get("class", "")).partition(".")[0]
+        hint = f"the package {package}" if package not in ("", "fsspec") else "a package"
+        install = f"pip install {package}" if package not in ("", "fsspec") else _clean(str(error), secrets)
+        raise UsageError(f"{what}: {scheme}:// needs {hint}, which is not installed: {install}") from None
+    except Exception as error:
+        why = f"{scheme}:// is no kind of address that fsspec knows" if not known else error_line(error)
+        raise UsageError(f"{what} cannot be reached: {_clean(why, secrets)}") from None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Another one once the file has changed; later ones are larger."""
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size
+
+
 def _is_plain(name: str) -> bool:
     """Whether a name from elsewhere stays inside the folder that it is put into, and is not hidden."""
-    parts = name.split("/")
-    return (
-        "\\" not in name
-        and "\0" not in name
-        and ":" not in name
-        and all(part and not part.startswith(".") for part in parts)
-        and not PurePosixPath(name).is_absolute()
-    )
-
-
-def _scheme(fs: Any) -> str:
-    protocol = fs.protocol
-    return str(protocol if isinstance(protocol, str) else protocol[0])
+    inside = all(part and not part.startswith(".") for part in name.split("/"))  # "/x" begins with an empty part
+    return inside and not any(character in name for character in ("\\", "\0", ":"))
 
 
 def _secrets_in(address: str) -> tuple[str, ...]:

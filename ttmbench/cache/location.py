@@ -9,7 +9,6 @@ from pathlib import Path
 from ttmbench.errors import UsageError
 
 CACHE_VARIABLE = "TTMBENCH_CACHE"
-SPOOL_VARIABLE = "TTMBENCH_SPOOL"
 LIMIT_VARIABLE = "TTMBENCH_PREPARED_LIMIT"
 DEFAULT_LIMIT = "10GB"  # of prepared images
 OFF = "off"
@@ -34,16 +33,6 @@ def cache_folder(given: str | Path | None) -> Path | None:
     from platformdirs import user_cache_path
 
     return user_cache_path("ttmbench", appauthor=False) / "store"
-
-
-def spool_folder() -> Path:
-    """Where runs work whose results go to an address: TTMBENCH_SPOOL, else a folder in the user's cache folder."""
-    given = os.environ.get(SPOOL_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("ttmbench", appauthor=False) / "spool"
 
 
 def prepared_limit() -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.cache.task import KnownData
 from ttmbench.data.task_file import TaskSpec
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Group
 
 
@@ -20,17 +21,17 @@ class RankCache(KnownData):
 
     Args:
         cache: of the run, if it has one.
-        adapter: the model.
+        model: the model and what it can do.
         spec: the task.
         groups: its data.
         also: what else the arrays depend on: classes and prompts, the candidates of a first stage. For JSON.
     """
 
     def __init__(
-        self, cache: ScoreCache | None, adapter: Any, spec: TaskSpec, groups: Sequence[Group], also: Any = None
+        self, cache: ScoreCache | None, model: Capabilities, spec: TaskSpec, groups: Sequence[Group], also: Any = None
     ) -> None:
-        slot = None if cache is None else cache.slot(adapter, spec, False, None)
-        super().__init__(cache, adapter, slot, spec.task, groups)
+        slot = None if cache is None else cache.slot(model, spec, False, None)
+        super().__init__(cache, model, slot, spec.task, groups)
         self._groups, self._also = len(groups), also
         self._date: str | None = None
 

@@ -20,9 +20,10 @@ from ttmbench.cache.key import Identity, model_description, prepared_key, score_
 from ttmbench.cache.location import SCORES, cache_folder, prepared_limit
 from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Debiasable
+from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.results.environment import hardware
-from ttmbench.scoring.blocks import FEATURES
+from ttmbench.scoring.batches import FEATURES
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.types import Scores
 
@@ -59,15 +60,16 @@ class ScoreCache:
         self._detail: set[str] = set()
         self._saying = threading.Lock()
         self._writes = True
-        self._model: tuple[Any, dict[str, Any]] | None = None
+        self._model: tuple[Adapter, dict[str, Any]] | None = None
 
-    def slot(self, adapter: Any, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> Slot | None:
+    def slot(self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> Slot | None:
         """The place of a model's scores on a task; None if scores of this model are not kept."""
-        why = why_not_kept(adapter)
+        why, adapter = why_not_kept(model), model.fingerprinted
         if why is not None:
             if why:
                 self.warn_once("model", why)
             return None
+        assert adapter is not None, "scores of other models are not kept"
         if self._model is None or self._model[0] is not adapter:
             self._model = (adapter, model_description(adapter))
         identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
@@ -77,7 +79,7 @@ class ScoreCache:
         """Digests of the images of a task."""
         return PixelDigestCache(self.folder, task, self.read, self.write)
 
-    def prepared(self, adapter: Any) -> PreparedImageCache | None:
+    def prepared(self, adapter: object) -> PreparedImageCache | None:
         """Prepared images of this model's preprocessing; None if it does not state it, or none are to be kept."""
         limit = prepared_limit()
         key = prepared_key(adapter, self._exact) if limit else None
@@ -139,7 +141,7 @@ class ImagesAlone(ScoreCache):
     def __init__(self, cache: ScoreCache) -> None:
         super().__init__(cache.folder, cache._exact)
 
-    def slot(self, adapter: Any, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> None:
+    def slot(self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> None:
         """No place for scores."""
 
 
@@ -165,7 +167,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class StartedBlocks:
-    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.blocks.BlockStore` that only keeps.
+    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.batches.BlockStore` that only keeps.
 
     The fingerprint of the data is not known yet. So these blocks lie in a folder by the names of images and captions,
     and each says which pixels it is of.
@@ -246,7 +248,7 @@ def _about(slot: Slot, data: str, kind: str) -> dict[str, Any]:
 
 @dataclass
 class CacheEntry:
-    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.blocks.BlockStore`.
+    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.batches.BlockStore`.
 
     Attributes:
         slot: of the model and the task.

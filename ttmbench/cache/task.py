@@ -7,8 +7,9 @@ from typing import Any
 
 from ttmbench.cache.scores import CachedScores, CacheEntry, ScoreCache, Slot, StartedBlocks
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Blind, Debiasable
-from ttmbench.scoring.blocks import BlockStore, Share
+from ttmbench.protocols import Debiasable
+from ttmbench.scoring.batches import BlockStore
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Scores
@@ -21,7 +22,7 @@ class KnownData:
 
     Args:
         cache: of the run, if it has one.
-        adapter: the model.
+        model: the model and what it can do.
         slot: where what this model makes of the task goes, if it is kept.
         task: name of the task.
         groups: its data.
@@ -32,13 +33,13 @@ class KnownData:
     """
 
     def __init__(
-        self, cache: ScoreCache | None, adapter: Any, slot: Slot | None, task: str, groups: Sequence[Group]
+        self, cache: ScoreCache | None, model: Capabilities, slot: Slot | None, task: str, groups: Sequence[Group]
     ) -> None:
         self._slot = slot
         self._pixels = None if cache is None or slot is None else cache.pixels(task)
         self._place: CacheEntry | None = None
         self.data = Fingerprint(groups, self._pixels)
-        self.prepared = None if cache is None else cache.prepared(adapter)
+        self.prepared = None if cache is None else cache.prepared(model.adapter)
 
     @property
     def blocks(self) -> BlockStore | None:
@@ -88,7 +89,7 @@ class TaskCache(KnownData):
 
     Args:
         cache: of the run, if it has one.
-        adapter: the model.
+        model: the model and what it can do.
         spec: the task.
         groups: its data.
         all_pairs: whether every image meets every caption.
@@ -101,16 +102,16 @@ class TaskCache(KnownData):
     def __init__(
         self,
         cache: ScoreCache | None,
-        adapter: Any,
+        model: Capabilities,
         spec: TaskSpec,
         groups: Sequence[Group],
         all_pairs: bool,
         prior: Debiasable | None,
     ) -> None:
-        slot = None if cache is None else cache.slot(adapter, spec, all_pairs, prior)
-        super().__init__(cache, adapter, slot, spec.task, groups)
+        slot = None if cache is None else cache.slot(model, spec, all_pairs, prior)
+        super().__init__(cache, model, slot, spec.task, groups)
         self._shape = (len(groups), *(spec.group.shape or (1, 0)))
-        self._blind = isinstance(adapter, Blind)
+        self._blind = model.blind is not None
         self._finished = 0
         self.kept: CachedScores | None = None
 
@@ -136,12 +137,10 @@ class TaskCache(KnownData):
         """Where finished blocks go, after `look_up`; blind scorers would lose what they remember of captions."""
         return None if self._blind else self._place
 
-    def shared(self, index: int, count: int) -> BlockStore | None:
-        """`blocks` for one of several processes that fill them together; None where nothing is kept."""
-        if self._blind or self._place is None:
-            return None
-        self._place.note_blocks()
-        return Share(self._place, index, count)
+    def note_blocks(self) -> None:
+        """Takes the blocks that are there now as an earlier run's, before other processes of this run add theirs."""
+        if self._place is not None:
+            self._place.note_blocks()
 
     @property
     def image_blocks(self) -> BlockStore | None:

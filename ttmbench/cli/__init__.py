@@ -23,17 +23,6 @@ from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
 
-def command() -> int:
-    """What the installed program and ``python -m ttmbench`` do: `main`, in a process that has nothing else to do."""
-    from ttmbench._util.allocation import keep_freed_memory
-    from ttmbench.cli.ending import QuickEnd
-
-    end = QuickEnd()
-    keep_freed_memory()
-    end.code = main()
-    return end.code
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line.
 

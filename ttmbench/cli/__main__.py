@@ -2,6 +2,6 @@
 
 import sys
 
-from ttmbench.cli import command
+from ttmbench.cli import main
 
-sys.exit(command())
+sys.exit(main())

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from ttmbench._util.places import is_address
+from ttmbench._util.option_values import is_address
 from ttmbench.errors import AssertionNotMet
 
 if TYPE_CHECKING:
-    from ttmbench._util.remote_copy import RemoteCopy
+    from ttmbench._util.remote import RemoteFolder
 
 _READ = {
     "report": "place",
@@ -47,24 +47,19 @@ def addresses_at_hand(command: str, options: argparse.Namespace) -> Iterator[Non
     if command not in _READ:
         yield
         return
-    output = _output(command, options)
-    _fetch(command, options)
-    copy = None if output is None else _prepare_output(command, output, options)
+    given = getattr(options, _READ[command])
+    address = _output(command, options, given) if command in _WRITTEN else None
+    found = [_fetched(command, one) for one in (given if isinstance(given, list) else [given])]
+    setattr(options, _READ[command], found if isinstance(given, list) else found[0])
+    remote = None if address is None else _prepare_output(command, address, options)
     try:
         yield
     except AssertionNotMet:  # what was computed is written all the same
-        if copy is not None:
-            copy.send()
+        if remote is not None:
+            remote.send()
         raise
-    if copy is not None:
-        copy.send()
-
-
-def _fetch(command: str, options: argparse.Namespace) -> None:
-    dest = _READ[command]
-    given = getattr(options, dest)
-    found = [_fetched(command, one) for one in (given if isinstance(given, list) else [given])]
-    setattr(options, dest, found if isinstance(given, list) else found[0])
+    if remote is not None:
+        remote.send()
 
 
 def _fetched(command: str, given: str) -> str:
@@ -75,33 +70,28 @@ def _fetched(command: str, given: str) -> str:
     return str(fetch_results(given, command, beside=command not in _DOCUMENTS_ALONE))
 
 
-def _output(command: str, options: argparse.Namespace) -> str | None:
+def _output(command: str, options: argparse.Namespace, read: str) -> str | None:
     """The address to write to: as given, else where the command reads, if that is one."""
-    if command not in _WRITTEN:
-        return None
     given: str | None = options.output_path
-    if given is None and command in ("report", "leaderboard"):
-        read: str = getattr(options, _READ[command])
-        if is_address(read):
-            from ttmbench._util.remote import folder_and_name
+    if given is None and command in ("report", "leaderboard") and is_address(read):
+        from ttmbench._util.remote import folder_and_name
 
-            is_file = read.partition("?")[0].endswith(".json")
-            base, mark, query = (folder_and_name(read, command)[0] if is_file else read).partition("?")
-            base = base.rstrip("/")
-            given = f"{base}/report.html{mark}{query}" if command == "report" else f"{base}{mark}{query}"
+        is_file = read.partition("?")[0].endswith(".json")
+        base, mark, query = (folder_and_name(read, command)[0] if is_file else read).partition("?")
+        page = "/report.html" if command == "report" else ""
+        given = f"{base.rstrip('/')}{page}{mark}{query}"
     return given if is_address(given) else None
 
 
-def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteCopy:
+def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteFolder:
     """A folder to write into; a file that lies at the address already is put there, with what belongs to it."""
     from ttmbench._util.remote import RemoteFolder, folder_and_name
-    from ttmbench._util.remote_copy import RemoteCopy
     from ttmbench.results.remote import fetch_artifacts
 
     is_file = command != "leaderboard" and bool(PurePosixPath(address.partition("?")[0]).suffix)
     folder, name = folder_and_name(address, "--output_path") if is_file else (address, "")
-    copy = RemoteCopy.temporary(RemoteFolder.at(folder, "--output_path"))
-    if is_file and copy.fetch(name, "text_bytes") and command == "score":
-        fetch_artifacts(copy, name)
-    options.output_path = str(copy.folder / name) if is_file else str(copy.folder)
-    return copy
+    remote = RemoteFolder(folder, "--output_path")
+    if is_file and remote.fetch(name, "text_bytes") and command == "score":
+        fetch_artifacts(remote, name)
+    options.output_path = str(remote.copy / name)
+    return remote

@@ -6,7 +6,6 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
@@ -28,7 +27,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-@seldom_collecting()  # hundreds of documents are millions of objects, and all of them stay
 def leaderboard(options: argparse.Namespace) -> int:
     """Merges a folder, writes the files and says what was left out."""
     folder = Path(options.folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
@@ -45,7 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-@seldom_collecting()  # hundreds of documents are millions of objects, and all of them stay
 def report(options: argparse.Namespace) -> int:
     """Writes the page, and says what is on it and what was left out."""
     place = Path(options.place)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.collector import seldom_collecting
 from ttmbench._util.console import echo, warn
+from ttmbench.cli.interrupts import terminated_like_interrupted
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
@@ -93,12 +93,9 @@ def run(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.settings import choose
 
     chosen = choose(config)  # a wrong name is told before torch is imported, which takes seconds
-    with seldom_collecting():
-        from ttmbench.cli.interrupts import terminated_like_interrupted
-        from ttmbench.evaluator.baseline import check_baseline
-        from ttmbench.evaluator.run import run as evaluate
-        from ttmbench.results.assertions import check_assertions
-        from ttmbench.results.undecided import undecided_tasks
+    from ttmbench.evaluator.baseline import check_baseline
+    from ttmbench.evaluator.run import run as evaluate
+    from ttmbench.results.assertions import check_assertions
 
     try:
         with terminated_like_interrupted():
@@ -113,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
         raise
     show(results)
     check_baseline(results.document)
-    check_assertions(config.assertions, results.document)
-    return 1 if results.failed or undecided_tasks(results.document) else 0
+    check_assertions(config.assertions, results.typed)
+    return 1 if results.failed or results.typed.undecided_tasks() else 0
 
 
 def show(results: EvalResults | None) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ttmbench._util.digests import digests_of_modules
 from ttmbench._util.files import file_digest
-from ttmbench._util.source_code import digests_of_modules
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.checks import check_groups

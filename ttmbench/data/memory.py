@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ttmbench._annotations import Image, ImageLike
 from ttmbench._util.images import open_image
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.data.cells import Row
 from ttmbench.data.checks import check_groups
 from ttmbench.data.rows import ImageCell, groups_from_rows

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ttmbench._arrays.matchings import count_matchings
 from ttmbench._util.limits import limit
-from ttmbench._util.validation import describe, first_error
+from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Where
 from ttmbench.data.origin import TagFile

@@ -22,24 +22,23 @@ from ttmbench.evaluator.ranking_task import (
     check_ranks,
     load_ranked,
     outcome_of,
-    reads_features,
     stored_limit,
 )
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, Ranks
-from ttmbench.scoring.encode import Side, encode_classes, encode_images, encode_stored, image_scores
+from ttmbench.scoring.dual_encoder import Features, encode_classes, encode_images, encode_stored, image_scores
 from ttmbench.scoring.ranking import rank_queries
 
 
 def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
     """Ranks the classes of every image; errors as for `ttmbench.evaluator.task.run_task`."""
     check_ranks(context, task.spec)
-    adapter, config, spec = context.adapter, context.config, task.spec
-    if reads_features(adapter):
+    adapter, config, spec = context.capabilities.dual_encoder, context.config, task.spec
+    if context.capabilities.stored_features is not None:
         return outcome_of(context, task, _from_features(context, spec))
-    if not isinstance(adapter, DualEncoder):
+    if adapter is None:
         raise UsageError(
             f"model {config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images and "
             "captions, since a class is a mean of encoded prompts"
@@ -51,7 +50,7 @@ def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
         labels = labels_of(spec, classes, groups)
         seconds = {"load": time.perf_counter() - clock}
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(context.cache, adapter, spec, groups, about)
+    cache = RankCache(context.cache, context.capabilities, spec, groups, about)
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({CLASS: (3, len(groups))})
@@ -65,7 +64,7 @@ def run_classification(context: RunContext, task: TaskFile) -> TaskOutcome:
                 cache.blocks,
             )
             weights = encode_classes(adapter, classes.names, classes.templates, context.batch_sizer, cache.blocks)
-            ranks = _ranks_of(adapter, images, weights, labels, np.arange(len(classes.names)))
+            ranks = _ranks_of(adapter, Features(images, weights), labels, np.arange(len(classes.names)))
         else:
             strict, as_topk, above = kept[CLASS].astype(np.int64)
             ranks = Ranks(strict, as_topk, above, np.ones(len(groups), np.int64), len(classes.names))
@@ -111,8 +110,8 @@ def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
     return {name: [place for place, one in enumerate(names) if one == name] for name in twice}
 
 
-def _ranks_of(adapter: DualEncoder, images: Side, classes: Side, labels: np.ndarray, every: np.ndarray) -> Ranks:
-    return rank_queries(image_scores(adapter, images, classes), labels, every, "images")
+def _ranks_of(adapter: DualEncoder, features: Features, labels: np.ndarray, every: np.ndarray) -> Ranks:
+    return rank_queries(image_scores(adapter, features), labels, every, "images")
 
 
 def _known(counts: np.ndarray | None) -> np.ndarray:
@@ -130,11 +129,16 @@ def _notes(classes: Classes, labels: np.ndarray) -> list[str]:
 
 
 def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
-    adapter, clock = context.adapter, time.perf_counter()
+    adapter, stored, clock = (
+        context.capabilities.dual_encoder,
+        context.capabilities.stored_features,
+        time.perf_counter(),
+    )
+    assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
-        pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
-        images, classes = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
-        ranks = _ranks_of(adapter, images, classes, pool.images, pool.others)
+        pool, stay, fingerprint = stored_pool(stored, spec, stored_limit(context, spec))
+        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, features, pool.images, pool.others)
     return RankedTask(
         ranks={CLASS: ranks},
         shape=pool.shape,

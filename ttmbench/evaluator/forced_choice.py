@@ -9,7 +9,7 @@ from typing import Any
 from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext, TaskPlan
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.protocols import ChoiceScorer, ChoiceStyle
+from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.labels import split_key
 from ttmbench.results.tag_means import tag_means_of_values
 from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
@@ -26,10 +26,11 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
         Numbers under the filter ``choice``, the answers as samples lines, and no score arrays.
     """
     spec, config, clock = plan.spec, context.config, time.perf_counter()
-    adapter: ChoiceScorer = context.adapter
+    adapter = context.capabilities.choice_scorer
+    assert adapter is not None, "the plan says so"
     groups, source = load_data(context.registry, config, plan.task, context.samples)
     loaded = time.perf_counter()
-    answered = ask_choices(adapter, groups, context.batch_sizer, config.seed)
+    answered = ask_choices(context.capabilities, groups, context.batch_sizer, config.seed)
     asked = time.perf_counter()
     style = adapter.choice_style
     orders = 1 if style.order == "random" else 2

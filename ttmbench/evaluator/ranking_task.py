@@ -12,11 +12,9 @@ import numpy as np
 from ttmbench._util.option_values import groups_of
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import only_chooses
 from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.protocols import StoredFeatures
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import RAW
 from ttmbench.results.ranks import I2T, T2I, Ranks, rank_values, ranking_record, summarise_ranks
@@ -77,7 +75,7 @@ class RankedTask:
 
 def check_ranks(context: RunContext, spec: TaskSpec) -> None:
     """UsageError for a model that answers in words, and for re-ranking where there is nothing to rank again."""
-    if only_chooses(context.adapter):
+    if context.capabilities.scores == "choices":
         raise UsageError(
             f"model {context.config.model} answers in words and has no scores, and task '{spec.task}' is of kind "
             f"{spec.kind}, which ranks by them"
@@ -98,11 +96,6 @@ def stored_limit(context: RunContext, spec: TaskSpec) -> int | None:
     if limit is None and config.limit is not None:
         raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of")
     return limit
-
-
-def reads_features(adapter: Any) -> bool:
-    """Whether a model has features from a file in place of images and captions."""
-    return isinstance(adapter, StoredFeatures)
 
 
 def outcome_of(context: RunContext, task: TaskFile, done: RankedTask) -> TaskOutcome:

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
-from ttmbench._util.third_party_errors import error_line
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
@@ -26,12 +25,12 @@ from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
-from ttmbench.results.undecided import UNDECIDED
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 class RunRecord:
@@ -70,21 +69,21 @@ class RunRecord:
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
     def describe_model(
-        self, adapter: Any, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
+        self, model: Capabilities, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
     ) -> None:
         """Takes down what the adapter states about itself; what it has used is asked for with every document.
 
         Args:
-            adapter: the model.
+            model: what it is and can do.
             trained_on: image collections that it was trained on; None if that is unknown.
             finetuning: the record of the finetuning that made its weights; None if there was none.
         """
         collections = None if trained_on is None else list(trained_on)
-        self.model_info = {**model_info(adapter), "trained_on": collections}
+        self.model_info = {**model_info(model.adapter), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuned.shown(finetuning)
-        self._reporting = adapter if isinstance(adapter, Reporting) else None
+        self._reporting = model.reporting
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
         """Takes down a failure, without secrets."""
@@ -196,7 +195,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mappin
         **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
         **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
         **({"seen_in_training": seen} if seen else {}),
-        **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),
+        **({"undecided": outcome.undecided} if outcome.undecided else {}),
         **({"notes": notes} if notes else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,

@@ -17,7 +17,6 @@ from ttmbench.evaluator.ranking_task import (
     check_ranks,
     load_ranked,
     outcome_of,
-    reads_features,
     stored_limit,
 )
 from ttmbench.evaluator.reranking import first_stage, rank_pairs
@@ -25,11 +24,18 @@ from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import I2T, T2I, Ranks
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.encode import Side, caption_scores, encode_captions, encode_images, encode_stored, image_scores
-from ttmbench.scoring.listed_pairs import debiasing_of
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.debiasing import declared_prior, prior_for
+from ttmbench.scoring.dual_encoder import (
+    Features,
+    caption_scores,
+    encode_captions,
+    encode_images,
+    encode_stored,
+    image_scores,
+)
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.scoring.ranking import rank_queries
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
 
 COUNTS = ("strict", "as_topk", "above", "true")
 
@@ -41,33 +47,34 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
     of another model again.
     """
     check_ranks(context, task.spec)
-    adapter, config = context.adapter, context.config
-    if config.rerank and isinstance(adapter, DualEncoder):
+    can, config = context.capabilities, context.config
+    if config.rerank and can.dual_encoder is not None:
         raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
-    if reads_features(adapter):
+    if can.stored_features is not None:
         return outcome_of(context, task, _from_features(context, task.spec))
     with phase("load"):
         clock = time.perf_counter()
         groups, source = load_ranked(context, task)
         seconds = {"load": time.perf_counter() - clock}
-    truncated = count_truncated(adapter, groups)
+    truncated = count_truncated(can.truncating, groups)
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(context, task.spec, pool)
     about = {} if first is None else {"rerank": first.about}
-    taken_off = debiasing_of(adapter, task.spec.noise_images)
-    cache = RankCache(context.cache, adapter, task.spec, groups, [about, taken_off])
+    prior = prior_for(can.debiasable, task.spec.noise_images)
+    taken_off = None if prior is None else declared_prior(prior)
+    cache = RankCache(context.cache, can, task.spec, groups, [about, taken_off])
     with phase("score"):
         clock = time.perf_counter()
         kept = cache.look_up({I2T: (4, pool.n_images), T2I: (4, pool.n_captions)})
         if kept is not None:
             ranks = {scope: _of_array(kept[scope], others) for scope, others in pool.candidates.items()}
-        elif isinstance(adapter, DualEncoder):
-            ranks = _rank_all(adapter, pool, context.batch_sizer, cache)
+        elif can.dual_encoder is not None:
+            ranks = _rank_all(can.dual_encoder, pool, context.batch_sizer, cache)
         else:
             chosen = None if first is None else first.choose(context, task.spec, pool)
             first = None  # its weights are not needed beside those of the model
-            ranks = rank_pairs(context, task.spec, pool, cache, chosen)
+            ranks = rank_pairs(context, prior, pool, cache, chosen)
         seconds["score"] = time.perf_counter() - clock
     done = RankedTask(
         ranks=ranks,
@@ -88,23 +95,28 @@ def run_retrieval(context: RunContext, task: TaskFile) -> TaskOutcome:
 def _rank_all(adapter: DualEncoder, pool: RetrievalPool, sizer: BatchSizer, cache: RankCache) -> dict[str, Ranks]:
     images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
     captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
-    return _ranks_of(adapter, images, captions, pool.owner)
+    return _ranks_of(adapter, Features(images, captions), pool.owner)
 
 
-def _ranks_of(adapter: DualEncoder, images: Side, captions: Side, owner: np.ndarray) -> dict[str, Ranks]:
-    every = np.arange(len(images))
+def _ranks_of(adapter: DualEncoder, features: Features, owner: np.ndarray) -> dict[str, Ranks]:
+    every = np.arange(len(features.images))
     return {
-        I2T: rank_queries(image_scores(adapter, images, captions), every, owner, "images"),
-        T2I: rank_queries(caption_scores(adapter, images, captions), owner, every, "captions"),
+        I2T: rank_queries(image_scores(adapter, features), every, owner, "images"),
+        T2I: rank_queries(caption_scores(adapter, features), owner, every, "captions"),
     }
 
 
 def _from_features(context: RunContext, spec: TaskSpec) -> RankedTask:
-    adapter, clock = context.adapter, time.perf_counter()
+    adapter, stored, clock = (
+        context.capabilities.dual_encoder,
+        context.capabilities.stored_features,
+        time.perf_counter(),
+    )
+    assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
-        pool, stay, fingerprint = stored_pool(adapter, spec, stored_limit(context, spec))
-        images, captions = encode_stored(adapter, len(pool.images), stay, context.batch_sizer)
-        ranks = _ranks_of(adapter, images, captions, pool.others)
+        pool, stay, fingerprint = stored_pool(stored, spec, stored_limit(context, spec))
+        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        ranks = _ranks_of(adapter, features, pool.others)
     return RankedTask(
         ranks=ranks,
         shape=pool.shape,

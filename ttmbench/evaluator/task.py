@@ -26,14 +26,13 @@ from ttmbench.evaluator.retrieval import run_retrieval
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
-from ttmbench.protocols import Bounding, Reporting, Savable
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.deltas import differences
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.forced_choice.arrays import CHOICE
-from ttmbench.scoring.truncation import count_truncated, truncated_notes
+from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone, VariantResult
 from ttmbench.types import GroupShape, MetricSpec, Scores
@@ -85,26 +84,26 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         TtmbenchError: the model gave no usable scores.
         UsageError: the model cannot be adapted to this task.
     """
-    adapter, config = context.adapter, context.config
-    _notes_of(adapter)  # those of a task that failed are not this one's
-    _undecided(adapter)
+    config = context.config
+    _notes_of(context)  # those of a task that failed are not this one's
+    _undecided(context)
     if task.spec.kind in RANKED:
         outcome = RANKED[task.spec.kind](context, task)
-        outcome.notes.extend(_notes_of(adapter))
+        outcome.notes.extend(_notes_of(context))
         _notify(context, task.spec.task, RAW, outcome.summary)
-        return replace(outcome, undecided=_undecided(adapter))
+        return replace(outcome, undecided=_undecided(context))
     plan = plan_task(context, task, settings)
     spec, metrics = plan.spec, plan.metrics
     if plan.way == "choices":
         outcome = run_choice_task(plan, context)
-        outcome.notes.extend(_notes_of(adapter))
+        outcome.notes.extend(_notes_of(context))
         _notify(context, spec.task, CHOICE, outcome.summary)
         return outcome
     scored = scored_task(plan, context)
     _notify_scored(context, scored, {RAW: [scored.raw]})
-    truncated = count_truncated(adapter, scored.groups)
-    notes = [*scored.notes, *_notes_of(adapter), *truncated_notes(truncated)]
-    undecided = _undecided(adapter)
+    truncated = count_truncated(context.capabilities.truncating, scored.groups)
+    notes = [*scored.notes, *_notes_of(context), *truncated_notes(truncated)]
+    undecided = _undecided(context)
     done: list[_Done] = []
     also: dict[str, AlsoOutcome] = {}
     failure: Exception | None = None
@@ -112,7 +111,7 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         try:
             kept = TaskCheckpoint(state, scored.fingerprint, context.key)
             beside = _beside(scored, context, state)
-            divided = _divided(scored, context, settings, kept, state)
+            divided = _divided(scored, context, settings, state)
             for one in _variants(scored, context, settings, kept, beside, divided):
                 done.append(one)
                 _notify_scored(context, scored, one.scores)
@@ -165,8 +164,8 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
 
 def scored_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     """The task with its data and scores: scored now, or for an earlier part of the same run."""
-    memory, adapter = context.memory, context.adapter
-    if memory is None or not plan.adapts or isinstance(adapter, Reporting | Bounding):
+    memory, adapter, can = context.memory, context.adapter, context.capabilities
+    if memory is None or not plan.adapts or can.reporting is not None or can.bounding is not None:
         return score_task(plan, context)
     of = (context.key, plan.spec.task, adapter)
     if memory.scored is None or memory.of is None or memory.of[:2] != of[:2] or memory.of[2] is not adapter:
@@ -210,23 +209,28 @@ def adaptation(
     )
 
 
-def _divided(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, checkpoint: TaskCheckpoint, state: Path | None
-) -> frozenset[int]:
-    """Runs this process's seeds while others run theirs, and leaves all of them sealed; gives those of the others."""
-    part, seeds = context.part, context.config.run_seeds
-    if part is None or state is None or len(seeds) == 1:
+def one_seed(context: RunContext, seed: int) -> RunContext:
+    """The run with one of its seeds alone; the audit compares seeds that are over, so it is the whole run's."""
+    return replace(context, config=context.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
+
+
+def adapt_ahead(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path) -> None:
+    """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
+    checkpoint = TaskCheckpoint(state, scored.fingerprint, context.key)
+    for _ in _variants(scored, context, settings, checkpoint, _beside(scored, context, state)):
+        pass
+
+
+def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path | None) -> frozenset[int]:
+    """Has all seeds run ahead, each on one of several devices; gives those of the others."""
+    if context.ahead is None or state is None or len(context.config.run_seeds) == 1:
         return frozenset()
-    wait = part.adapt(scored.plan.spec.task, state)
     clock = time.perf_counter()
-    try:
-        own = context.config.model_copy(update={"seeds": part.own(seeds), "audit_labels": False})
-        for _ in _variants(scored, replace(context, config=own), settings, checkpoint, None):
-            pass
-    finally:
-        wait()
+    others = context.ahead(
+        "seed", scored.plan.spec.task, lambda unit: adapt_ahead(scored, one_seed(context, unit.part), settings, state)
+    )
     scored.seconds["devices"] = time.perf_counter() - clock
-    return frozenset(seeds) - frozenset(part.own(seeds))
+    return frozenset(unit.part for unit in others)
 
 
 def _variants(
@@ -287,8 +291,8 @@ def _with_differences(
     records: dict[str, dict[str, Any]], scored: ScoredTask, adapted: Sequence[Scores], config: RunConfig
 ) -> dict[str, dict[str, Any]]:
     """Beside what adaptation does to other tasks stands what it does to this one, in the same form."""
-    iterations, metrics = config.bootstrap_iters, scored.plan.metrics
-    gains = differences(metrics, scored.raw, adapted, scored.clusters, iterations, config.seed)
+    metrics, raw, clusters = scored.plan.metrics, scored.raw, scored.clusters
+    gains = differences(metrics, raw, adapted, clusters, config.bootstrap_iters, config.seed)
     return {**records, "ttm": {**records["ttm"], "differences": gains}}
 
 
@@ -308,23 +312,26 @@ def _records(done: Sequence[_Done]) -> dict[str, dict[str, Any]]:
 _RECORD_OF = {SIMPLE_MATCH: "simple_match", TTM: "ttm", ORACLE: "oracle"}
 
 
-def _notes_of(adapter: Any) -> list[str]:
-    return [*model_notes(adapter), *(adapter.take_notes() if isinstance(adapter, Reporting) else [])]
+def _notes_of(context: RunContext) -> list[str]:
+    reporting = context.capabilities.reporting
+    return [*model_notes(context.adapter), *(reporting.take_notes() if reporting is not None else [])]
 
 
-def _undecided(adapter: Any) -> dict[str, int] | None:
+def _undecided(context: RunContext) -> dict[str, int] | None:
     """Pairs that the model left open since it was last asked; None where it left none, or never does."""
-    open_pairs, of = adapter.take_undecided() if isinstance(adapter, Bounding) else (0, 0)
+    bounding = context.capabilities.bounding
+    open_pairs, of = bounding.take_undecided() if bounding is not None else (0, 0)
     return {"pairs": open_pairs, "of": of} if open_pairs else None
 
 
 def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
     """What writes the adapted model of a seed; None if none is to be kept."""
-    adapter, config, spec = context.adapter, context.config, scored.plan.spec
+    config, spec = context.config, scored.plan.spec
     if not context.folders:
         return None
-    finetuning = finetuned(adapter)
-    if not isinstance(adapter, Savable):
+    finetuning = finetuned(context.adapter)
+    savable = context.capabilities.savable
+    if savable is None:
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
     def save(seed: int, about: dict[str, Any]) -> None:
@@ -340,7 +347,7 @@ def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            adapter.save_pretrained(folder)
+            savable.save_pretrained(folder)
             if finetuning is not None:
                 write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
         except OSError as error:

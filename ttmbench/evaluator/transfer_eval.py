@@ -23,10 +23,10 @@ from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
 from ttmbench.evaluator.outcome import AlsoOutcome, TaskOutcome
-from ttmbench.protocols import StoredFeatures
 from ttmbench.results.deltas import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import Summary, summarise
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
@@ -167,12 +167,12 @@ class Beside:
         return folder / f"seed_{seed}" / f"{name}.safetensors"
 
 
-def check_model(config: RunConfig, adapter: Any) -> None:
+def check_model(config: RunConfig, model: Capabilities) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
-    reason = getattr(adapter, "untrainable", None)
+    reason = getattr(model.adapter, "untrainable", None)
     if config.adapts and isinstance(reason, str):
         raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
-    if config.ttm_also and isinstance(adapter, StoredFeatures):
+    if config.ttm_also and model.stored_features is not None:
         raise UsageError(
             f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
             "leave --ttm_also out"

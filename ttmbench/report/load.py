@@ -12,9 +12,11 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.curves import Panel, panels_of
 from ttmbench.report.tagcharts import TagTable, tag_tables_of
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.reader import read_document, task_of_artifact, typed_document
+from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.records import Artifact
 
 _NUMBERS = (numbers_of, means_of)
 
@@ -82,7 +84,7 @@ def gather(place: Path) -> Gathered:
         raise UsageError(f"{place} does not exist; name a folder that runs wrote to (--output_path), or a document")
     folder = place if place.is_dir() else place.parent
     skipped: dict[str, str] = {}
-    found: list[tuple[Path, dict[str, Any]]] = []
+    found: list[tuple[Path, ResultsDocument]] = []
     empty = True
     for path in _candidates(place):
         empty = False
@@ -92,8 +94,7 @@ def gather(place: Path) -> Gathered:
             if not is_something_else(path):
                 skipped[path.relative_to(folder).as_posix()] = str(error).removeprefix(f"{path}: ")
             continue
-        if document.get("kind") != "leaderboard":
-            found.append((path, document))
+        found.append((path, document))
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
     runs: list[ReportedRun] = []
@@ -131,25 +132,26 @@ def is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _run(index: int, model: str, name: str, path: Path, document: dict[str, Any]) -> ReportedRun:
+def _run(index: int, model: str, name: str, path: Path, typed: ResultsDocument) -> ReportedRun:
+    document = typed.to_dict()
     run = ReportedRun(
         index,
         model,
         name,
         path,
         document,
-        tuple(replace(one, model=model) for of in _NUMBERS for one in of(document, name)),
-        tuple(panels_of(typed_document(document))),
+        tuple(replace(one, model=model) for of in _NUMBERS for one in of(typed, name)),
+        tuple(panels_of(typed)),
         tuple(tag_tables_of(document)),
     )
-    for file, about in document.get("artifacts", {}).items():
-        _take(run, str(file), about)
+    for file, about in typed.artifacts.items():
+        _take(run, file, about)
     return run
 
 
-def _take(run: ReportedRun, file: str, about: Mapping[str, Any]) -> None:
+def _take(run: ReportedRun, file: str, about: Artifact) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
-    kind = str(about["kind"])
+    kind = about.kind
     tasks = run.document["results"]
     task = task_of_artifact(file, about, tasks)
     if task is None or Path(file).name != file:
@@ -161,7 +163,7 @@ def _take(run: ReportedRun, file: str, about: Mapping[str, Any]) -> None:
     except OSError as error:
         run.damaged[file] = f"cannot be read ({error.strerror or error})"
         return
-    if found != about["sha256"]:
+    if found != about.sha256:
         run.damaged[file] = "is not what the run wrote (its sha256 differs); it was changed or is incomplete"
         return
     run.files.setdefault(kind, {})[task] = path

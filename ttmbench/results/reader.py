@@ -6,19 +6,18 @@ names it; whoever walks a folder gets the reason beside the path and goes on.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
 
 from ttmbench._util.escape import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from ttmbench.results.document import ResultsDocument
+from ttmbench.results.records import Artifact
 
 _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "object"),
@@ -33,41 +32,26 @@ MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 """Schema version -> (the next version, what makes a document of it). 1.0 is the first, so nothing is older yet."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A JSON file of a folder.
-
-    Attributes:
-        path: the file.
-        document: the results document, None if it was skipped.
-        skipped: why it was, None if it was not.
-    """
-
-    path: Path
-    document: dict[str, Any] | None
-    skipped: str | None = None
-
-
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> ResultsDocument:
     """Reads a results document, of this schema or of one that can be brought to it.
 
     Args:
         path: the file.
 
     Returns:
-        The document. One of a newer minor version keeps the keys that this version does not know.
+        The document; of a newer minor version without the keys that this version does not know.
 
     Raises:
         DataError: it cannot be read, is no results document, is of another major version, or lacks a key; the file
             is named, and the key.
     """
     try:
-        return checked(_parse(path), MIGRATIONS)
+        return parse_document(_parse(path))
     except _RefusedError as refused:
         raise DataError(f"{path}: {refused}") from None
 
 
-def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Found]:
+def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
     """Every results document below a folder, and every other JSON file but summaries with the reason why not.
 
     Args:
@@ -75,7 +59,7 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
         without: names of files to pass over.
 
     Yields:
-        The files in the order of their paths.
+        The files in the order of their paths, each with the document, or with the reason why it is skipped.
     """
     for path in sorted(folder.rglob("*.json")):
         # What a stopped run goes on from lies in a hidden folder.
@@ -86,20 +70,20 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
             content = _parse(path)
             if isinstance(content, dict) and content.get("kind") in ("sweep", "leaderboard"):
                 continue  # made of documents, and none itself
-            yield Found(path, checked(content, MIGRATIONS))
+            yield path, parse_document(content)
         except _RefusedError as refused:
-            yield Found(path, None, str(refused))
+            yield path, str(refused)
 
 
-def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> dict[str, Any]:
-    """Brings a parsed document to the present schema and checks that what readers need is there.
+def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
+    """Brings what a JSON file holds to the present schema and checks it.
 
     Args:
-        content: what the JSON holds.
+        content: of the file.
         migrations: version -> (the next version, what makes a document of it).
 
     Returns:
-        The document.
+        The document; what a newer minor version adds is not checked, and `ResultsDocument.to_dict` leaves it out.
     """
     if not isinstance(content, dict):
         raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
@@ -114,41 +98,18 @@ def checked(content: Any, migrations: Mapping[str, tuple[str, Migration]]) -> di
             document = {**migrate(document), "schema_version": after}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _refuse(f"has schema {version} and cannot be brought to {after} ({type(error).__name__}: {error})")
-    _check_version(str(document["schema_version"]))
-    _check_content(document)
-    return document
-
-
-def typed_document(document: Mapping[str, Any]) -> ResultsDocument:
-    """A document that was read, as its type.
-
-    Args:
-        document: of `read_document` or `walk_documents`.
-
-    Returns:
-        The document; what a later minor version says more is not in it.
-    """
-    from pydantic import ValidationError
-
-    from ttmbench.results.document import ResultsDocument
-
-    content = {**document, "schema_version": SCHEMA_VERSION}
+    _check_version(version)
     try:
-        return ResultsDocument.model_validate(content)
+        return ResultsDocument.model_validate(
+            {**document, "schema_version": SCHEMA_VERSION}, extra=None if version == SCHEMA_VERSION else "allow"
+        )
     except ValidationError as error:
-        unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
-    content = copy.deepcopy(content)
-    for place in unknown:
-        here: Any = content
-        for part in place[:-1]:
-            inside = isinstance(here, dict) and part in here
-            inside = inside or (isinstance(here, list) and isinstance(part, int) and part < len(here))
-            here = here[part] if inside else here  # other parts are pydantic's own names of kinds of values
-        here.pop(place[-1], None)
-    return ResultsDocument.model_validate(content)
+        _refuse(f"is no complete results document ({_words(error.errors()[0], document)})")
+    except RecursionError:
+        _refuse("is no complete results document (it nests too deeply)")
 
 
-def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]) -> str | None:
+def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
     """The task that a file beside a results document is of.
 
     Args:
@@ -160,13 +121,13 @@ def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]
         The task. Older documents do not state it: then the one that the name holds, which is the longest of several,
         since one task may be called as another begins. None if there is none.
 
-    >>> task_of_artifact("x_samples_a_2b.jsonl", {"kind": "samples"}, ["b", "2b", "a_2b"])
+    >>> about = Artifact(kind="samples", sha256="0" * 64, bytes=0)
+    >>> task_of_artifact("x_samples_a_2b.jsonl", about, ["b", "2b", "a_2b"])
     'a_2b'
     """
-    kind, stem = about.get("kind"), name.rsplit(".", 1)[0]
+    kind, stem = about.kind, name.rsplit(".", 1)[0]
     named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
-    declared = about.get("task")
-    return str(declared) if declared in tasks else max(named, key=len, default=None)
+    return about.task if about.task in tasks else max(named, key=len, default=None)
 
 
 class _RefusedError(Exception):
@@ -193,37 +154,6 @@ def _check_version(version: str) -> None:
         _refuse(f"has schema {version}, which is newer than {known}.x; upgrade ttmbench to read it")
     if int(major) < int(known):
         _refuse(f"has schema {version}, which is older than {known}.x and cannot be brought to it; run it again")
-
-
-def _check_content(document: Mapping[str, Any]) -> None:
-    """Holds a document against `ttmbench.results.document`; a later minor version may say more than this one knows."""
-    from pydantic import ValidationError
-
-    from ttmbench.results.document import ResultsDocument
-
-    is_newer = document["schema_version"] != SCHEMA_VERSION
-    try:
-        ResultsDocument.model_validate({**document, "schema_version": SCHEMA_VERSION})
-    except ValidationError as error:
-        wrong = _beyond_unknown_keys(error.errors()) if is_newer else error.errors()
-        if wrong:
-            _refuse(f"is no complete results document ({_words(wrong[0], document)})")
-    except RecursionError:
-        _refuse("is no complete results document (it nests too deeply)")
-
-
-def _beyond_unknown_keys(errors: Sequence[Any]) -> list[Any]:
-    """What is wrong with a document of a later minor version beside keys that this one does not know.
-
-    Of a key that may be absent pydantic also says that it is not null, wherever something below it is unknown.
-    """
-    unknown = [one["loc"] for one in errors if one["type"] == "extra_forbidden"]
-    return [
-        one
-        for one in errors
-        if one["type"] != "extra_forbidden"
-        and not (one["type"] == "none_required" and any(at[: len(one["loc"]) - 1] == one["loc"][:-1] for at in unknown))
-    ]
 
 
 def _words(error: Any, document: Any) -> str:

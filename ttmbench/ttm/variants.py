@@ -21,7 +21,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import held_out
 from ttmbench.results.summary import metric_mean
 from ttmbench.scoring.inputs import Rows, subset
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
 from ttmbench.ttm.restoring import Original, restored

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Where
 from ttmbench.data.paths import read_options

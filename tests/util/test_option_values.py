@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ttmbench
-from ttmbench._util.places import read_device
+from ttmbench._util.option_values import read_device
 from ttmbench.cli import main
 from ttmbench.cli.parser import build_parser
 from ttmbench.errors import UsageError

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
-import filelock
 import pytest
 from support import processes
 from support.addresses import TroubledFileSystem as There
@@ -19,7 +17,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import run as run_module
-from ttmbench.evaluator.spool import UnsentError
+from ttmbench.evaluator.remote_output import UnsentError
 
 BASE = {"model": "tiny-clip", "limit": 4, "bootstrap_iters": 0, "device": "cpu", "log_samples": True}
 TASKS = "shapes_color,shapes_spatial,shapes_place"
@@ -29,10 +27,12 @@ COMMAND += ["--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
-def spool(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
+    """The folder of temporary folders."""
     There.reset()
-    monkeypatch.setenv("TTMBENCH_SPOOL", str(tmp_path / "spool"))
-    return tmp_path / "spool"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / "tmp"
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def stopping_at(monkeypatch, task: str, stop: type[BaseException] = KeyboardInte
     return began
 
 
-def test_everything_is_there_and_nothing_stays_here(plain, spool):
+def test_everything_is_there_and_nothing_stays_here(plain, here):
     results, names = plain
     There.delay = 0.005
     found = evaluate(save_scores=False)
@@ -76,7 +76,7 @@ def test_everything_is_there_and_nothing_stays_here(plain, spool):
     assert found.results == results.results == document["results"] and document["status"] == "done"
     assert {one.rpartition("/")[2].rpartition("_")[0] for one in There.store} == names
     assert found.group_values.keys() == results.group_values.keys()
-    assert not There.wrong and not [one for one in There.store if one.endswith(".tmp")] and not list(spool.iterdir())
+    assert not There.wrong and not [one for one in There.store if one.endswith(".tmp")] and not list(here.iterdir())
     assert document["config"]["output_path"] == PLACE
 
 
@@ -105,25 +105,21 @@ def test_a_write_that_fails_is_made_up_for(number, plain, capsys):
     assert len([one for one in There.store if one.endswith(".jsonl")]) == 3
 
 
-def test_a_place_that_stays_away_loses_nothing(plain, spool, monkeypatch, capsys):
+def test_a_place_that_stays_away_loses_nothing(plain, here):
     There.fails = staticmethod(lambda count, name: count > 2)
-    with pytest.raises(UnsentError, match="the same command sends them") as caught:
+    with pytest.raises(UnsentError, match="copy them to the address") as caught:
         evaluate()
-    assert caught.value.results.results == plain[0].results and str(spool) in str(caught.value)
-    assert main([*COMMAND, "-o", PLACE]) == 2
-    assert f"what earlier runs did is kept in {next(spool.iterdir())}" in capsys.readouterr().err
-    There.fails = staticmethod(lambda count, name: False)
-    began = stopping_at(monkeypatch, "none")
-    assert evaluate().results == plain[0].results and not began
-    assert sole()[1]["status"] == "done" and not There.wrong and not list(spool.iterdir())
-    assert "every task is done" in capsys.readouterr().err
+    (folder,) = here.iterdir()
+    assert caught.value.results.results == plain[0].results and str(folder) in str(caught.value)
+    (document,) = folder.rglob("results_*.json")
+    assert json.loads(document.read_text())["results"] == plain[0].results
 
 
-def test_the_command_shows_what_it_could_not_send(spool, capsys):
+def test_the_command_shows_what_it_could_not_send(capsys):
     There.fails = staticmethod(lambda count, name: count > 2)
     assert main([*COMMAND, "-o", PLACE]) == 1
     captured = capsys.readouterr()
-    assert "the same command sends them" in captured.err and "shapes_place" in captured.out
+    assert "copy them to the address" in captured.err and "shapes_place" in captured.out
 
 
 def test_a_place_that_cannot_be_written_to_is_known_before_any_task(monkeypatch):
@@ -137,15 +133,13 @@ def test_a_place_that_cannot_be_written_to_is_known_before_any_task(monkeypatch)
 
 
 @pytest.mark.parametrize("place", [PLACE, "troubled://bucket/run.json"])
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_the_same_command_goes_on_here_and_on_another_machine(place, elsewhere, spool, plain, monkeypatch, capsys):
+def test_the_same_command_goes_on_from_the_place(place, here, plain, monkeypatch, capsys):
+    """On any machine: nothing stays on this one."""
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
         stopping_at(patched, "shapes_spatial")
         evaluate(place)
     assert sole()[1]["status"] == "interrupted" and list(sole()[1]["results"]) == ["shapes_color"]
-    assert len(list(spool.iterdir())) == 1
-    if elsewhere:
-        shutil.rmtree(spool)
+    assert not list(here.iterdir())
     capsys.readouterr()
     began = stopping_at(monkeypatch, "none")
     assert evaluate(place).results == plain[0].results
@@ -153,11 +147,10 @@ def test_the_same_command_goes_on_here_and_on_another_machine(place, elsewhere, 
     assert f"going on with {place}" in capsys.readouterr().err and sole()[1]["status"] == "done"
 
 
-def test_a_sample_that_was_changed_there_is_made_again(spool, plain, monkeypatch, capsys):
+def test_a_sample_that_was_changed_there_is_made_again(plain, monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
         stopping_at(patched, "shapes_place")
         evaluate()
-    shutil.rmtree(spool)
     (sample,) = [one for one in There.store if "samples_shapes_color" in one]
     There().pipe_file(sample, b"{}\n")
     began = stopping_at(monkeypatch, "none")
@@ -166,39 +159,7 @@ def test_a_sample_that_was_changed_there_is_made_again(spool, plain, monkeypatch
     assert not There.wrong
 
 
-def test_what_another_machine_did_since_is_taken(spool, plain, monkeypatch):
-    place = "troubled://bucket/run.json"
-    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
-        stopping_at(patched, "shapes_spatial")
-        evaluate(place)
-    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:  # the other one, which has no such folder
-        patched.setenv("TTMBENCH_SPOOL", f"{spool}_of_another")
-        stopping_at(patched, "shapes_place")
-        evaluate(place)
-    began = stopping_at(monkeypatch, "none")
-    assert evaluate(place).results == plain[0].results and began == ["shapes_place"]
-
-
-def test_of_two_that_went_on_the_one_that_is_further_stays(spool, plain, monkeypatch):
-    place = "troubled://bucket/run.json"
-    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
-        stopping_at(patched, "shapes_spatial")
-        evaluate(place)
-    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
-        patched.setenv("TTMBENCH_SPOOL", f"{spool}_of_another")
-        stopping_at(patched, "shapes_spatial")
-        evaluate(place)
-    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:  # goes further, and cannot say so
-        There.writes.clear()
-        There.fails = staticmethod(lambda count, name: count > 1)
-        stopping_at(patched, "shapes_place")
-        evaluate(place)
-    There.fails = staticmethod(lambda count, name: False)
-    began = stopping_at(monkeypatch, "none")
-    assert evaluate(place).results == plain[0].results and began == ["shapes_place"] and not There.wrong
-
-
-def test_another_run_s_document_is_moved_aside_with_its_files(spool, capsys):
+def test_another_run_s_document_is_moved_aside_with_its_files(capsys):
     place = "troubled://bucket/run.json"
     first = evaluate(place, "shapes_color")
     evaluate(place, "shapes_color", seed=1)
@@ -219,23 +180,13 @@ def test_overwrite_means_what_it_means_for_a_folder(monkeypatch):
     assert began == ["shapes_color"] and list(There.documents()) == ["/bucket/run.json"]
 
 
-def test_one_machine_has_one_writer(spool):
-    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patched:
-        stopping_at(patched, "shapes_color")
-        evaluate()
-    (folder,) = spool.iterdir()
-    with filelock.FileLock(folder / "lock"), pytest.raises(UsageError, match=f"another run is writing to {PLACE}"):
-        evaluate()
-
-
-def test_who_asks_is_told_nobody(spool, capsys):
+def test_who_asks_is_told_nobody(capsys):
     place = "troubled://me:my-pass-word@bucket/results?token=abcdef123456"
     There.fails = staticmethod(lambda count, name: count == 4)
     assert main([*COMMAND, "-o", place]) == 0
     captured = capsys.readouterr()
     written = [file.getvalue().decode() for file in There.store.values()]
-    kept = [path.read_text() for path in spool.rglob("*") if path.is_file() and path.suffix == ".json"]
-    for text in (captured.out, captured.err, *written, *kept):
+    for text in (captured.out, captured.err, *written):
         assert "my-pass-word" not in text and "abcdef123456" not in text, text[:300]
 
 
@@ -247,17 +198,16 @@ def test_a_run_killed_between_tasks_goes_on_from_the_place_alone(tmp_path):
     words += ["--bootstrap_iters", "0", "--device", "cpu", "--log_samples", "-o", place, "--ttm"]
     words += ["--ttm_args", "iterations=3,epochs=2"]
 
-    def begin(name: str, err: int):
-        environment = {**os.environ, "TTMBENCH_SPOOL": str(tmp_path / name)}
-        return processes.start(words, stdout=subprocess.DEVNULL, stderr=err, text=True, env=environment)
+    def begin(err: int):
+        return processes.start(words, stdout=subprocess.DEVNULL, stderr=err, text=True)
 
-    first, until = begin("first", subprocess.DEVNULL), time.monotonic() + 60
+    first, until = begin(subprocess.DEVNULL), time.monotonic() + 60
     while not any('"shapes_color": "done"' in one.read_text() for one in (tmp_path / "there").rglob("results_*.json")):
         assert time.monotonic() < until and first.poll() is None
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    second = begin("second", subprocess.PIPE)
+    second = begin(subprocess.PIPE)
     _, err = second.communicate(timeout=120)
     assert second.returncode == 0, err
     assert "shapes_color done, 1 left" in err

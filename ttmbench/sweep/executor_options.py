@@ -1,13 +1,14 @@
-"""What ``--executor_args`` says of Ray."""
+"""What ``--executor_args`` says of workers: when processes of this machine hang, and of Ray also what they get."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ttmbench.errors import UsageError
-from ttmbench.sweep.watch import STALL, is_stall
+
+LEAST = 10.0  # seconds without a sign of progress that can be asked for; signs take a few to arrive
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class RayOptions:
         return {name: amount for name, amount in wanted.items() if amount}
 
 
-def read_options(given: Mapping[str, Any], workers: int | None = None) -> RayOptions:
-    """Checks what was given.
+def ray_options(given: Mapping[str, Any], workers: int | None = None) -> RayOptions:
+    """The options of Ray's workers.
 
     Args:
         given: ``--executor_args``, read.
@@ -57,20 +58,31 @@ def read_options(given: Mapping[str, Any], workers: int | None = None) -> RayOpt
     Raises:
         UsageError: an unknown name, or a value that is none.
     """
-    known = [field.name for field in fields(RayOptions)]
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"--executor_args: Ray's workers have no '{name}'; they have: {', '.join(known)}")
-        wanted = _WANTED[name]
-        if not wanted[1](value):
-            raise UsageError(f"--executor_args {name}={value}: must be {wanted[0]}")
-    made = {"workers": workers, **given}
-    if "://" in str(made.get("address", "")):
+    _check(given, _RAY, "Ray's workers")
+    if "://" in given.get("address", ""):
         raise UsageError(
-            f"--executor_args address={made['address']}: Ray Client (ray://) is not used; give the command on a node "
+            f"--executor_args address={given['address']}: Ray Client (ray://) is not used; give the command on a node "
             "of the cluster, or join this machine to it: ray start --address=HOST:PORT"
         )
-    return RayOptions(**made)
+    return RayOptions(**{"workers": workers, **given})
+
+
+def local_stall(given: Mapping[str, Any]) -> float | None:
+    """Seconds after which a process of this machine hangs, None if not given; UsageError as for `ray_options`."""
+    _check(given, {"stall": _RAY["stall"]}, "processes of this machine")
+    return given.get("stall")
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+
+
+def _check(given: Mapping[str, Any], rules: Mapping[str, _Rule], who: str) -> None:
+    for name, value in given.items():
+        if name not in rules:
+            raise UsageError(f"--executor_args: {who} have no '{name}'; they have: {', '.join(rules)}")
+        must_be, holds = rules[name]
+        if not holds(value):
+            raise UsageError(f"--executor_args {name}={value}: must be {must_be}")
 
 
 def _is_number(value: Any, least: float = 0, strictly: bool = False) -> bool:
@@ -78,12 +90,12 @@ def _is_number(value: Any, least: float = 0, strictly: bool = False) -> bool:
     return number and value < 1e6 and (value > least if strictly else value >= least)
 
 
-_WANTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_RAY: dict[str, _Rule] = {
     "address": ("HOST:PORT of a cluster, or auto", lambda value: isinstance(value, str) and bool(value)),
     "num_cpus": ("a number of processors above 0", lambda value: _is_number(value, strictly=True)),
     "num_gpus": ("a number of GPUs, also a share of one", _is_number),
     "memory": ("a number of GB above 0", lambda value: _is_number(value, strictly=True)),
     "workers": ("a whole number from 1", lambda value: isinstance(value, int) and _is_number(value, 1)),
-    "stall": (STALL, is_stall),
+    "stall": (f"a number of seconds from {LEAST:g}", lambda value: _is_number(value, LEAST)),
     "folder": ("auto or own", lambda value: value in ("auto", "own")),
 }

@@ -7,41 +7,43 @@ blocks in the cache. `ttmbench.evaluator.run.run` then computes neither again, a
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import DivergedError, UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
-from ttmbench.evaluator.task import run_task, scored_task, with_others
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, Reporting
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
+from ttmbench.evaluator.task import adapt_ahead, one_seed, scored_task, with_others
+from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.scoring.forced_choice.ask import ask_choices
-from ttmbench.scoring.pairs import score_with_pairs
+from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.ttm.checkpoint import is_finished
-from ttmbench.types import Group
+from ttmbench.ttm.variants import adapted_folders
 
 _PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
 
 
-def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None) -> None:
-    """Runs the test-time stage of one seed of a run of one task, and leaves its state beside the run's document.
+def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
+    """Runs the test-time stage of one seed of a task, and leaves its state beside the run's document.
 
     Args:
+        unit: names the task and the seed.
         config: the whole run, with all of its seeds; its ``output_path`` is a ``.json`` file.
-        seed: one of them.
         chosen: what the configuration's names stand for.
         adapter: the model; it leaves as it came.
         memory: see `RunContext`.
@@ -51,35 +53,30 @@ def run_seed(config: RunConfig, seed: int, chosen: Chosen, adapter: Any, memory:
         TtmbenchError: no usable scores, or training left the finite numbers.
         UsageError: the model cannot be adapted to this task.
     """
-    (task,) = chosen.tasks.values()
-    name = task.spec.task
-    with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        key = chosen.key(config)
-        _make_way(config, key)
-        context = _context(config, chosen, adapter, key.sha256)
-        # The audit compares seeds that are over; it is the run's own.
-        alone = config.model_copy(update={"seeds": [seed], "audit_labels": False})
-        context = with_others(replace(context, config=alone, memory=memory), chosen.also)
-        assert config.output_path is not None, "a part of a run leaves files"
-        state = RunFiles.of(config.output_path, config.model_name, "").state_of(name)
-        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
-            outcome = run_task(context, task, chosen.settings[name], state)
-            if outcome.failure is not None:
-                raise outcome.failure
+    name = unit.cell.task
+    with _part(config, chosen, adapter, memory, name) as context:
+        _make_way(config, chosen.key(config))
+        folders = adapted_folders(config, list(chosen.tasks), new=False)
+        context = with_others(replace(one_seed(context, unit.part), folders=folders), chosen.also)
+        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
+        if not plan.adapts:
+            return
+        try:
+            adapt_ahead(scored_task(plan, context), context, chosen.settings[name], _state_of(config, name))
+        except DivergedError as error:
+            error.usual = usual_rate(chosen.registry, config, plan.spec)
+            raise
 
 
-def run_scores(
-    config: RunConfig, part: int, of: int, chosen: Chosen, adapter: Any, memory: TaskMemory | None = None
-) -> None:
-    """Computes a part of the raw scores of a run of one task, and leaves it where the run looks for it.
+def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
+    """Computes a part of the raw scores of a task, and leaves it where the run looks for it.
 
     Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
     the answers on some of the groups; of any other the first part is everything. What nobody keeps is not computed.
 
     Args:
+        unit: names the task and the part.
         config: the whole run.
-        part: which part, from 0.
-        of: how many there are.
         chosen: what the configuration's names stand for.
         adapter: the model.
         memory: see `RunContext`.
@@ -88,46 +85,51 @@ def run_scores(
         DataError: data out of reach, or not what the task file says.
         TtmbenchError: the model gave no usable scores.
     """
-    (task,) = chosen.tasks.values()
-    name = task.spec.task
-    if task.spec.kind != "groups":
+    name, part, of = unit.cell.task, unit.part, unit.cell.shards
+    if chosen.tasks[name].spec.kind != "groups":
         return
+    with _part(config, chosen, adapter, memory, name) as context:
+        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
+        if context.capabilities.reporting is not None:
+            _ask(plan, context, part, of)
+        elif context.cache is None or context.capabilities.scores == "choices":
+            return
+        elif of > 1 and context.capabilities.scores != "embeddings":
+            score_share(plan, context, part, of)
+        elif part == 0 and plan.way in ("prepared", "pairs"):
+            scored_task(plan, context)
+
+
+@contextmanager
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory, task: str) -> Iterator[RunContext]:
+    """The context of the run of which this process does a part."""
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
-        context = replace(_context(config, chosen, adapter, chosen.key(config).sha256), memory=memory)
-        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
-            plan = plan_task(context, task, chosen.settings[name])
-            if isinstance(adapter, Reporting):
-                _ask(plan, context, part, of)
-            elif context.cache is None or not isinstance(adapter, DualEncoder | PairScorer):
-                return
-            elif of > 1 and not isinstance(adapter, DualEncoder):
-                score_share(plan, context, part, of)
-            elif part == 0 and plan.way in ("prepared", "pairs"):
-                scored_task(plan, context)
+        samples = read_samples(config.samples) if config.samples else None
+        key = chosen.key(config).sha256
+        can = capabilities_of(adapter)
+        context = RunContext.of_model(chosen.registry, config, can, samples, cache_of(config), key, memory=memory)
+        with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
+            yield context
 
 
 def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
     """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
-    adapter, sizer = context.adapter, context.batch_sizer
-    divide_costs = getattr(adapter, "divide_costs", None)
+    can, sizer = context.capabilities, context.batch_sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
     if divide_costs is not None:
         divide_costs(of)
-    groups = _groups(plan, context)[part::of]
-    with phase("score"):
-        if groups and isinstance(adapter, ChoiceScorer) and plan.way == "choices":
-            ask_choices(adapter, groups, sizer, context.config.seed)
-        elif groups and isinstance(adapter, PairScorer):
-            score_with_pairs(adapter, groups, sizer, False)
-
-
-def _groups(plan: TaskPlan, context: RunContext) -> list[Group]:
     with phase("load"):
-        return load_data(context.registry, context.config, plan.task, context.samples)[0]
+        groups = load_data(context.registry, context.config, plan.task, context.samples)[0][part::of]
+    with phase("score"):
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, context.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_task_pairs(can, groups, sizer, False)
 
 
-def _context(config: RunConfig, chosen: Chosen, adapter: Any, key: str) -> RunContext:
-    samples = read_samples(config.samples) if config.samples else None
-    return RunContext.of_model(chosen.registry, config, adapter, samples, cache_of(config), key)
+def _state_of(config: RunConfig, task: str) -> Path:
+    assert config.output_path is not None, "a part of a run leaves files"
+    return RunFiles.of(config.output_path, config.model_name, "").state_of(task)
 
 
 def _make_way(config: RunConfig, key: RunKey) -> None:
@@ -157,8 +159,7 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
         seed: one of its seeds.
         key: of the run (`ttmbench.evaluator.run_key.RunKey`).
     """
-    assert config.output_path is not None, "a part of a run leaves files"
-    state = RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+    state = _state_of(config, task)
     wanted: dict[str, bool] = {
         SIMPLE_MATCH: config.simple_match,
         TTM: config.ttm,

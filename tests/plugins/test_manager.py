@@ -79,7 +79,7 @@ def test_a_wrong_specification_is_named_with_plugin_file_and_line(good, changes,
         build_registry(extra=[("mine", plugin_of(replace(good, **changes)))])
     message = str(caught.value)
     assert message.startswith("plugin 'mine' in ttmbench_register_") and says in message and "\n" not in message
-    assert re.search(r"\(test_specs\.py, line \d+\): " + type(good).__name__, message), message
+    assert re.search(r"\(test_manager\.py, line \d+\): " + type(good).__name__, message), message
 
 
 def test_an_instance_of_another_class_is_nothing_to_register():
@@ -100,7 +100,7 @@ def test_a_metric_outside_its_range_is_an_error_and_never_a_percentage(values, f
         simple_evaluate(Even(), str(task), plugins=[("mine", mine)], output_path=str(tmp_path / "r.json"))
     assert re.fullmatch(
         r"metric 'clear' of plugin 'mine' gave (5\.43|-0\.1) for group 0; a metric is a fraction from 0 to 1 "
-        r"\(test_specs\.py, line \d+\)",
+        r"\(test_manager\.py, line \d+\)",
         str(caught.value),
     )
     assert json.loads((tmp_path / "r.json").read_text())["status"] == "failed" and "543" not in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_what_fails_in_a_metric_is_named_with_file_and_line(more, says, folder_t
     mine = plugin_of(replace(MetricSpec("clear", ones), **more))
     with pytest.raises(TtmbenchError, match=re.escape(says)) as caught:
         simple_evaluate(Even(), str(task), plugins=[("mine", mine)])
-    assert re.search(r"\(test_specs\.py, line \d+\)$", str(caught.value)), caught.value
+    assert re.search(r"\(test_manager\.py, line \d+\)$", str(caught.value)), caught.value
 
 
 class Even:

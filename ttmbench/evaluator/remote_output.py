@@ -1,0 +1,102 @@
+"""Where a run writes: its folder; of results at an address, a temporary folder that is sent after every task.
+
+Object stores have neither locks nor renames, so the run works here, as runs with a folder do. What an earlier run left
+at the address is fetched first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ttmbench._util.console import warn
+from ttmbench._util.files import safe_name
+from ttmbench._util.option_values import is_address
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench.config import RunConfig
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.resume import RunDirectory, open_place
+from ttmbench.evaluator.run_key import RunKey
+from ttmbench.results.files import RunFiles
+
+if TYPE_CHECKING:
+    from ttmbench._util.remote import RemoteFolder
+
+
+class UnsentError(TtmbenchError):
+    """The run is over, and its results could not be written to their address; they are kept here (exit 1)."""
+
+
+@contextmanager
+def run_place(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
+    """The files of a run for as long as it writes: `open_place`, for addresses too.
+
+    Args:
+        config: the run; its ``output_path`` is set.
+        key: of the run.
+        started: when it began.
+
+    Yields:
+        The place.
+
+    Raises:
+        UsageError: as `open_place`; or the address cannot be read or written.
+        UnsentError: at the end, if what was computed could not be written to the address.
+    """
+    address = config.output_path
+    assert address is not None, "a run without an output path has no place"
+    if not is_address(address):
+        with open_place(config, key, started) as place:
+            yield place
+        return
+    from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone
+
+    is_file = address.partition("?")[0].rstrip("/").endswith(".json")
+    folder, name = folder_and_name(address, "--output_path") if is_file else (address, "")
+    remote, model = RemoteFolder(folder, "--output_path"), "" if is_file else safe_name(config.model_name)
+    try:
+        _fetch_earlier(remote, name, model, key.sha256)
+    except TtmbenchError as error:
+        raise UsageError(f"--output_path: {error}") from None
+    was_sent, unsent = False, None
+
+    def publish(files: RunFiles) -> None:
+        """Sends what was written. The first time has to succeed; later the run goes on, and says so."""
+        nonlocal was_sent, unsent
+        try:
+            remote.send()
+        except TtmbenchError as error:
+            if not was_sent:
+                raise UsageError(f"--output_path: {error}") from None
+            unsent = str(error)
+            remote.keep_copy()
+            warn(f"{error}; what is done is kept in {remote.home}, and the run goes on")
+        else:
+            was_sent, unsent = True, None
+
+    local = config.model_copy(update={"output_path": str(remote.copy / name)})
+    try:
+        with open_place(local, key, started) as place:
+            place.address, place.publish = remote.named(model), publish
+            yield place
+    finally:
+        if unsent is None:
+            remote.remove_copy()
+    if unsent is not None:
+        raise UnsentError(f"{unsent}; the results are kept in {remote.home}: copy them to the address")
+
+
+def _fetch_earlier(remote: RemoteFolder, name: str, model: str, key: str) -> None:
+    """Fetches the documents that this run may go on from, with the files that they name."""
+    from ttmbench.results.remote import fetch_artifacts
+
+    earlier = [one for one in remote.files(model) if one.startswith(f"{model}/results_")] if model else [name]
+    for document in (one for one in earlier if one.endswith(".json") and remote.fetch(one, "text_bytes")):
+        try:
+            content = read_json(remote.copy / document)
+        except Unreadable:
+            continue
+        if name or (isinstance(content, dict) and content.get("run_key") == key):
+            fetch_artifacts(remote, document)
