@@ -11,6 +11,7 @@ from ttmbench._util.console import echo
 from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import open_run_files
 from ttmbench.results.labels import SLASH, split_key
 
@@ -77,5 +78,5 @@ def score(options: argparse.Namespace) -> int:
             files.write_lines("samples", result.spec.task, sample_lines(result))
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
-    check_assertions(assertions, document)
+    check_assertions(assertions, ResultsDocument.of(document))
     return 0

@@ -11,10 +11,10 @@ from typing import Any
 from ttmbench._annotations import pd
 from ttmbench.evaluator.single_groups import groups_by_task
 from ttmbench.evaluator.task_result import TaskResult
-from ttmbench.results.comparison import TaskGroups, Values, stored_groups
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import numbers_of
-from ttmbench.results.transfer_deltas import numbers_elsewhere
+from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 
 _SHOWN_TASKS = 5
@@ -71,6 +71,11 @@ class EvalResults(Mapping[str, Any]):
         shown = [f"{name} {100 * (numbers[key] or 0):.2f}" for name, key in keys]
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
+    @cached_property
+    def typed(self) -> ResultsDocument:
+        """The document, typed."""
+        return ResultsDocument.of(self.document)
+
     @property
     def model_name(self) -> str:
         """What results call the model."""
@@ -92,7 +97,7 @@ class EvalResults(Mapping[str, Any]):
         """Task -> values and clusters of its groups; as `group_values`, and with the same errors."""
         if self.tasks or self.earlier or self.path is None:
             return {**self.earlier, **groups_by_task(self.tasks)}
-        return stored_groups(self.path.parent, self.document)
+        return stored_groups(self.path.parent, self.typed)
 
     @property
     def scores(self) -> dict[str, dict[str, list[Scores]]]:
@@ -129,7 +134,7 @@ class EvalResults(Mapping[str, Any]):
             DataError: the document contradicts itself.
         """
         file = str(self.path or "")
-        return to_frame([*numbers_of(self.document, file), *numbers_elsewhere(self.document, file)])
+        return to_frame([*numbers_of(self.typed, file), *numbers_elsewhere(self.typed, file)])
 
 
 def _count(number: int, what: str) -> str:

@@ -25,13 +25,12 @@ from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
-from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 class RunRecord:
@@ -191,7 +190,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[
         "ttm_also": {name: one.record() for name, one in scored.elsewhere.items()},
         "truncated": scored.truncated,
         "seen_in_training": seen,
-        UNDECIDED: result.undecided,
+        "undecided": result.undecided,
         "notes": notes,
     }
     return {

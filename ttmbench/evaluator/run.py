@@ -50,7 +50,8 @@ from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
-from ttmbench.results.comparison import TaskGroups, stored_groups
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
@@ -195,7 +196,7 @@ class _Work:
         path, address = (None, None) if place is None else place.results
         earlier: dict[str, TaskGroups] = {}
         if place is not None and any(task not in self.record.results for task in document["results"]):
-            earlier = stored_groups(place.files.folder, document)
+            earlier = stored_groups(place.files.folder, ResultsDocument.of(document))
         return EvalResults(document, dict(self.record.results), path, earlier, address)
 
     def _take_over(self, place: RunDirectory | None, model: Capabilities) -> list[str]:

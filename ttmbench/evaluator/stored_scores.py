@@ -12,8 +12,7 @@ import numpy as np
 
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.checks import check_count
-from ttmbench.data.kinds import SCOPES
-from ttmbench.data.task_file import GroupSpec, TaskSpec
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult, scored_result
 from ttmbench.plugins.registry import Registry
