@@ -11,10 +11,10 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
+from ttmbench.data.catalog import find_task, load_task
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 

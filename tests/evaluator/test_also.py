@@ -19,7 +19,9 @@ from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.deltas import difference_of, seed_interval
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
+from ttmbench.results.numbers import numbers_of
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
 from ttmbench.results.transfer_deltas import transfers_of
@@ -93,7 +95,7 @@ def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     gain = document["ttm"]["shapes_color"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in ttmbench.evaluator.eval_results.numbers_of(document)} == {"shapes_color"}
+    assert {one.task for one in numbers_of(ResultsDocument.of(document))} == {"shapes_color"}
 
 
 def test_files_of_other_tasks_are_named_apart(whole, document):
@@ -338,7 +340,7 @@ def test_intervals_over_seeds_are_students():
 def test_a_leaderboard_takes_the_newest_whole_measurement(document):
     from ttmbench.report.leaderboard import _newest_transfers
 
-    row = transfers_of(document)[0]
+    row = transfers_of(ResultsDocument.of(document))[0]
     older, part = replace(row, date=row.date - 1, groups=200), replace(row, date=row.date + 1)
     assert _newest_transfers([("m", [older]), ("m", [part])]) == [replace(older, model="m")]
 

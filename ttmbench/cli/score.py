@@ -13,6 +13,7 @@ from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, co
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import open_run_files
 from ttmbench.results.labels import SLASH, split_key
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
@@ -72,7 +73,7 @@ def score(options: argparse.Namespace) -> int:
             write_samples(files, outcome)
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
-    check_assertions(assertions, document)
+    check_assertions(assertions, ResultsDocument.of(document))
     return 0
 
 

@@ -12,9 +12,11 @@ import numpy as np
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.results.comparison import StoredRun, TaskGroups, check_same, compare_runs, read_run, values_of_lines
+from ttmbench.results.comparison import adjust_for_several, check_same, compare_runs
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.stored_runs import StoredRun, TaskGroups, read_run, values_of_lines
 from ttmbench.results.summary import metric_values
 
 THIS = Path("this run")
@@ -57,11 +59,15 @@ class Baseline:
         Raises:
             UsageError: the baseline has none of the tasks, or another version of one.
         """
-        if not any(task in self.run.document["results"] for task in versions):
+        if not any(task in self.run.document.results for task in versions):
             raise UsageError(f"--baseline {self.run.path}: has none of this run's tasks ({', '.join(versions)})")
         for task, version in versions.items():
-            if task in self.run.document["results"]:
-                check_same(self.run, StoredRun(THIS, {"versions": {task: version}}, {}), task, _ADVICE, ("versions",))
+            before = self.run.document.versions.get(task, version)
+            if before != version:
+                raise UsageError(
+                    f"task '{task}' has version {before} in {self.run.path} and {version} in {THIS}: they are not the "
+                    f"same groups{_ADVICE}"
+                )
 
     def entry(
         self, document: Mapping[str, Any], groups: Mapping[str, TaskGroups], iterations: int, seed: int
@@ -78,7 +84,7 @@ class Baseline:
             ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
-        this = StoredRun(THIS, document, groups)
+        this = StoredRun(THIS, ResultsDocument.of(document), groups)
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
@@ -88,13 +94,13 @@ class Baseline:
     def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[dict[str, Any]]:
         before = {(one.task, one.key): one.value for one in numbers_of(self.run.document)}
         after = numbers_of(this.document)
-        shared = [task for task in this.document["results"] if task in self.run.document["results"]]
+        shared = [task for task in this.document.results if task in self.run.document.results]
         for task in shared:
             check_same(self.run, this, task, _ADVICE)
         paired: dict[tuple[str, str], dict[str, Any]] = {}
         mine, others = this.values, self.run.values
         if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
-            found = compare_runs(self.run, this, iterations=iterations, seed=seed)
+            found = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
             paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in found}
         rows = []
         for one in after:

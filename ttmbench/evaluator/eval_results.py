@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
-from ttmbench.results.comparison import TaskGroups, Values, stored_groups
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import numbers_of
-from ttmbench.results.transfer_deltas import numbers_elsewhere
+from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 
 _SHOWN_TASKS = 5
@@ -71,6 +71,11 @@ class EvalResults(Mapping[str, Any]):
         shown = [f"{name} {100 * (numbers[key] or 0):.2f}" for name, key in keys]
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
+    @cached_property
+    def typed(self) -> ResultsDocument:
+        """The document, typed."""
+        return ResultsDocument.of(self.document)
+
     @property
     def model_name(self) -> str:
         """What results call the model."""
@@ -94,7 +99,7 @@ class EvalResults(Mapping[str, Any]):
             return self.own_groups()
         if self.own_groups is not None or self.path is None:
             return self.own_groups or {}
-        return stored_groups(self.path.parent, self.document)
+        return stored_groups(self.path.parent, self.typed)
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:
@@ -122,7 +127,7 @@ class EvalResults(Mapping[str, Any]):
             DataError: the document contradicts itself.
         """
         file = str(self.path or "")
-        return to_frame([*numbers_of(self.document, file), *numbers_elsewhere(self.document, file)])
+        return to_frame([*numbers_of(self.typed, file), *numbers_elsewhere(self.typed, file)])
 
 
 def _count(number: int, what: str) -> str:

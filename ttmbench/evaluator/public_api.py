@@ -23,11 +23,12 @@ from ttmbench.evaluator.stored_answers import score_answers
 from ttmbench.evaluator.stored_ranks import score_ranks
 from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within
+from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.stored_runs import StoredRun
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores
@@ -56,11 +57,11 @@ def read_results(path: PathLike) -> list[EvalResults]:
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
         return [EvalResults(read_document(place).to_dict(), path=place)]
     found = []
-    for one in walk_documents(place):
-        if one.document is not None:
-            found.append(EvalResults(one.document.to_dict(), path=one.path))
-        elif "has no schema_version" not in (one.skipped or ""):
-            warn(f"{one.path} is left out: it {one.skipped}")
+    for file, document in walk_documents(place):
+        if not isinstance(document, str):
+            found.append(EvalResults(document.to_dict(), path=file))
+        elif "has no schema_version" not in document:
+            warn(f"{file} is left out: it {document}")
     if not found:
         raise UsageError(f"{place} holds no results document")
     return found
@@ -100,23 +101,16 @@ def compare(
     """
     before = _run(baseline)
     after = before if other is None else _run(other)
-    pairs: Sequence[tuple[str, str] | None] = [filters]
-    if filters is None and other is None:
-        pairs = pairs_within(before.values)
-        if not pairs:
-            raise UsageError(f"{before.path} holds raw numbers only; give a second run to compare it with")
-    rows = [
-        row
-        for pair in pairs
-        for row in compare_runs(
-            before, after, filters=pair, allow_different=allow_different, iterations=bootstrap_iters, seed=seed
-        )
-        if metrics is None or row["metric"] in metrics
-    ]
-    adjust_for_several(rows)
-    if not rows:
-        raise UsageError(f"the runs share none of the metrics {', '.join(metrics or ())}")
-    return rows
+    rows = compare_runs(
+        before,
+        after,
+        filters=filters,
+        metrics=metrics or (),
+        allow_different=allow_different,
+        iterations=bootstrap_iters,
+        seed=seed,
+    )
+    return list(adjust_for_several(rows))
 
 
 def score(
@@ -241,7 +235,7 @@ def _run(given: EvalResults | PathLike) -> StoredRun:
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return StoredRun(path, results.document, results.task_groups)
+    return StoredRun(path, results.typed, results.task_groups)
 
 
 def _one(path: PathLike) -> EvalResults:

@@ -25,13 +25,12 @@ from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
-from ttmbench.results.undecided import UNDECIDED
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 class RunRecord:
@@ -196,7 +195,7 @@ def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mappin
         **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
         **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
         **({"seen_in_training": seen} if seen else {}),
-        **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),
+        **({"undecided": outcome.undecided} if outcome.undecided else {}),
         **({"notes": notes} if notes else {}),
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,

@@ -50,8 +50,9 @@ from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
-from ttmbench.results.comparison import TaskGroups, stored_groups
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import AT
+from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
@@ -264,7 +265,7 @@ class _Work:
             groups |= {f"{name}{AT}{other}": task_groups(one.outcome) for other, one in outcome.also.items()}
         if place is None or all(task in groups for task in document["results"]):
             return groups
-        return {**stored_groups(place.files.folder, document), **groups}
+        return {**stored_groups(place.files.folder, ResultsDocument.of(document)), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over.

@@ -14,18 +14,17 @@ import numpy as np
 
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.checks import check_count
-from ttmbench.data.kinds import SCOPES
-from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.baseline import task_groups
 from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.comparison import TaskGroups
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.scores_file import StoredScores, read_scores
 from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.stored_runs import TaskGroups
 from ttmbench.results.summary import summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import stored_digest
