@@ -6,20 +6,20 @@ each query, and these alone are ranked by the model's own score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ttmbench._util.console import warn
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranking_task import RetrievalPool
 from ttmbench.evaluator.settings import model_settings
+from ttmbench.evaluator.stored_pool import pool_ranks
 from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
@@ -27,9 +27,30 @@ from ttmbench.scoring.debiasing import debias
 from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
-from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
+from ttmbench.scoring.ranking import best_candidates, rank_chosen
+from ttmbench.types import Group
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
+
+
+class RetrievalPool:
+    """All images and captions of a retrieval task, and which caption belongs to which image.
+
+    Args:
+        groups: images with their captions.
+
+    Attributes:
+        images: each with its group's id.
+        captions: those of one image after those of another.
+        owner: the number of each caption's image.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.images = [(group.group_id, group.images[0]) for group in groups]
+        self.captions = [caption for group in groups for caption in group.captions]
+        self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
+        self.n_images, self.n_captions = len(self.images), len(self.captions)
 
 
 @dataclass(frozen=True)
@@ -55,7 +76,7 @@ class FirstStage:
 
     def choose(self, context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(context.cache, self.capabilities, spec, pool.groups, {"best": self.k})
+        cache = RankCache(context.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
             sizer = context.batch_sizer
@@ -134,10 +155,7 @@ def rank_pairs(
         return pairs.look(values, every if chosen is None else chosen[T2I][rows], places[rows, None])
 
     if chosen is None:
-        return {
-            I2T: rank_queries(of_images, every, pool.owner, "images"),
-            T2I: rank_queries(of_captions, pool.owner, every, "captions"),
-        }
+        return pool_ranks("retrieval", of_images, of_captions, every, pool.owner)
     return {
         I2T: rank_chosen(of_images, chosen[I2T], every, pool.owner, "images"),
         T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, every, "captions"),
