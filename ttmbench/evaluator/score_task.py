@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.scores import ScoreCache
-from ttmbench.cache.task import TaskCache
+from ttmbench.cache.scores import ScoreCache, TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
@@ -96,16 +95,14 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     found = _SCORE[plan.way](plan, data, context)
     data.laps("score")
     with phase("score"):
-        raw, notes = (
-            usable_scores(context.capabilities.may_refuse, found.scores, data.groups),
-            refusal_notes(found.scores, data.groups),
-        )
+        raw = usable_scores(context.capabilities.may_refuse, found.scores, data.groups)
+        notes = refusal_notes(found.scores, data.groups)
         raw = _with_caption_pairs(raw, plan, data, context)
     return ScoredTask(
         plan=plan,
         groups=data.groups,
         source=data.source,
-        from_store=data.cache.keep(raw, found.parts, context.config.model_name),
+        from_store=data.cache.keep(found.parts or raw, context.config.model_name),
         fingerprint=data.fingerprint or data.cache.data.hexdigest(),
         stage=found.stage,
         raw=raw,
@@ -153,7 +150,7 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     cache.look_up()
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, stage, cache.kept.parts)
+            return _raw(cache.kept, plan, stage)
         return _Raw(stage.score(cache.blocks), stage)
 
 
@@ -172,7 +169,7 @@ def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
             if not recognised:
                 cache.look_up()
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+            return _raw(cache.kept, plan)
         rows, tokens = rows_of(data.groups), adapter.prepare_captions(distinct_captions(data.groups))
         captions = Side(encode_tokens(adapter, tokens, batch_sizer, cache.blocks), rows.captions)
         return _Raw(score_features(adapter, Features(Side(encoded, rows.images), captions), plan.all_pairs))
@@ -184,7 +181,7 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     _look_up(data)
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+            return _raw(cache.kept, plan)
         blocks = cache.blocks
         if context.ahead is not None and blocks is not None:
             cache.note_blocks()
@@ -196,8 +193,15 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
         table = _pairs(plan, data, context, blocks)
         if plan.prior is None:
             return _Raw(table.scores(plan.all_pairs))
-        parts = likelihoods(plan.prior, data.groups, table, plan.all_pairs)
-        return _Raw(parts.debiased(plan.prior.alpha), parts=parts)
+        return _raw(likelihoods(plan.prior, data.groups, table, plan.all_pairs), plan)
+
+
+def _raw(scores: Scores | Likelihoods, plan: TaskPlan, stage: PreparedTask | None = None) -> _Raw:
+    """Raw scores, or debiased ones with their parts."""
+    if isinstance(scores, Scores):
+        return _Raw(scores, stage)
+    assert plan.prior is not None, "log P(t) is taken off these"
+    return _Raw(scores.debiased(plan.prior.alpha), stage, scores)
 
 
 def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> PairTable:

@@ -13,7 +13,7 @@ from typing import Any
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
-from ttmbench.cache.scores import ImagesAlone
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
@@ -125,7 +125,7 @@ def with_others(context: RunContext, others: Mapping[str, TaskFile]) -> RunConte
     """The run with other tasks that each adapted model is measured on; the same without any."""
     if not others:
         return context
-    images = None if context.cache is None else ImagesAlone(context.cache)
+    images = None if (cache := context.cache) is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
     as_it_is = replace(
         context, config=elsewhere_config(context.config), samples=None, folders={}, also=None, silent=True
     )
