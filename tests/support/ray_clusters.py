@@ -58,7 +58,7 @@ class Disturbed(RayExecutor):
     over = 0
 
     def wait(self, timeout: float) -> list[Event]:
-        if self.over in self.at and any(one.asked == "unit" for one in self._remotes.values()):
+        if self.over in self.at and any(one.unit is not None for one in self._remotes.values()):
             self.at.pop(self.over)(self)
         events = super().wait(timeout)
         self.over += sum(isinstance(event, Finished) for event in events)
@@ -67,7 +67,7 @@ class Disturbed(RayExecutor):
     def busy(self, address: str | None = None) -> str:
         """The name of a worker that is at a unit, on a node if that is given."""
         return next(
-            one.name for one in self._remotes.values() if one.asked == "unit" and address in (None, one.node.address)
+            one.name for one in self._remotes.values() if one.unit is not None and address in (None, one.node.address)
         )
 
     def kill(self, worker: str, how: signal.Signals = signal.SIGKILL) -> None:
