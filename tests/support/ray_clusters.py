@@ -50,7 +50,7 @@ class Disturbed(RayExecutor):
     """Does something at certain moments: when so many units are over, and others have been given out.
 
     Attributes:
-        at: number of units -> what to do, once; it is given this executor.
+        at: number of units -> what to do, once, when every worker has begun; it is given this executor.
         over: units that are over.
     """
 
@@ -58,8 +58,10 @@ class Disturbed(RayExecutor):
     over = 0
 
     def wait(self, timeout: float) -> list[Event]:
-        if self.over in self.at and any(one.unit is not None for one in self._remotes.values()):
-            self.at.pop(self.over)(self)
+        due = min(self.at, default=self.over + 1)
+        has_begun = all(one.process is not None for one in self._remotes.values())
+        if due <= self.over and has_begun and any(one.unit is not None for one in self._remotes.values()):
+            self.at.pop(due)(self)
         events = super().wait(timeout)
         self.over += sum(isinstance(event, Finished) for event in events)
         return events

@@ -1,9 +1,9 @@
 """What travels between a driver and workers that may not see its files, as files of one folder or as bytes.
 
 To every worker: task files, samples and local plugins, in one folder while a cluster takes it over. For a worker
-without a common folder also the cell's own folder, with the state of its seeds, and the raw scores that its units put in
-the cache. These lie in the driver's folder under ``.sweep/cache/<number of the cell>`` until the cell is over. Data and
-weights never travel: they are at hand on a node, or not.
+without a common folder also the folder of the cell, with the state of its seeds, and the raw scores that its units put
+in the cache. These lie in the folder of the driver under ``.sweep/cache/<number of the cell>`` until the cell is over.
+Data and weights never travel: they are at hand on a node, or not.
 """
 
 from __future__ import annotations
