@@ -58,12 +58,16 @@ class Disturbed(RayExecutor):
     over = 0
 
     def wait(self, timeout: float) -> list[Event]:
-        due = min(self.at, default=self.over + 1)
-        has_begun = all(one.process is not None for one in self._remotes.values())
-        if due <= self.over and has_begun and any(one.unit is not None for one in self._remotes.values()):
-            self.at.pop(due)(self)
+        due = min(self.at, default=self.over + 1) <= self.over
+        if due and any(one.unit is not None for one in self._remotes.values()):
+            self.at.pop(min(self.at))(self)
         events = super().wait(timeout)
         self.over += sum(isinstance(event, Finished) for event in events)
+        # Units are faster than a worker's start: what is to happen next waits until every worker has begun.
+        while self.at and min(self.at) <= self.over and any(one.process is None for one in self._remotes.values()):
+            more = super().wait(timeout)
+            self.over += sum(isinstance(event, Finished) for event in more)
+            events += more
         return events
 
     def busy(self, address: str | None = None) -> str:
