@@ -12,11 +12,11 @@ from PIL import Image
 from ttmbench.config import TTMConfig
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.scoring.capabilities import Model, TrainableDualEncoder, TrainablePairScorer, capabilities_of
-from ttmbench.scoring.dual_encoder import encode, score_all_pairs, score_groups
+from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
+from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_pairs import score_in_memory
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
 from ttmbench.ttm.restoring import TOLERANCE
@@ -163,7 +163,7 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
     parts = concatenate([adapter.prepare_images([image]) for image in images])
     rows = Rows(np.arange(n)[None], np.arange(n)[None])
     apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
-    one_by_one = score_groups(adapter, encode(adapter, apart, n), rows)[0]
+    one_by_one = score_features(adapter, encode(adapter, apart, n), False).groups[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
     backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
     check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
@@ -208,7 +208,9 @@ def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.
 
 
 def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> np.ndarray:
-    return score_all_pairs(adapter, encode(adapter, prepared, batch_size), prepared.rows)
+    pairs = score_features(adapter, encode(adapter, prepared, batch_size), True).all_pairs
+    assert pairs is not None, "all pairs were asked for"
+    return pairs
 
 
 def _all_pairs(adapter: PreparedPairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:

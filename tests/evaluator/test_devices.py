@@ -14,7 +14,7 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.scoring.blocks import Share
+from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import trainer
 from ttmbench.ttm.variants import Adaptation
@@ -167,7 +167,7 @@ class Kept:
 def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
     from PIL import Image
 
-    from ttmbench.scoring.pairs import score_with_pairs
+    from ttmbench.scoring.pairs import score_task_pairs
     from ttmbench.types import Group, ImageRef
 
     class Counting:
@@ -182,16 +182,16 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
 
     groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
     model, kept = Counting(), Kept()
-    whole = score_with_pairs(capabilities_of(model), groups, batch_size, False)[0].groups
+    whole = score_task_pairs(capabilities_of(model), groups, batch_size, False).groups
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_with_pairs(capabilities_of(model), groups, batch_size, False, blocks=Share(kept, index, 2))
+        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=Share(kept, index, 2))
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     model.asked = 0
     assert np.array_equal(
-        score_with_pairs(capabilities_of(model), groups, batch_size, False, blocks=kept)[0].groups, whole
+        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=kept).groups, whole
     )
     assert model.asked == 0
 

@@ -17,7 +17,7 @@ from ttmbench.evaluator import executor as module
 from ttmbench.evaluator.executor import SAID_AFTER, START, Signs, Watch
 from ttmbench.evaluator.local_executor import LocalExecutor, desks_for
 from ttmbench.model_adapters.api import pool
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.sweep.driver import Driver
 
 # Real processes; in place of a cell the first one waits for what never comes, later ones take their time, but move.

@@ -139,7 +139,7 @@ def test_a_document_of_another_command_is_moved_aside_before_seeds_are_left(tmp_
 def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch):
     """A model that scores pairs: three workers compute blocks, and the run computes none."""
     from ttmbench.model_adapters import tiny_clip
-    from ttmbench.scoring import blocks, pairs
+    from ttmbench.scoring import batches, pairs
 
     class Pairs:
         scored = 0
@@ -168,7 +168,7 @@ def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch)
     shutil.rmtree(tmp_path / "cache")
     run(one.config_at(tmp_path / "alone"))
     assert numbers(tmp_path / one.document) == numbers(tmp_path / "alone" / one.document)
-    assert blocks.PAIRS == 128
+    assert batches.PAIRS == 128
 
 
 def test_a_worker_holds_one_model(tmp_path, calls):

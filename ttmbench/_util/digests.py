@@ -34,13 +34,7 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
 
     A package is the first one on a module's dotted path that is not a namespace package; a module outside packages
     is one by itself. The digest is over the names and contents of all files below it that hold code or text settings
-    (`CODE`, `SETTINGS`). Nothing is imported but namespace packages.
-
-    Args:
-        modules: dotted names.
-
-    Returns:
-        Package -> digest, sorted by name.
+    (`CODE`, `SETTINGS`). Nothing is imported but namespace packages. Sorted by name.
     """
     found: Digests = {}
     for module in sorted(set(modules)):
@@ -138,13 +132,7 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def tensors_digest(state: Mapping[str, Any]) -> str:
-    """sha256 over names, types, shapes and bytes of tensors, in the order of their names.
-
-    Args:
-        state: tensors as a ``state_dict`` has them; what is no tensor counts by its ``repr``.
-
-    Returns:
-        Hexadecimal digits.
+    """sha256 over names, types, shapes and bytes of tensors, in the order of their names; others count by ``repr``.
 
     >>> import torch
     >>> one = tensors_digest({"b": torch.zeros(2), "a": torch.ones(1)})

@@ -80,14 +80,9 @@ def read_limit(value: Any) -> Any:
 
 
 def groups_of(limit: float | None, total: int | None) -> int | None:
-    """How many groups a limit leaves; a share is rounded up.
+    """How many of ``total`` groups a limit leaves, a count or a share below 1, which is rounded up.
 
-    Args:
-        limit: a count, a share below 1, or None for all.
-        total: how many there are; None if that is not known before they are read.
-
-    Returns:
-        The number; None for all, and for a share of what is not known.
+    None for all, and for a share of a total that is not known before the groups are read.
 
     >>> groups_of(0.1, 205), groups_of(8, 205), groups_of(None, 205), groups_of(0.1, None)
     (21, 8, None, None)
@@ -117,16 +112,9 @@ def read_rerank(pairs: Any) -> Any:
 
 
 def read_device(given: Any) -> str:
-    """A device as torch calls it.
+    """A device as torch calls it, or several parted by commas; a number is that of a CUDA device.
 
-    Args:
-        given: what was asked for; a number is that of a CUDA device.
-
-    Returns:
-        The name; of several, parted by commas, their names.
-
-    Raises:
-        UsageError: it is none; the message says what is right.
+    UsageError for anything else; the message says what is right.
 
     >>> read_device("cuda:0,1,2"), read_device("cpu,cpu")
     ('cuda:0,cuda:1,cuda:2', 'cpu,cpu')
@@ -192,18 +180,10 @@ def is_address(given: Any) -> bool:
 
 
 def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
-    """A file or folder as it was given; a ``file://`` address as the path that it is.
+    """A file or folder as it was given to an option; a ``file://`` address as the path that it is.
 
-    Args:
-        name: the option, for the message.
-        given: what was asked for.
-        may_be_address: whether other addresses are taken too, all but those of web pages.
-
-    Returns:
-        The path, or the address.
-
-    Raises:
-        UsageError: it is an address that is not taken, or has one slash in place of two; the message says what to do.
+    Other addresses, all but those of web pages, are taken if the option ``may_be_address``. UsageError for one that is
+    not taken, or has one slash in place of two; the message says what to do.
 
     >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
     ('/data/my results', 'data')

@@ -47,15 +47,7 @@ def _reading() -> Iterator[None]:
 def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
     """Yields the lines of a UTF-8 file without their line feeds, which alone end lines, and without a byte-order mark.
 
-    Args:
-        path: the file.
-        most: name of the limit on its bytes.
-
-    Yields:
-        The lines.
-
-    Raises:
-        Unreadable: as `read_text`, or a line is too long; what follows it is not read.
+    Unreadable as for `read_text`, and for a line that is too long; what follows it is not read.
     """
     longest = limit("line_bytes")
     with _reading():
@@ -82,17 +74,9 @@ def _check_size(size: int, most: str) -> None:
 
 
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
-    """A file's UTF-8 text without a byte-order mark.
+    """A file's UTF-8 text without a byte-order mark, of at most as many bytes as the limit named ``most``.
 
-    Args:
-        path: the file.
-        most: name of the limit on its bytes.
-
-    Returns:
-        The text.
-
-    Raises:
-        Unreadable: it is no regular file, cannot be read, is too large, or is not UTF-8 text.
+    Unreadable for what is no regular file, cannot be read, is too large, or is not UTF-8 text.
     """
     with _reading():
         if isinstance(path, Path):
@@ -122,9 +106,6 @@ def parse_json(text: str, finite: bool = True) -> Any:
         text: JSON.
         finite: also refuse NaN, Infinity and numbers beyond floats; without it the caller looks for them, and can say
             whose number it is.
-
-    Returns:
-        The value.
 
     Raises:
         Unreadable: it is no JSON, nests too deeply, gives a key twice, holds NaN or Infinity, a number beyond floats or
@@ -159,12 +140,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Only a line feed ends a line: JSON strings may hold U+2028 and other characters that end lines elsewhere.
     Numbers may be NaN or infinite: who takes them says which one it is.
-
-    Args:
-        path: the file.
-
-    Yields:
-        Line number and object.
 
     Raises:
         DataError: the file cannot be read, is not UTF-8 text, or a line is too long or no JSON object.
@@ -256,16 +231,9 @@ def _check_events(text: str, loader: Any) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """A YAML value, read safely and strictly.
+    """A YAML value, read safely and strictly: mappings, lists, texts, numbers, dates.
 
-    Args:
-        text: YAML.
-
-    Returns:
-        The value: mappings, lists, texts, numbers, dates.
-
-    Raises:
-        Unreadable: it is no YAML, has a tag that would make an object, an alias or a doubled key, or nests too deeply.
+    Unreadable for what is no YAML, a tag that would make an object, an alias, a doubled key, and deep nesting.
     """
     try:
         for loader in _LOADERS:

@@ -99,16 +99,10 @@ def _place(file: Path, line: int) -> str:
 
 @contextmanager
 def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
-    """Turns whatever goes wrong inside into an error for the user that names its origin.
+    """Turns whatever goes wrong inside into a ``kind`` of error whose message begins with ``whose``.
 
-    Errors of ttmbench's own classes and interruptions pass. An attempt to end the program is a failure.
-
-    Args:
-        whose: begins the message, such as "model 'x' of plugin 'y'".
-        kind: of the error.
-
-    Raises:
-        TtmbenchError: of that kind.
+    Such as "model 'x' of plugin 'y'". Errors of ttmbench's own classes and interruptions pass. An attempt to end the
+    program is a failure.
     """
     try:
         yield

@@ -16,7 +16,7 @@ from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
 from ttmbench.cli.options import USE_CACHE, add_verbosity, names
-from ttmbench.data.download.files import amount
+from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
 

@@ -19,8 +19,8 @@ from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results import environment
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.scoring.alpha import sweep
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
 SCHEMA_VERSION = "1.0"

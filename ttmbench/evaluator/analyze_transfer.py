@@ -13,6 +13,7 @@ from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.settings import model_settings, tasks_of
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import capabilities_of
@@ -58,7 +59,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         "reads_labels": "to report",
         "hyperparameters": {task: found["ttm"][task]["hyperparameters"] for task in tasks},
         "seeds": config.run_seeds,
-        "data": matrix(tasks, transfers_of(found), found),
+        "data": matrix(tasks, transfers_of(ResultsDocument.of(found)), found),
         "date": started.timestamp(),
         "deterministic": config.deterministic,
         "packages": found["packages"],

@@ -30,11 +30,16 @@ from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
 from ttmbench.evaluator.plan import RunContext
 from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results.files import RunFiles
+from ttmbench.scoring.capabilities import Model
 
 
 @contextmanager
 def several_devices(
-    config: RunConfig, adapter: Any, in_memory: Sequence[Task], plugins: Sequence[Any], cache: ScoreCache | None
+    config: RunConfig,
+    adapter: Model | None,
+    in_memory: Sequence[Task],
+    plugins: Sequence[Any],
+    cache: ScoreCache | None,
 ) -> Iterator[Devices]:
     """The devices of a run, for as long as it lasts.
 

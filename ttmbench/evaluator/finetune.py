@@ -38,7 +38,7 @@ from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
 from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model, Trained, capabilities_of
 from ttmbench.scoring.image_rows import DECODED
 from ttmbench.scoring.prepare import prepare

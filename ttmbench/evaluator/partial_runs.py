@@ -31,7 +31,7 @@ from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.scoring.forced_choice.ask import ask_choices
-from ttmbench.scoring.pairs import score_with_pairs
+from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.ttm.checkpoint import is_finished
 from ttmbench.ttm.variants import adapted_folders
 
@@ -124,7 +124,7 @@ def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
         if groups and can.choice_scorer is not None and plan.way == "choices":
             ask_choices(can, groups, sizer, context.config.seed)
         elif groups and can.pair_scorer is not None:
-            score_with_pairs(can, groups, sizer, False)
+            score_task_pairs(can, groups, sizer, False)
 
 
 def _state_of(config: RunConfig, task: str) -> Path:

@@ -20,10 +20,10 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Debiasable
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import Group, MetricSpec, Scores
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=_prior(can.debiasable, with_parts, spec) if way == "pairs" else None,
+        prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
         blind=can.blind is not None and can.blind.blind,
     )
@@ -238,9 +238,3 @@ def way_of(model: Capabilities, adapts: bool = False) -> Way:
     if model.scores == "embeddings" and model.stored_features is not None:
         return "stored_features"
     return "prepared" if model.scores == "embeddings" or adapts else "pairs"
-
-
-def _prior(adapter: Debiasable | None, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
-    if adapter is None:
-        return None
-    return prior_for(adapter, spec.noise_images) if adapter.alpha != 0 or with_parts else None

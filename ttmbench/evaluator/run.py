@@ -26,7 +26,7 @@ from ttmbench.evaluator.adapters import (
     trained_on,
 )
 from ttmbench.evaluator.artifacts import write_artifacts
-from ttmbench.evaluator.baseline import Baseline, task_groups
+from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
@@ -50,8 +50,8 @@ from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
-from ttmbench.results.comparison import TaskGroups, stored_groups
-from ttmbench.results.labels import AT
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
@@ -112,7 +112,7 @@ def _run(
 
 
 def _further_devices(
-    config: RunConfig, adapter: Any, looked_up: Chosen, cache: ScoreCache | None
+    config: RunConfig, adapter: Model | None, looked_up: Chosen, cache: ScoreCache | None
 ) -> AbstractContextManager[Devices | None]:
     """The devices of a run on several; None for a run on one."""
     if "," not in config.device:
@@ -182,27 +182,22 @@ class _Work:
             document = self._save("failed" if record.errors else "done", place)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
-                record.fail(None if name in record.outcomes else name, phase_of(error, "run"), error)
+                record.fail(None if name in record.results else name, phase_of(error, "run"), error)
             document = self._save_after(error, place)
             self._tell_finished(document, place)
-            carry(error, self._before_failure(document, place))
+            if document["results"]:  # tasks that were finished before
+                path, address = (None, None) if place is None else place.results
+                carry(error, EvalResults(document, dict(record.results), path, address=address))
             raise
         self._tell_finished(document, place)
-        return self._results(document, place, self._groups(document, place))
+        return self._results(document, place)
 
-    def _results(
-        self, document: dict[str, Any], place: RunDirectory | None, groups: dict[str, TaskGroups]
-    ) -> EvalResults:
-        scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
+    def _results(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults:
         path, address = (None, None) if place is None else place.results
-        return EvalResults(document, scores, path, groups, address)
-
-    def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
-        """The tasks that were finished before the run failed; None if there are none."""
-        if not document["results"]:
-            return None
-        own = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
-        return self._results(document, place, own)
+        earlier: dict[str, TaskGroups] = {}
+        if place is not None and any(task not in self.record.results for task in document["results"]):
+            earlier = stored_groups(place.files.folder, ResultsDocument.of(document))
+        return EvalResults(document, dict(self.record.results), path, earlier, address)
 
     def _take_over(self, place: RunDirectory | None, model: Capabilities) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
@@ -232,7 +227,7 @@ class _Work:
         try:
             with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(context, self.chosen[name], self.settings[name], state)
-                record.outcomes[name] = outcome
+                record.results[name] = outcome
                 if outcome.failure is not None:
                     raise outcome.failure
             if place is not None:
@@ -254,17 +249,8 @@ class _Work:
     def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
-        groups = self._groups(document, place)
+        groups = self._results(document, place).task_groups
         return baseline.entry(document, groups, self.config.bootstrap_iters, self.config.seed)
-
-    def _groups(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, TaskGroups]:
-        """Task -> what is known of its groups; those of tasks that were taken over come from their samples."""
-        groups = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
-        for name, outcome in self.record.outcomes.items():
-            groups |= {f"{name}{AT}{other}": task_groups(one.outcome) for other, one in outcome.also.items()}
-        if place is None or all(task in groups for task in document["results"]):
-            return groups
-        return {**stored_groups(place.files.folder, document), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over.

@@ -7,41 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.scores import ScoreCache
-from ttmbench.cache.task import TaskCache
+from ttmbench.cache.scores import ScoreCache, TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
+from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, way_of
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import clusters_of
-from ttmbench.scoring.blocks import BlockStore, Share
+from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Capabilities, Trained
-from ttmbench.scoring.caption_pairs import caption_pairs
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
-from ttmbench.scoring.dual_encoder import (
-    Features,
-    check_finite,
-    encode_captions,
-    encode_side,
-    score_all_pairs,
-    score_groups,
-)
+from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import DECODED, ImageRows
 from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
-from ttmbench.scoring.pairs import score_with_pairs
-from ttmbench.scoring.prepare import prepare, stored
-from ttmbench.scoring.prepared_pairs import PairTable, score_streaming
-from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.scoring.refusals import resolve_missing_scores
+from ttmbench.scoring.notes import refusal_notes, usable_scores
+from ttmbench.scoring.pairs import PairTable, score_task_pairs
+from ttmbench.scoring.prepare import PreparedTask, prepare, stored
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
 
 if TYPE_CHECKING:
@@ -108,14 +95,14 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     found = _SCORE[plan.way](plan, data, context)
     data.laps("score")
     with phase("score"):
-        raw, notes = resolve_missing_scores(context.capabilities.may_refuse, found.scores, data.groups)
-        _check_finite(raw, data.groups, plan.spec.shape)
+        raw = usable_scores(context.capabilities.may_refuse, found.scores, data.groups)
+        notes = refusal_notes(found.scores, data.groups)
         raw = _with_caption_pairs(raw, plan, data, context)
     return ScoredTask(
         plan=plan,
         groups=data.groups,
         source=data.source,
-        from_store=data.cache.keep(raw, found.parts, context.config.model_name),
+        from_store=data.cache.keep(found.parts or raw, context.config.model_name),
         fingerprint=data.fingerprint or data.cache.data.hexdigest(),
         stage=found.stage,
         raw=raw,
@@ -163,7 +150,7 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     cache.look_up()
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, stage, cache.kept.parts)
+            return _raw(cache.kept, plan, stage)
         return _Raw(stage.score(cache.blocks), stage)
 
 
@@ -182,11 +169,10 @@ def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
             if not recognised:
                 cache.look_up()
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+            return _raw(cache.kept, plan)
         rows, tokens = rows_of(data.groups), adapter.prepare_captions(distinct_captions(data.groups))
-        features = Features(encoded, encode_captions(adapter, tokens, batch_sizer, cache.blocks))
-        pairs = score_all_pairs(adapter, features, rows) if plan.all_pairs else None
-        return _Raw(Scores(score_groups(adapter, features, rows), pairs))
+        captions = Side(encode_tokens(adapter, tokens, batch_sizer, cache.blocks), rows.captions)
+        return _Raw(score_features(adapter, Features(Side(encoded, rows.images), captions), plan.all_pairs))
 
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
@@ -195,7 +181,7 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     _look_up(data)
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+            return _raw(cache.kept, plan)
         blocks = cache.blocks
         if context.ahead is not None and blocks is not None:
             cache.note_blocks()
@@ -205,21 +191,24 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
 
             context.ahead("groups", plan.spec.task, score)
         table = _pairs(plan, data, context, blocks)
-        if isinstance(table, Scores):
-            return _Raw(table)
         if plan.prior is None:
             return _Raw(table.scores(plan.all_pairs))
-        parts = likelihoods(plan.prior, data.groups, table, plan.all_pairs)
-        return _Raw(parts.debiased(plan.prior.alpha), parts=parts)
+        return _raw(likelihoods(plan.prior, data.groups, table, plan.all_pairs), plan)
 
 
-def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> Scores | PairTable:
+def _raw(scores: Scores | Likelihoods, plan: TaskPlan, stage: PreparedTask | None = None) -> _Raw:
+    """Raw scores, or debiased ones with their parts."""
+    if isinstance(scores, Scores):
+        return _Raw(scores, stage)
+    assert plan.prior is not None, "log P(t) is taken off these"
+    return _Raw(scores.debiased(plan.prior.alpha), stage, scores)
+
+
+def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> PairTable:
     """What a model gives pairs, as far as they are of these blocks."""
-    sizer, cache, adapter = context.batch_sizer, data.cache, context.capabilities.prepared_pair_scorer
-    if adapter is None:
-        return score_with_pairs(context.capabilities, data.groups, sizer, plan.all_pairs, cache.data, blocks)[0]
+    can, sizer, cache = context.capabilities, context.batch_sizer, data.cache
     every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-    return score_streaming(adapter, data.groups, sizer, every, cache.data, cache.prepared, blocks)[0]
+    return score_task_pairs(can, data.groups, sizer, every, cache.data, cache.prepared, blocks)
 
 
 def score_share(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
@@ -268,14 +257,6 @@ def _with_caption_pairs(raw: Scores, plan: TaskPlan, data: _Data, context: RunCo
         return raw
     stored = None if data.features is None else data.features.captions
     return replace(raw, caption_pairs=caption_pairs(adapter, data.groups, context.batch_sizer, stored))
-
-
-def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:
-    check_finite(raw.groups, groups)
-    if raw.all_pairs is not None and not np.isfinite(raw.all_pairs).all():
-        image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
-        group_id = groups[image // shape.images].group_id
-        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
 
 
 def _stored(model: Capabilities, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:

@@ -140,5 +140,5 @@ def simple_evaluate(
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     with carrying(results):
         check_baseline(results.document)
-        check_assertions(config.assertions, results.document)
+        check_assertions(config.assertions, results.typed)
     return results

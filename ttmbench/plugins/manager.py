@@ -53,13 +53,9 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """An installed plugin of which something does not work.
+    """An installed plugin, the ``target`` of its entry point, and the ``reason`` why something of it does not work.
 
-    Attributes:
-        name: of the plugin.
-        target: what its entry point names.
-        reason: what is wrong, with file and line where they are known.
-        imported: whether it could be imported at all; then what is right of it is there.
+    If it could be ``imported`` at all, what is right of it is there.
     """
 
     name: str
@@ -103,19 +99,12 @@ class Plugins:
         """What all plugins register through a hook, by name, each with the plugin it comes from.
 
         What is no specification, or takes a name that another plugin has, is left out and taken down in ``broken``. Of
-        two that take one name the built-in plugin keeps it; else nobody has it.
-
-        Args:
-            hook: name of a registering hook.
-            key: item -> the names it takes.
-
-        Returns:
-            name -> (item, plugin name).
+        two that take one name the built-in plugin keeps it; else nobody has it. ``key`` says which names an item takes.
 
         Raises:
             UsageError: something is wrong with a plugin that was passed along by a program.
         """
-        found: dict[str, tuple[Any, str]] = {}
+        registered: dict[str, tuple[Any, str]] = {}
         doubled: set[str] = set()
         for plugin, items in self.each(hook):
             for item in items:
@@ -123,19 +112,15 @@ class Plugins:
                 if problem is not None:
                     self.refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
                     continue
-                kept = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
+                spec = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
                 for name in key(item):
-                    first = found.setdefault(name, (kept, plugin))
-                    if first[0] is not kept and self.both(first[1], plugin, f"register '{name}' through {hook}"):
+                    first = registered.setdefault(name, (spec, plugin))
+                    if first[0] is not spec and self.both(first[1], plugin, f"register '{name}' through {hook}"):
                         doubled.add(name)
-        return {name: one for name, one in found.items() if name not in doubled}
+        return {name: entry for name, entry in registered.items() if name not in doubled}
 
     def both(self, first: str, second: str, what: str) -> bool:
-        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps what it has.
-
-        Raises:
-            UsageError: one of them was passed along by a program.
-        """
+        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps its own."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
@@ -194,16 +179,10 @@ class Plugins:
 
 
 def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
-    """Loads the built-in plugin and every installed one (entry-point group ``ttmbench``).
+    """Loads the built-in plugin, every installed one (entry-point group ``ttmbench``) and ``extra`` (name, object).
 
-    Args:
-        extra: more plugins, as (name, object), for tests and notebooks.
-
-    Returns:
-        The plugins; installed ones that cannot be imported, or do not fit, are listed as broken.
-
-    Raises:
-        UsageError: one of ``extra`` implements a hook that does not exist, or has the name of another.
+    Installed ones that cannot be imported, or do not fit, are listed as broken. UsageError if one of ``extra``
+    implements a hook that does not exist, or has the name of another.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -262,12 +241,7 @@ def _label(point: EntryPoint) -> str:
 
 
 def problem_of(item: Any, hook: str) -> str | None:
-    """What is wrong with something that a plugin registers; None if nothing is.
-
-    Args:
-        item: what the hook returned, one of several.
-        hook: name of the hook.
-    """
+    """What is wrong with one of the items that a plugin's hook registers; None if nothing is."""
     kind = _KINDS[hook]
     if not isinstance(item, kind):
         return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"

@@ -102,15 +102,9 @@ class Registry:
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what all plugins bring, and the task files of further folders.
+    """Collects what all plugins bring, ``extra`` ones (name, object) too, and the task files of further folders.
 
-    Args:
-        include_paths: folders of task YAMLs.
-        extra: more plugins, as (name, object).
-        quiet: say nothing of what is wrong with installed plugins; the caller does.
-
-    Returns:
-        The registry. What is wrong with an installed plugin is left out of it, and stands in ``plugins.broken``.
+    What is wrong with an installed plugin is left out and stands in ``plugins.broken``; it is printed unless ``quiet``.
 
     Raises:
         UsageError: a plugin of ``extra`` or a folder is wrong, or a task of a folder has the name of another.
@@ -162,18 +156,7 @@ def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
-    """Imports ``"module:callable"``.
-
-    Args:
-        target: where it is.
-        needs: what to install if the import fails.
-
-    Returns:
-        The callable.
-
-    Raises:
-        UsageError: it cannot be imported; the message says what to install.
-    """
+    """Imports ``"module:callable"``; UsageError if it cannot be imported, with what it needs to have installed."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise UsageError(f"'{target}' is not module:callable")
@@ -190,21 +173,20 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
 
 
 def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
-    """The options that run a model which has no name of its own.
+    """The options that run a model by a hub id, a folder, a name at a server or a family; None for other names.
 
-    Args:
-        name: what was given for one: a hub id, a folder, a name at a server, a family.
-        specs: the models that have a name.
-
-    Returns:
-        The options, as they are typed; None if nothing is known of such a name.
+    Names of ``specs`` that have these weights come first.
 
     >>> options_for("gpt-4o", [])
     '--model openai --model_args model=gpt-4o'
     >>> options_for("llava", [])
     '--model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf'
     """
-    registered = [spec.name for spec in specs if _is_registered_for(name, spec)]
+    registered = [
+        spec.name
+        for spec in specs
+        if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in _NAMED_BY)
+    ]
     if registered:
         return " or ".join(f"--model {one}" for one in dict.fromkeys(registered))
     if served := _OPENAI.fullmatch(name):
@@ -232,7 +214,3 @@ def _of_hub_id(name: str) -> str:
         return f"--model open_clip --model_args model=hf-hub:{name}"
     kind = next((kind for sign, kind in _KINDS if re.search(sign, name, re.IGNORECASE)), "vqascore")
     return f"--model {kind} --model_args pretrained={name}"
-
-
-def _is_registered_for(name: str, spec: AdapterSpec) -> bool:
-    return any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in _NAMED_BY)

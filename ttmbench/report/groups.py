@@ -12,7 +12,6 @@ from ttmbench.errors import DataError
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.tagcharts import HEADLINE
 from ttmbench.results.labels import RAW, TTM, name_of
-from ttmbench.results.numbers import finite
 
 DIGITS = 5  # of scores and margins on the page
 
@@ -145,11 +144,11 @@ def _short(value: Any) -> float | int | None:
     """A number of few digits, a whole one without a point."""
     if value is None:
         return None
-    # Most are floats that are finite; what is none gets its message.
-    found = value + 0 if type(value) is float and value - value == 0 else finite(value)
-    if found is None:
-        return None
-    short = float(f"{found:.{DIGITS}g}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is not a number")
+    if value - value != 0:
+        raise ValueError(f"{value} is not a number of a results document")
+    short = float(f"{value + 0:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
 
 

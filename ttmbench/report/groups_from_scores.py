@@ -13,8 +13,8 @@ from ttmbench.report.groups import GroupSet, group_set
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.task_data import load_again
 from ttmbench.report.thumbnails import ThumbnailOptions
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW
-from ttmbench.results.numbers import training_of
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import metric_values
@@ -61,7 +61,7 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
     for name, per_seed in stored.scores.items():
         if name in (HOLDOUT, HOLDOUT_RAW):
             continue  # of a part of the groups
-        seeds = training_of(run.document, task, name).get("seeds")
+        training = ResultsDocument.of(run.document).training(task, name)
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups, shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
@@ -71,7 +71,7 @@ def _lines(run: ReportedRun, task: str, path: Path, options: ThumbnailOptions) -
                     "group_id": group_id,
                     "filter": name,
                     "seed_index": index,
-                    "seed": seeds[index] if seeds else None,
+                    "seed": training.seeds[index] if training is not None else None,
                     "captions": [] if group is None else list(group.captions),
                     "images": [] if group is None else [image.name for image in group.images],
                     "scores": scores.groups[at].tolist(),

@@ -16,6 +16,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact
+from ttmbench.results.records import Artifact
 
 _NUMBERS = (numbers_of, means_of)
 
@@ -97,7 +98,7 @@ def gather(place: Path) -> Gathered:
     if empty:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
     runs: list[ReportedRun] = []
-    models = tell_apart([stated_model(document.to_dict()) for _, document in found])
+    models = tell_apart([stated_model(document) for _, document in found])
     for model, path, document in sorted(
         ((model, path, document) for model, (path, document) in zip(models, found, strict=True)),
         key=lambda one: (one[0], str(one[1])),
@@ -139,18 +140,18 @@ def _run(index: int, model: str, name: str, path: Path, typed: ResultsDocument) 
         name,
         path,
         document,
-        tuple(replace(one, model=model) for of in _NUMBERS for one in of(document, name)),
+        tuple(replace(one, model=model) for of in _NUMBERS for one in of(typed, name)),
         tuple(panels_of(typed)),
         tuple(tag_tables_of(document)),
     )
-    for file, about in document.get("artifacts", {}).items():
-        _take(run, str(file), about)
+    for file, about in typed.artifacts.items():
+        _take(run, file, about)
     return run
 
 
-def _take(run: ReportedRun, file: str, about: Mapping[str, Any]) -> None:
+def _take(run: ReportedRun, file: str, about: Artifact) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
-    kind = str(about["kind"])
+    kind = about.kind
     tasks = run.document["results"]
     task = task_of_artifact(file, about, tasks)
     if task is None or Path(file).name != file:
@@ -162,7 +163,7 @@ def _take(run: ReportedRun, file: str, about: Mapping[str, Any]) -> None:
     except OSError as error:
         run.damaged[file] = f"cannot be read ({error.strerror or error})"
         return
-    if found != about["sha256"]:
+    if found != about.sha256:
         run.damaged[file] = "is not what the run wrote (its sha256 differs); it was changed or is incomplete"
         return
     run.files.setdefault(kind, {})[task] = path

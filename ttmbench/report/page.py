@@ -19,6 +19,7 @@ from ttmbench.report.tagcharts import TagTable, tag_chart_of
 from ttmbench.report.terminal import NOTHING
 from ttmbench.report.thumbnails import Images, Thumbnails
 from ttmbench.results.breakdown import MOST_VALUES
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
 from ttmbench.results.records import Iteration
@@ -243,7 +244,9 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _transfers(runs: Sequence[ReportedRun]) -> list[list[str]]:
-    return transfer_cells([replace(one, model=run.model) for run in runs for one in transfers_of(run.document)])
+    return transfer_cells(
+        [replace(one, model=run.model) for run in runs for one in transfers_of(ResultsDocument.of(run.document))]
+    )
 
 
 def _row(run: ReportedRun, one: Number) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttmbench.results.labels import RAW, TTM, key_of, name_of, numbers_in
-from ttmbench.results.numbers import finite
 
 HEADLINE = "group_match"
 
@@ -77,14 +76,14 @@ def tag_tables_of(document: Mapping[str, Any]) -> Iterator[TagTable]:
         KeyError, TypeError, ValueError, AttributeError: the document is not as its schema says.
     """
     for task, tags in document.get("breakdowns", {}).items():
-        chance = {str(metric): finite(value) for metric, value in document.get("chance", {}).get(task, {}).items()}
+        chance = {str(metric): value for metric, value in document.get("chance", {}).get(task, {}).items()}
         tracks = document.get("tracks", {}).get(task, {})
         for tag, values in tags.items():
             keys = list(dict.fromkeys(pair for row in values.values() for pair in numbers_in(row)))
             keys.sort(key=lambda pair: pair[0] != HEADLINE)
             names = tuple(name_of(name, tracks.get(key_of(metric, name)), metric) for metric, name in keys)
             rows = {
-                str(value): (int(row["groups"]), tuple(finite(row.get(key_of(*pair))) for pair in keys))
+                str(value): (int(row["groups"]), tuple(row.get(key_of(*pair)) for pair in keys))
                 for value, row in values.items()
             }
             yield TagTable(str(task), str(tag), tuple(keys), names, rows, chance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +12,14 @@ import numpy as np
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError, UsageError
 from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.scoring.batches import BatchSizer, BlockStore
+from ttmbench.scoring.capabilities import Trained
+from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows, Opened, PreparedImages
-from ttmbench.scoring.inputs import (
-    Prepared,
-    Rows,
-    concatenate,
-    distinct_captions,
-    n_rows,
-    rows_of,
-    subset,
-)
-from ttmbench.types import Group, GroupShape
+from ttmbench.scoring.inputs import Prepared, Rows, concatenate, distinct_captions, n_rows, rows_of, subset
+from ttmbench.scoring.pairs import score_in_memory
+from ttmbench.types import Group, GroupShape, Scores
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
@@ -117,3 +114,23 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tup
         for tensor in tensors:
             digest.update(tensor.contiguous().numpy().tobytes())
     return prepared, digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
+
+    adapter: Trained
+    prepared: Prepared
+    batch_size: int | BatchSizer
+    is_global: bool
+    all_pairs: bool
+
+    def score(self, blocks: BlockStore | None = None) -> Scores:
+        """One scoring pass, serving metrics and matching alike; finished blocks are kept if it is said where."""
+        if not isinstance(self.adapter, DualEncoder):
+            table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
+            return table.scores(self.all_pairs)
+        return score_features(
+            self.adapter, encode(self.adapter, self.prepared, self.batch_size, blocks), self.all_pairs
+        )

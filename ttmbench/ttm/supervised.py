@@ -20,7 +20,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
-from ttmbench.scoring.batch_size import DEFAULT, BatchSizer
+from ttmbench.scoring.batches import DEFAULT, BatchSizer
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 from ttmbench.ttm.restoring import resume_weights

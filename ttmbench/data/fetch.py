@@ -1,4 +1,4 @@
-"""Fetches what tasks need, so that a later run of them with ``--offline`` finds everything.
+"""Fetches what tasks and models need, so that a later run with ``--offline`` finds everything.
 
 Each task has places that have its data. The first place from which all can be fetched is taken; a place that is here
 already is enough. At the end each task is read without the network: only that shows that nothing is missing.
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from ttmbench.data.availability import DataLocation, DataNeed
-from ttmbench.data.download.files import amount
+from ttmbench.data.availability import DataLocation, DataNeed, amount
 from ttmbench.data.download.http import Web
-from ttmbench.data.download.listed import ListedImages
+from ttmbench.data.download.images import ListedImages
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.plugins.registry import Registry
-
-if TYPE_CHECKING:
-    from ttmbench.types import Loaded
+from ttmbench.types import AdapterSpec, Loaded, ModelFiles
 
 Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missing", "not all here"]
 
@@ -50,6 +48,11 @@ class Plan:
         return self.task.spec.task
 
     @property
+    def needs(self) -> list[DataNeed]:
+        """Everything that any of the places needs, and the files of tags."""
+        return [*(need for place in self.places for need in place.needs or ()), *self.tags]
+
+    @property
     def here(self) -> DataLocation | None:
         """The first place that has nothing missing."""
         return next((place for place in self.places if place.is_here), None)
@@ -64,40 +67,44 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
         data_dir: the data folder; it may not exist.
         alternative: use this place of each task alone, from 1; a task with fewer has its last.
 
-    Returns:
-        One plan a task.
-
     Raises:
         UsageError: a source is wrong.
         DataError: two tasks want one path from two addresses.
     """
-    found = []
+    planned = []
+    origins: dict[str, str] = {}
     for task in tasks.values():
         places, tags = data_locations(registry, task, data_dir)
         if alternative is not None:
             places = [places[min(alternative, len(places)) - 1]]
-        found.append(Plan(task, places, tags))
-    _check_conflicts(found)
-    return found
+        planned.append(Plan(task, places, tags))
+        for need in planned[-1].needs:
+            first = origins.setdefault(need.name, need.origin)
+            if first != need.origin:
+                raise DataError(
+                    f"{need.name} should come from {first} and from {need.origin}; download such tasks into different "
+                    "data folders (--data_dir)"
+                )
+    return planned
 
 
 def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
     """What would be fetched for a task, with sizes as far as task files and servers tell. Writes nothing."""
     place = plan.here or plan.places[0]
-    others = [one.name for one in plan.places if one is not place]
-    fetched: list[int | None] = []
+    others = [other.name for other in plan.places if other is not place]
+    sizes: list[int | None] = []
     for need in [*(place.needs or ()), *plan.tags]:
         if need.missing() is None:
             yield FetchLine(need.name, "present", need.where)
         else:
-            fetched.append(need.size(web))
-            yield FetchLine(need.name, "would fetch", f"{amount(fetched[-1])}, {need.origin}")
-    known = [size for size in fetched if size is not None]
-    total = f"{amount(sum(known))}{' and more' if len(known) < len(fetched) else ''} to fetch"
+            sizes.append(need.size(web))
+            yield FetchLine(need.name, "would fetch", f"{amount(sizes[-1])}, {need.origin}")
+    known = [size for size in sizes if size is not None]
+    total = f"{amount(sum(known))}{' and more' if len(known) < len(sizes) else ''} to fetch"
     rest = f"; if that fails: {', '.join(others)}" if others and plan.here is None else ""
     if place.needs is None:
         yield FetchLine(plan.name, "would fetch", f"all that {place.name} reads{rest}", is_task=True)
-    elif fetched:
+    elif sizes:
         yield FetchLine(
             plan.name, "not all here", f"{total if known else 'size unknown'}, from {place.name}{rest}", is_task=True
         )
@@ -184,18 +191,11 @@ class Downloads:
         return load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
 
 
-def ask_again(found: Sequence[Plan]) -> None:
+def ask_again(planned: Sequence[Plan]) -> None:
     """Forgets which images were lost, so that their addresses are asked again."""
-    for plan in found:
-        for need in _needs(plan):
-            if isinstance(need, ListedImages):
-                need.ask_again()
-
-
-def _needs(plan: Plan) -> Iterator[DataNeed]:
-    for place in plan.places:
-        yield from place.needs or ()
-    yield from plan.tags
+    for need in (need for plan in planned for need in plan.needs):
+        if isinstance(need, ListedImages):
+            need.ask_again()
 
 
 def _what(loaded: Loaded) -> str:
@@ -205,12 +205,47 @@ def _what(loaded: Loaded) -> str:
     return f"{len(loaded.groups)}{of} groups" + (f", without {', '.join(passed)}" if passed else "")
 
 
-def _check_conflicts(found: Sequence[Plan]) -> None:
-    origins: dict[str, str] = {}
-    for need in (need for plan in found for need in _needs(plan)):
-        first = origins.setdefault(need.name, need.origin)
-        if first != need.origin:
-            raise DataError(
-                f"{need.name} should come from {first} and from {need.origin}; download such tasks into different data "
-                "folders (--data_dir)"
-            )
+def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable[[FetchLine], None]) -> bool:
+    """Fetches a model's files and looks at them once more without the network; whether nothing is missing.
+
+    Args:
+        spec: the model.
+        model_args: the user's arguments.
+        echo: takes each line as soon as it is known.
+    """
+    try:
+        files = locate_files(spec, model_args, offline=False)
+        if files is not None:
+            files = locate_files(spec, model_args, offline=True) or files
+    except TtmbenchError as error:
+        echo(FetchLine(spec.name, "failed", str(error)))
+        return False
+    if files is None:
+        echo(FetchLine(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}"))
+        return False
+    for found in files:
+        echo(FetchLine(found.name, "present" if found.commit is None else "fetched", _detail(found)))
+    echo(FetchLine(spec.name, "ready", "with --offline", is_task=True))
+    return True
+
+
+def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> FetchLine:
+    """What would be fetched for a model, with the size where it is known. Nothing is fetched, and nothing is asked."""
+    arguments = arguments_of(spec, model_args)
+    name = str(arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name)
+    try:
+        files = locate_files(spec, model_args, offline=True)
+    except TtmbenchError:
+        files = None
+    if files:
+        return FetchLine(spec.name, "present", ", ".join(map(_detail, files)), is_task=True)
+    as_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
+    size = f"about {spec.card.size}" if spec.card is not None and as_named else "size unknown"
+    revision = f" at {arguments['revision']}" if arguments.get("revision") else ""
+    return FetchLine(spec.name, "would fetch", f"{size}, from {name}{revision}", is_task=True)
+
+
+def _detail(files: ModelFiles) -> str:
+    sizes = [(files.folder / name).stat().st_size for name in files.weights]
+    what = f"{', '.join(files.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
+    return f"{what}, {f'at {files.commit} ' if files.commit else ''}in {files.folder}"
