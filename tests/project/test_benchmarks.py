@@ -138,12 +138,3 @@ def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
         assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))
     assert set(report["documents"]["exponents"]) >= {"leaderboard seconds", "report seconds", "compare GB"}
     assert measure("--only", "assignment", "--sizes", "2")["assignment"]["exponents"] == {}  # no line through one point
-
-
-def test_a_sweep_of_sleeping_cells_is_simulated(tmp_path):
-    small = ("--simulate", "--cells", "60", "--workers", "7", "--models", "5")
-    found = run("sweep.py", tmp_path / "x.json", small=small)
-    assert (found["cells"], found["workers"]) == (60, 7)
-    assert found["microseconds a cell"] > 0 and 0 < found["workers wait, share"] < 1
-    # each model is loaded by one worker at least, and 60 cells of 60 s take 7 workers so long
-    assert found["wall seconds"] > 60 * 60 / 7 and 5 * 20 <= found["loading models, share"] * found["wall seconds"] * 7
