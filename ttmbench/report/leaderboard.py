@@ -16,6 +16,7 @@ from typing import Any
 from ttmbench._util.escape import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.coverage import Extent, together
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import UNKNOWN, StatedModel, stated_model, tell_apart
@@ -47,7 +48,7 @@ class MergedRun:
 
     model: str
     file: str
-    document: Mapping[str, Any]
+    document: ResultsDocument
     rows: tuple[Number, ...]
 
 
@@ -90,25 +91,25 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     skipped: dict[str, str] = {}
     stated: list[StatedModel] = []
     found_rows: list[list[Number]] = []
-    documents: list[tuple[str, Mapping[str, Any]]] = []
+    documents: list[tuple[str, ResultsDocument]] = []
     found_transfers: list[list[Transfer]] = []
     for found in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = found.path.relative_to(folder).as_posix()
         if found.document is None:
             skipped[name] = found.skipped or ""
             continue
-        document = found.document.to_dict()
+        document, content = found.document, found.document.to_dict()
         try:
-            rows = list(_rows(document, name))
+            rows = list(_rows(content, name))
         except DataError as error:
             skipped[name] = str(error)
             continue
         if not rows:
-            skipped[name] = f"has no finished task (status {document.get('status')})"
-        stated.append(stated_model(document))
+            skipped[name] = f"has no finished task (status {document.status})"
+        stated.append(stated_model(content))
         found_rows.append(rows)
         documents.append((name, document))
-        found_transfers.append(transfers_of(document, name))
+        found_transfers.append(transfers_of(content, name))
     if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
     names = [one_line(name, CELL) for name in tell_apart(stated)]
@@ -204,13 +205,13 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     return {track: lines for track, lines in found.items() if lines}
 
 
-def with_chance(published: Iterable[Number], documents: Iterable[Mapping[str, Any]]) -> list[Number]:
+def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
     """Published numbers; those of forced choices with their own chance level, by the shape of the task in documents."""
     shapes = {
-        task: about.get("shape")
-        for one in documents
-        for task, about in one["datasets"].items()
-        if (one["configs"].get(task) or {}).get("kind", "groups") == "groups"
+        task: data.shape
+        for document in documents
+        for task, data in document.datasets.items()
+        if document.configs.get(task, {}).get("kind", "groups") == "groups"
     }
     found = []
     for row in published:
