@@ -28,8 +28,7 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.inputs import take
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
 

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench.config import RunConfig
-from ttmbench.sweep.cells import Cell
+from ttmbench.evaluator.executor import Event, Finished, WorkerJoined
+from ttmbench.evaluator.unit import Cell, Unit, UnitResult
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Event, Finished, WorkerJoined
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.summary import SweepSummary
-from ttmbench.sweep.units import Unit, UnitResult
 
 PLAN = """
 models: [tiny-clip, tiny-clip-seed1]
@@ -76,10 +75,10 @@ class Sleepers:
         self.idle = 0.0
         self.full = self.idle_until_full = 0.0  # when every worker had something for the last time
 
-    def start(self) -> list[WorkerJoined]:
+    def start(self) -> None:
         """All of them, on one place."""
         self._real = time.perf_counter()
-        return [WorkerJoined(name, "here") for name in self._names]
+        self._joining: list[Event] = [WorkerJoined(name, "here") for name in self._names]
 
     def submit(self, worker: str, unit: Unit) -> None:
         """Puts a worker to sleep."""
@@ -94,6 +93,9 @@ class Sleepers:
 
     def wait(self, timeout: float) -> list[Event]:
         """Those that have woken."""
+        if self._joining:
+            joined, self._joining = self._joining, []
+            return joined
         self._pass()
         if len(self._due) == len(self._names):
             self.full, self.idle_until_full = self.now, self.idle

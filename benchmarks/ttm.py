@@ -30,9 +30,8 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.blocks import BlockStore
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.batches import BlockStore
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import Step, adapt
 from ttmbench.types import Group, ScheduleSpec, Scores
 

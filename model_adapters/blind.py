@@ -204,7 +204,7 @@ class BlindLanguageModel(BlindScorer):
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         ask = self._translate if self.model.config.is_encoder_decoder else self._continue
-        with torch.inference_mode(), arithmetic(self.device, self.dtype, self.model.dtype):
+        with torch.inference_mode(), arithmetic(self.device, self.dtype):
             logits, ids, scored = ask(captions)
         tokens = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         means = torch.where(scored, tokens, 0).sum(dim=1) / scored.sum(dim=1)

@@ -174,7 +174,7 @@ class ChatChooser:
     def _answer(self, prompt: str, images: Sequence[Image]) -> str:
         model = self.chat.model
         inputs = self._inputs(prompt, images).to(self.chat.device, model.dtype)  # whole numbers stay what they are
-        with torch.inference_mode(), arithmetic(self.chat.device, self.dtype, model.dtype):
+        with torch.inference_mode(), arithmetic(self.chat.device, self.dtype):
             tokens = model.generate(**inputs)
         detail = tokens[0, inputs["input_ids"].shape[1] :]
         text: str = self.chat.tokenizer.decode(detail, skip_special_tokens=True)

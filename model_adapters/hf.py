@@ -21,10 +21,9 @@ from ttmbench.model_adapters._shared.contrastive import (
     declared_name,
     trimmed,
 )
-from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_first_token_only
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.hub import quiet_hub
-from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
+from ttmbench.model_adapters._shared.pixels import PixelScale, multiply_patches, random_crop
 from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.model_adapters._shared.quick_gelu import (
@@ -65,8 +64,7 @@ def load(
         weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
         quick_gelu: the activation of a CLIP: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU. By
             default that of its configuration.
-        attn_implementation: ``eager`` or ``sdpa``: transformers' own blocks with that kernel; by default what is
-            fastest for device and dtype.
+        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
         compile: run both towers through ``torch.compile``.
@@ -99,7 +97,6 @@ def load(
         device=device,
         dtype=dtype,
         compile_towers=compile,
-        own_blocks=attn_implementation is None,
         notes=() if note is None or quick is not None else (note,),
     )
 
@@ -118,7 +115,6 @@ class TransformersModel(ContrastiveModel):
         dtype: str,
         files: ModelFiles | None = None,
         compile_towers: bool = False,
-        own_blocks: bool = True,
         notes: Sequence[str] = (),
     ) -> None:
         super().__init__(model, device=device, dtype=dtype)
@@ -131,16 +127,12 @@ class TransformersModel(ContrastiveModel):
         self.compiled = compile_towers
         self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
         self._parts |= stated_activation(model.config)
-        if not compile_towers and make_faster(model, blocks=own_blocks):
-            self._parts["attn_implementation"] = OWN
+        if not compile_towers:
+            multiply_patches(model)
         self._tower: Any = compiled if compile_towers else lambda function: function
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = map(wrap, self._towers())
         self._scale, self._size = pixel_scale(image_processor)
-        if self._scale is not None and hasattr(model, "vision_model"):
-            read_first_token_only(
-                model.vision_model, lambda pixels: _pooled(self._image_tower(pixel_values=pixels)), self._size
-            )
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""

@@ -80,7 +80,6 @@ def load(
         device=device,
         dtype=dtype,
         compile_towers=compile,
-        own_blocks=attn_implementation is None,
         max_tokens=max_tokens,
     )
     if temperature is not None:

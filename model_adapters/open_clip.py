@@ -37,10 +37,9 @@ from ttmbench.model_adapters._shared.contrastive import (
     count_parameters,
     declared_name,
 )
-from ttmbench.model_adapters._shared.faster_cpu import OWN, make_faster, read_first_token_only
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.hub import quiet_hub
-from ttmbench.model_adapters._shared.pixels import PixelScale, random_crop
+from ttmbench.model_adapters._shared.pixels import PixelScale, multiply_patches, random_crop
 from ttmbench.model_adapters._shared.precision import check_dtype
 from ttmbench.model_adapters._shared.pretrained import check_weights
 from ttmbench.model_adapters._shared.quick_gelu import QUICK, check_quick_gelu
@@ -148,13 +147,12 @@ class OpenClipModel(ContrastiveModel):
         }
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
-        if not compile_towers and make_faster(model):
-            self._parts["attn_implementation"] = OWN
+        if not compile_towers:
+            multiply_patches(model)
         text = _TextTower(model)
         self.reads_prefix = text.reads_prefix
         wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
         self._image_tower, self._text_tower = wrap(model.encode_image), wrap(text.encode)
-        read_first_token_only(model.visual, lambda pixels: self._image_tower(pixels, normalize=False), self._size())
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Digest of the weights as they were loaded, and what else changes a score."""

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._version import __version__
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import numbers_in, seed_std_key, stderr_key
-from ttmbench.results.numbers import training_of
 from ttmbench.results.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,14 +100,14 @@ def run_all(root: Path, commands: Sequence[str], logs: Path) -> list[str]:
         return [line for line in pool.map(run, range(len(commands))) if line]
 
 
-def documents_of(root: Path) -> dict[str, Mapping[str, Any]]:
+def documents_of(root: Path) -> dict[str, ResultsDocument]:
     """The results documents of the built-in models in both folders: path from the top -> document."""
     found = [path for path in (root / REFERENCE).glob("*.json") if not path.name.startswith("study_")]
     found += [path for model in MODELS for path in (root / SUBMISSIONS / model).glob("results_*.json")]
-    return {path.relative_to(root).as_posix(): read_document(path).to_dict() for path in sorted(found)}
+    return {path.relative_to(root).as_posix(): read_document(path) for path in sorted(found)}
 
 
-def contradictions(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def contradictions(documents: Mapping[str, ResultsDocument]) -> list[str]:
     """Where documents are of several commits or versions, or state several numbers for one thing.
 
     Args:
@@ -116,10 +116,7 @@ def contradictions(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
     Returns:
         A line for each number that one model has twice on the same data, with the same settings and seeds.
     """
-    made = {
-        f"commit {one['git_hash']}, version {one['packages'].get('ttmbench')}": where
-        for where, one in documents.items()
-    }
+    made = {f"commit {one.git_hash}, version {one.packages.get('ttmbench')}": where for where, one in documents.items()}
     lines = [f"{where} is of {what}" for what, where in made.items()] if len(made) > 1 else []
     known: dict[tuple[object, ...], tuple[Any, str]] = {}
     for where, document in documents.items():
@@ -130,14 +127,15 @@ def contradictions(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _numbers(document: Mapping[str, Any]) -> Iterable[tuple[tuple[object, ...], Any]]:
+def _numbers(document: ResultsDocument) -> Iterable[tuple[tuple[object, ...], Any]]:
     """Every number with what it is of: model, task, key, data, and the settings and seeds of its training."""
-    for task, results in document["results"].items():
+    for task, results in document.results.items():
         for metric, filter_ in numbers_in(results):
-            record = training_of(document, task, filter_)
-            about = (document["task_hashes"][task], str(record.get("hyperparameters")), str(record.get("seeds")))
+            record = document.training(task, filter_)
+            settings, seeds = getattr(record, "hyperparameters", None), None if record is None else record.seeds
+            about = (document.task_hashes[task], str(settings), str(seeds))
             for key in (f"{metric},{filter_}", stderr_key(metric, filter_), seed_std_key(metric, filter_)):
-                yield (document["model_name"], task, key, *about), results.get(key)
+                yield (document.model_name, task, key, *about), results.get(key)
 
 
 def _git(root: Path, *words: str) -> str:
@@ -158,7 +156,7 @@ def make(root: Path, runs: Sequence[str], studies: Sequence[str], logs: Path) ->
         for plot in matrices[-1].parent.glob(f"{matrices[-1].stem}.*"):
             plot.unlink()
     documents = documents_of(root)
-    failed += [f"{where} is not of commit {commit}" for where, one in documents.items() if one["git_hash"] != commit]
+    failed += [f"{where} is not of commit {commit}" for where, one in documents.items() if one.git_hash != commit]
     return failed + contradictions(documents)
 
 

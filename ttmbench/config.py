@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from ttmbench._util.option_values import nested, read_batch_size, read_dtype, read_limit, read_rerank
-from ttmbench._util.places import of_this_machine
-from ttmbench._util.validation import describe
+from ttmbench._util.option_values import nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import UsageError
 
 DEFAULT_LEARNING_RATE = 1e-5

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from PIL import Image
 
 from ttmbench.config import TTMConfig
-from ttmbench.protocols import (
-    Adapter,
-    ChoiceQuestion,
-    ChoiceScorer,
-    DualEncoder,
-    PairScorer,
-    PairTrainable,
-    PreparedPairScorer,
-    Trainable,
-)
-from ttmbench.scoring.dual_encoder import encode, score_all_pairs, score_groups
+from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
+from ttmbench.scoring.capabilities import Model, TrainableDualEncoder, TrainablePairScorer, capabilities_of
+from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
+from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_pairs import score_in_memory
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
 from ttmbench.ttm.restoring import TOLERANCE
@@ -37,7 +29,7 @@ class ContractError(AssertionError):
     """An adapter does not keep its contract; the message says which part and how far off it is."""
 
 
-def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
+def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
     """Checks that an adapter keeps its contract.
 
     Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4, nor does preparing images
@@ -61,27 +53,28 @@ def check_adapter(adapter: Any, *, image_size: tuple[int, int] = (64, 48)) -> li
             raise ContractError(f"{type(adapter).__name__}: {name}: {otherwise}")
         made.append(name)
 
-    check("states a fingerprint", isinstance(adapter, Adapter), "it has no fingerprint()")
-    check("fingerprint is stable", adapter.fingerprint() == adapter.fingerprint(), "two calls differ")
-    is_pair_scorer, is_dual = isinstance(adapter, PairScorer), isinstance(adapter, DualEncoder)
+    can = capabilities_of(adapter)
+    stated = can.fingerprinted
+    check("states a fingerprint", stated is not None, "it has no fingerprint()")
+    check("fingerprint is stable", stated.fingerprint() == stated.fingerprint(), "two calls differ")  # type: ignore[union-attr]
     check(
         "can score",
-        is_pair_scorer or is_dual or isinstance(adapter, ChoiceScorer),
+        any(way is not None for way in (can.pair_scorer, can.dual_encoder, can.choice_scorer)),
         "it has neither score_pairs nor the five methods of a dual encoder nor answer and choice_style",
     )
     images = _random_images(len(CAPTIONS), image_size)
-    if isinstance(adapter, ChoiceScorer):
-        _check_choice_scorer(adapter, images, check)
-    if is_pair_scorer:
-        _check_pair_scorer(adapter, images, check)
-        if isinstance(adapter, PreparedPairScorer):
-            prepared, pairs = _check_prepared(adapter, images, check)
-            if isinstance(adapter, PairTrainable):
-                _check_pair_trainable(adapter, prepared, pairs, check)
-    if is_dual:
-        prepared, scores = _check_dual_encoder(adapter, images, check)
-        if isinstance(adapter, Trainable):
-            _check_trainable(adapter, prepared, scores, check)
+    if can.choice_scorer is not None:
+        _check_choice_scorer(can.choice_scorer, images, check)
+    if can.pair_scorer is not None:
+        _check_pair_scorer(can.pair_scorer, images, check)
+    if can.prepared_pair_scorer is not None:
+        prepared, pairs = _check_prepared(can.prepared_pair_scorer, images, check)
+        if can.pair_trainable is not None:
+            _check_pair_trainable(cast(TrainablePairScorer, adapter), prepared, pairs, check)
+    if can.dual_encoder is not None:
+        prepared, scores = _check_dual_encoder(can.dual_encoder, images, check)
+        if can.trainable is not None:
+            _check_trainable(cast(TrainableDualEncoder, adapter), prepared, scores, check)
     return made
 
 
@@ -123,7 +116,7 @@ def _check_prepared(
     return prepared, scores
 
 
-def _check_pair_trainable(adapter: Any, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
+def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
     before = snapshot(adapter)
     n = np.arange(len(CAPTIONS))
     matched = n % 2 == 0
@@ -170,14 +163,14 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
     parts = concatenate([adapter.prepare_images([image]) for image in images])
     rows = Rows(np.arange(n)[None], np.arange(n)[None])
     apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
-    one_by_one = score_groups(adapter, encode(adapter, apart, n), rows)[0]
+    one_by_one = score_features(adapter, encode(adapter, apart, n), False).groups[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
     backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
     check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
     return prepared, scores
 
 
-def _check_trainable(adapter: Any, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
+def _check_trainable(adapter: TrainableDualEncoder, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
     before = snapshot(adapter)
     n = np.arange(len(CAPTIONS))
     loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
@@ -215,7 +208,9 @@ def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.
 
 
 def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> np.ndarray:
-    return score_all_pairs(adapter, encode(adapter, prepared, batch_size), prepared.rows)
+    pairs = score_features(adapter, encode(adapter, prepared, batch_size), True).all_pairs
+    assert pairs is not None, "all pairs were asked for"
+    return pairs
 
 
 def _all_pairs(adapter: PreparedPairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:

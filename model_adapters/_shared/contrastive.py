@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
+from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype, plain_attention
 
 PIXELS = "pixel_values"
 
@@ -133,13 +133,13 @@ class ContrastiveModel(ABC):
 
     def _unit_images(self, prepared: Any) -> torch.Tensor:
         inputs = self._on_device(prepared)
-        with arithmetic(self.device, self.dtype):
+        with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._image_features(inputs)
         return unit(features)
 
     def _unit_captions(self, prepared: Any) -> torch.Tensor:
         inputs = self._on_device(prepared)
-        with arithmetic(self.device, self.dtype):
+        with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._caption_features(inputs)
         return unit(features)
 

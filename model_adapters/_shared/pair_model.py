@@ -60,9 +60,9 @@ class PairModel(ABC):
             encoded = self.encode_images(self.prepare_images(images))
             return self.score_prepared(encoded, self.prepare_captions(captions))
 
-    def arithmetic(self) -> AbstractContextManager[None]:
+    def arithmetic(self) -> AbstractContextManager[object]:
         """Arithmetic in ``dtype``, where the weights are in another."""
-        return arithmetic(self.device, self.dtype, getattr(self.model, "dtype", torch.float32))
+        return arithmetic(self.device, self.dtype)
 
 
 class TrainablePairModel(PairModel):

@@ -1,4 +1,4 @@
-"""Pixels of images as towers take them: normalised, and cut out of larger ones.
+"""Pixels of images as towers take them: normalised, cut out of larger ones, and cut into patches.
 
 They are kept as uint8 and normalised on the device, at each pass; crops for augmentation are cut there too.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 
 _AT_A_TIME = 2**19  # numbers: what is done with them one after the other stays in a processor's cache
 
@@ -72,3 +74,37 @@ def few_images(pixels: torch.Tensor) -> Iterator[slice]:
     """Parts of a batch [images, ...] that a processor's cache holds, for several passes over each."""
     size = max(1, _AT_A_TIME // max(1, pixels[:1].numel()))
     return (slice(start, start + size) for start in range(0, len(pixels), size))
+
+
+class PatchProduct(nn.Conv2d):
+    """A convolution whose windows neither overlap nor leave gaps: one matrix product of patches and weights.
+
+    On a CPU this is faster, most of all the backward pass in bf16.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Features of every patch, [images, out, rows, columns]."""
+        if input.device.type != "cpu" or input.ndim != 4:
+            return super().forward(input)
+        (height, width), dtype = self.kernel_size, input.dtype
+        if torch.is_autocast_enabled("cpu"):  # cast before the copy below, which is slower from float32
+            dtype = torch.get_autocast_dtype("cpu")
+        rows, columns = input.shape[2] // height, input.shape[3] // width
+        whole = input[:, :, : rows * height, : columns * width].to(dtype)
+        windows = whole.reshape(*input.shape[:2], rows, height, columns, width)
+        patches = windows.permute(0, 2, 4, 1, 3, 5).flatten(3)
+        return functional.linear(patches, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+
+
+def multiply_patches(model: nn.Module) -> None:
+    """Turns the convolutions of a model on a CPU that cut an image into patches into a `PatchProduct`, in place."""
+    for layer in model.modules():
+        if (
+            type(layer) is nn.Conv2d
+            and layer.weight.device.type == "cpu"
+            and layer.kernel_size == layer.stride != (1, 1)
+            and layer.groups == 1
+            and tuple(layer.dilation) == (1, 1)
+            and layer.padding in ("valid", (0, 0))
+        ):
+            layer.__class__ = PatchProduct

@@ -14,9 +14,7 @@ from ttmbench.results.labels import (
     OVERFITTED_COLUMN,
     PUBLISHED,
     RAW_COLUMN,
-    SIMPLE_MATCH,
     SIMPLE_MATCH_COLUMN,
-    TTM,
     TTM_COLUMN,
 )
 from ttmbench.results.numbers import DocumentFile, Number, newest
@@ -37,8 +35,8 @@ def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
         Its YAML and its CSV.
     """
     numbers = newest(one for run in runs for one in run.numbers() if _is_shown(one))
-    stages = [run.document[stage] for run in runs for stage in (TTM, SIMPLE_MATCH)]
-    seeds = {tuple(record["seeds"]) for stage in stages for record in stage.values()}
+    records = [one for run in runs for one in (*run.document.ttm.values(), *run.document.simple_match.values())]
+    seeds = {tuple(record.seeds) for record in records}
     if len(seeds) != 1:
         sys.exit(f"the runs have to share their seeds, and have {sorted(seeds)}")
     for one in numbers:
@@ -59,7 +57,7 @@ def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
             one.task: {"groups": one.groups, "version": one.version, "data": one.data}
             for one in sorted(numbers, key=lambda one: one.task)
         },
-        "models": {run.model: _model(run.document["config"]) for run in sorted(runs, key=lambda run: run.model)},
+        "models": {run.model: _model(run.document.config) for run in sorted(runs, key=lambda run: run.model)},
     }
     return HEAD + yaml.safe_dump(spec, sort_keys=False, width=120), _csv(numbers)
 

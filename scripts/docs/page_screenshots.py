@@ -126,8 +126,8 @@ def take(shots: Mapping[str, Shot], pages: Mapping[str, Path]) -> None:
 def take_of_runs(folder: Path | None) -> None:
     """Those of a report, if there is a run to report, and of the leaderboard and its site."""
     if folder is not None:
-        wanted = reference.shown_numbers(read_document(reference.MAIN).to_dict())
-        documents = [found.document.to_dict() for found in walk_documents(folder) if found.document is not None]
+        wanted = reference.shown_numbers(read_document(reference.MAIN))
+        documents = [document for _, document in walk_documents(folder) if not isinstance(document, str)]
         if [reference.shown_numbers(document) for document in documents] != [wanted]:
             sys.exit(f"{folder} has to hold one run, with the numbers of {reference.MAIN.name}")
     with tempfile.TemporaryDirectory() as scratch:

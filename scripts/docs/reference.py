@@ -23,7 +23,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ import reference_figures as figures
 from ttmbench.report import plots
 from ttmbench.report.plots import STYLE
 from ttmbench.report.terminal import print_results
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import DocumentFile
 from ttmbench.results.reader import read_document
 
@@ -52,7 +53,7 @@ HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in
 
 def runs() -> list[DocumentFile]:
     """The reference runs of all built-in tasks, `MAIN` first."""
-    return [DocumentFile(path, read_document(path).to_dict()) for path in sorted(FOLDER.glob("builtin*.json"))]
+    return [DocumentFile(path, read_document(path)) for path in sorted(FOLDER.glob("builtin*.json"))]
 
 
 def example() -> str:
@@ -71,11 +72,11 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
     lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
     shown = [figures.columns(run.document) for run in several]
-    for task in several[0].document["results"]:
+    for task in several[0].document.results:
         for run, columns in zip(several, shown, strict=True):
             one = columns[task]
-            shape = "x".join(map(str, run.document["datasets"][task]["shape"]))
-            groups = f"{run.document['n-samples'][task]['effective']}, {shape}"
+            shape = "x".join(map(str, run.document.datasets[task].shape))
+            groups = f"{run.document.n_samples[task].effective}, {shape}"
             chance = ", ".join(_percent(value) for value in one["chance"])
             values = [_percent(value, std) for value, std in zip(one["values"], one["stds"], strict=True)]
             lines.append("| " + " | ".join([task, *([run.model] if named else []), groups, chance, *values]) + " |")
@@ -120,8 +121,8 @@ def texts() -> dict[Path, str]:
 
 def charts() -> dict[str, tuple[str, Any]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
-    document = read_document(MAIN).to_dict()
-    columns, curves, model = figures.columns(document), figures.curves(document), document["model_name"]
+    document = read_document(MAIN)
+    columns, curves, model = figures.columns(document), figures.curves(document), document.model_name
     return {
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
         "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
@@ -134,10 +135,10 @@ def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def shown_numbers(document: Mapping[str, Any]) -> str:
+def shown_numbers(document: ResultsDocument) -> str:
     """Digest of the numbers of a run, the courses of TTM included: what a screenshot of its report shows."""
-    curves = figures.curves(document) if document.get("ttm") else {}
-    return digest({"model": document["model_name"], "results": document["results"], "curves": curves})
+    curves = figures.curves(document) if document.ttm else {}
+    return digest({"model": document.model_name, "results": document.results, "curves": curves})
 
 
 def shown_in(name: str) -> str:
@@ -147,7 +148,7 @@ def shown_in(name: str) -> str:
             return digest((ROOT / page).read_text(encoding="utf-8").partition(end)[0])
     if name.startswith("leaderboard"):
         return digest([shown_numbers(run.document) for run in runs()])
-    return shown_numbers(read_document(MAIN).to_dict())
+    return shown_numbers(read_document(MAIN))
 
 
 def record(name: str, data: str) -> None:

@@ -23,7 +23,7 @@ COLUMNS = ((RAW_COLUMN, 0), (SIMPLE_MATCH_COLUMN, 1), (OVERFITTED_COLUMN, 0), (T
 METRICS = ("group score", "group match")
 
 
-def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def columns(document: ResultsDocument) -> dict[str, dict[str, Any]]:
     """The columns of the result table, as the document has them.
 
     Args:
@@ -35,7 +35,7 @@ def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     found = {}
     numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
-    for task in document["results"]:
+    for task in document.results:
         metrics = _headline(document, task, numbers)
         shown = [numbers[task, metrics[which], column.filter] for column, which in COLUMNS]
         found[task] = {
@@ -47,17 +47,17 @@ def columns(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _headline(document: Mapping[str, Any], task: str, keys: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
+def _headline(document: ResultsDocument, task: str, keys: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
     """The two metrics of a task, of the document's numbers' (task, metric, filter)."""
     metrics = {metric for of, metric, filter_ in keys if (of, filter_) == (task, RAW)}
-    return headline(metrics, document["configs"][task]["matching"] == "global")
+    return headline(metrics, document.configs[task]["matching"] == "global")
 
 
-def curves(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def curves(document: ResultsDocument) -> dict[str, dict[str, Any]]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
     found = {}
     keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
-    for course in courses_of(ResultsDocument.model_validate(document)):
+    for course in courses_of(document):
         _, metric = _headline(document, course.task, keys)
         title = metric.replace("_", " ")
         chart = next(chart for chart in course.charts if chart.title == f"{title} (%)")

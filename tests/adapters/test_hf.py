@@ -12,10 +12,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.rounding import bound
 
+from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.testing import ContractError, check_adapter
+from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
 
@@ -298,3 +301,37 @@ def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
     for done, training in (("train_captions", True), ("train_captions", True), ("encode_captions", False)):
         getattr(model, done)(captions)
         assert {module.training for module in model.model.modules()} == {training}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_epoch_waits_for_the_device_once(tiny_hf_clip, monkeypatch, dtype):
+    """What a tensor of floats tells the host makes it wait for an accelerator; the loss of an epoch may."""
+    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu", dtype=dtype)
+    images = torch.randint(0, 256, (6, 3, *adapter._size), dtype=torch.uint8)
+    captions = adapter.prepare_captions([f"a {word} b" for word in "c d e f g h".split()])
+    rows = np.arange(6)[:, None]
+    prepared = Prepared({"pixel_values": images}, captions, Rows(rows, rows))
+    waits = []
+    for name in ("item", "cpu", "numpy", "tolist", "__float__", "__bool__", "__int__"):
+        real = getattr(torch.Tensor, name)
+
+        def counted(self, *args, real=real, name=name, **kwargs):
+            if self.is_floating_point():
+                waits.append(name)
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    config = TTMConfig(epochs=3)
+    optimizer = make_optimizer(adapter, config)
+    generator = np.random.default_rng(0)
+    finetune(
+        adapter,
+        prepared,
+        TrainingPairs(rows, rows),
+        optimizer,
+        config=config,
+        learning_rate=1e-4,
+        batch=2,
+        rng=generator,
+    )
+    assert waits == ["__float__"] * 3

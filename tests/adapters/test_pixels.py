@@ -1,12 +1,19 @@
-"""Pixels normalised in parts are those normalised at once."""
+"""Pixels normalised in parts are those normalised at once, and patches multiplied are those of the convolution."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from support import tiny_models
+from support.rounding import bound, gamma
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttmbench.model_adapters import hf, open_clip
 from ttmbench.model_adapters._shared import pixels
-from ttmbench.model_adapters._shared.pixels import PixelScale, few_images
+from ttmbench.model_adapters._shared.pixels import PatchProduct, PixelScale, few_images, multiply_patches
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
@@ -24,3 +31,92 @@ def test_parts_of_a_batch_have_the_bits_of_the_whole(images, form, monkeypatch):
 
 def test_an_image_that_is_larger_than_a_part_is_one():
     assert list(few_images(torch.empty(3, 3, 1000, 1000))) == [slice(0, 1), slice(1, 2), slice(2, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_of_patches_is_the_convolution(dtype, bias):
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Conv2d(3, 4, (2, 3), stride=(2, 3), bias=bias)
+    x = torch.randn((5, 3, 9, 11), generator=generator, requires_grad=True)  # a rest that no window reaches
+    gradient = torch.randn((5, 4, 4, 3), generator=generator)
+    wanted = (x, *layer.parameters())
+
+    def outcome() -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            features = layer(x)
+        return features, *torch.autograd.grad((features.float() * gradient).sum(), wanted)
+
+    expected = outcome()
+    multiply_patches(layer)
+    assert type(layer) is PatchProduct
+    # Of each sum: of a feature, and of the gradients of an input, a weight and a bias.
+    for ours, theirs, terms in zip(outcome(), expected, (3 * 2 * 3 + 1, 4, 5 * 4 * 3, 5 * 4 * 3), strict=False):
+        # In bf16 factors are rounded, and what comes out; sums are in float32.
+        error = gamma(terms) + (0 if dtype == torch.float32 else 3 * torch.finfo(dtype).eps)
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        largest = terms * x.detach().abs().max() * gradient.abs().max()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=float(2 * error * largest))
+
+
+def test_only_windows_side_by_side_are_a_product():
+    for layer in (
+        nn.Conv2d(3, 4, 3, stride=2),
+        nn.Conv2d(4, 4, 2, stride=2, groups=2),
+        nn.Conv2d(3, 4, 2, 2, padding=1),
+        nn.Conv2d(3, 4, 1),
+    ):
+        multiply_patches(layer)
+        assert type(layer) is nn.Conv2d
+
+
+class Kernels(TorchDispatchMode):
+    """Notes which of torch's kernels are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def load(kind, folder, **options):
+    folder.mkdir(exist_ok=True)
+    if kind == "open_clip":
+        return open_clip.load(model=f"local-dir:{tiny_models.open_clip(folder)}", device="cpu", **options)
+    return hf.load(pretrained=str(getattr(tiny_models, kind)(folder)), device="cpu", **options)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
+def test_an_adapter_on_a_cpu_multiplies_patches_and_keeps_names_and_scores(kind, tmp_path):
+    adapter = load(kind, tmp_path / "model")
+    model = adapter.model
+    plain = copy.deepcopy(model)
+    changed = [layer for layer in plain.modules() if isinstance(layer, nn.Conv2d)]
+    for layer in changed:
+        layer.__class__ = nn.Conv2d
+    assert len(changed) == 1 and sum(type(layer) is PatchProduct for layer in model.modules()) == 1
+    assert list(plain.state_dict()) == list(model.state_dict())
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    prepared = images if kind == "open_clip" else {"pixel_values": images}
+    with torch.inference_mode():
+        features = adapter.encode_images(prepared)
+        for layer in model.modules():
+            if type(layer) is PatchProduct:
+                layer.__class__ = nn.Conv2d
+        theirs = adapter.encode_images(prepared)
+    torch.testing.assert_close(features, theirs, rtol=0, atol=bound(plain, 1))
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_attention_in_bf16_is_plain_on_a_cpu(kind, dtype, tmp_path):
+    adapter = load(kind, tmp_path / "model", dtype=dtype)
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    captions = adapter.prepare_captions([f"a {color} dog" for color in ("red", "green", "blue", "black")])
+    with Kernels() as kernels:
+        adapter.matching_loss(images if kind == "open_clip" else {"pixel_values": images}, captions).backward()
+    fused = {name for name in kernels.names if "_scaled_dot_product_flash" in name}
+    assert bool(fused) == (dtype == "fp32") and not any("convolution" in name for name in kernels.names)

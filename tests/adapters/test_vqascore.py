@@ -19,8 +19,8 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.answers import answer_tokens
 from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_pairs import score_in_memory
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
 

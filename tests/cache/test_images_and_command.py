@@ -22,8 +22,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import load, save, spans
+from ttmbench.scoring.batches import BatchSizer, load, save, spans
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -251,14 +250,14 @@ def test_a_hit_opens_no_image_and_still_sees_a_change(tmp_path, folder_task, mon
 
 
 def test_another_decoder_decodes_again(tmp_path, folder_task, monkeypatch):
-    from ttmbench.cache import pixels
+    from ttmbench.cache import images
 
     store, task = tmp_path / "store", f"{folder_task()}/mine.yaml"
     run(store, task)
     names = opened(monkeypatch)
     run(store, task)
     assert not names
-    monkeypatch.setattr(pixels, "decoder", lambda: "another")
+    monkeypatch.setattr(images, "decoder", lambda: "another")
     assert "from_store" in run(store, task)["datasets"]["mine"] and len(names) == 8
 
 

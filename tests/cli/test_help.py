@@ -60,7 +60,7 @@ def test_commands_are_grouped(capsys, monkeypatch):
         listed = dict(re.findall(r"^  (\w+) +(\S.*)$", found[title], flags=re.MULTILINE))
         assert list(listed) == list(group), title
         assert all(group[name].startswith(line) for name, line in listed.items())
-    assert {name for group in COMMAND_GROUPS.values() for name in group} | {"help"} == set(COMMANDS)
+    assert {name for group in COMMAND_GROUPS.values() for name in group} == set(COMMANDS)
     assert "==SUPPRESS==" not in text and "ttmbench help COMMAND" in text
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 import ttmbench
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups, load_task_data
-from ttmbench.data.loading import data_folder, inside
+from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
@@ -497,7 +497,7 @@ def test_sugarcrepe_without_data_names_both_places(tmp_path):
 
 def test_the_real_tags_of_winoground(tmp_path):
     """Diwan et al.'s file through the code that adds its tags."""
-    from ttmbench.data.tags import add_tags
+    from ttmbench.data.loader import add_tags
     from ttmbench.types import Group, Loaded
 
     origin = SHARED / "annotations" / "winoground_tags.json"

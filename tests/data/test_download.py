@@ -23,7 +23,7 @@ from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.download import http as download_web
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
-from ttmbench.data.fetch_tasks import Downloads, plans
+from ttmbench.data.fetch import Downloads, plans
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, OutOfReachError, UsageError

@@ -16,7 +16,7 @@ from support.damaged_tars import damaged
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.http import Web
-from ttmbench.data.fetch_tasks import Downloads, plans
+from ttmbench.data.fetch import Downloads, plans
 from ttmbench.data.loader import data_locations, load_groups, load_task_data
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry

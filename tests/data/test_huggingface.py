@@ -17,8 +17,8 @@ from PIL import Image
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
+from ttmbench.data.cells import Condition
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.selection import Condition
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry

@@ -11,10 +11,10 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
+from ttmbench.data.catalog import find_task, load_task
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 
@@ -220,7 +220,7 @@ def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, mo
         template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES
     ]
     assert "open_clip_torch" in classes.origin_of_names
-    from ttmbench.evaluator.classification import doubled_names
+    from ttmbench.evaluator.ranking_task import doubled_names
 
     assert doubled_names(classes.names) == {"missile": [657, 744], "sunglasses": [836, 837]}
     strange = changed(CLASSES, "classes", {"names": "open_clip:NOTHING_HERE", "count": 4})

@@ -10,15 +10,14 @@ import yaml
 from PIL import Image
 from pydantic import ValidationError
 
-from ttmbench.cache.pixels import reading_digest
+from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.cells import Row, cell, fill, tags_of
-from ttmbench.data.crops import box_of, cropped
+from ttmbench.data.cells import Row, cell, fill, kept_rows, tags_of
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import rows_of_files
-from ttmbench.data.selection import kept_rows
+from ttmbench.data.rows import box_of, cropped
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright

@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks, find_task, select_tasks
+from ttmbench.data.catalog import all_tasks, find_task, load_task, select_tasks
 from ttmbench.data.loader import load_groups, load_task_data
-from ttmbench.data.task_file import TaskFile, load_task
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.manager import load_plugins

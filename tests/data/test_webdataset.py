@@ -16,7 +16,7 @@ from support.damaged_tars import DAMAGE, damaged, end, end_as, offset
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.tar_rows import in_order
+from ttmbench.data.sources.webdataset import in_order
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 

@@ -19,7 +19,9 @@ from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.deltas import difference_of, seed_interval
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
+from ttmbench.results.numbers import numbers_of
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary
 from ttmbench.results.transfer_deltas import transfers_of
@@ -93,7 +95,7 @@ def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     gain = document["ttm"]["shapes_color"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in ttmbench.evaluator.eval_results.numbers_of(document)} == {"shapes_color"}
+    assert {one.task for one in numbers_of(ResultsDocument.of(document))} == {"shapes_color"}
 
 
 def test_files_of_other_tasks_are_named_apart(whole, document):
@@ -184,7 +186,7 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
     real = one_task.run_task
 
     def run_task(context, task, settings, state=None):
-        if context.cache is None or type(context.cache).__name__ == "ImagesAlone":
+        if context.cache is None or not context.cache.keeps_scores:
             found.append(task.spec.task)
             if stop_at == len(found):
                 raise KeyboardInterrupt
@@ -299,7 +301,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.outcome import TaskOutcome
+    from ttmbench.evaluator.task_result import Data, Ranked, TaskResult
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
@@ -308,7 +310,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     def score(task, adapted):
         value = next(values)
         numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
-        return TaskOutcome(spec, [], [], {}, "f" * 64, {}, numbers, {}, [], {"score": 1.0})
+        return TaskResult(spec, [], Data([], {}, "f" * 64), Ranked({}, {}, (2, 2), {}), numbers, [], {"score": 1.0})
 
     elsewhere = Elsewhere({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
     raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))
@@ -318,7 +320,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     again = Elsewhere(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")}).beside("a", "d", raw, tmp_path)
     assert again.complete(0) and again.complete(1), "kept on the disk"
     (one,) = again.outcomes([0, 1]).values()
-    numbers = one.outcome.summary
+    numbers = one.result.summary
     assert numbers.results["recall_at_1,none"] == 0.5 and numbers.results["recall_at_1,ttm"] == 0.5
     assert numbers.results["recall_at_1_seed_std,ttm"] == pytest.approx(np.std([0.25, 0.75], ddof=1))
     assert numbers.ci["recall_at_1,ttm"] is None and numbers.ties["recall_at_1,ttm"] == 2
@@ -338,7 +340,7 @@ def test_intervals_over_seeds_are_students():
 def test_a_leaderboard_takes_the_newest_whole_measurement(document):
     from ttmbench.report.leaderboard import _newest_transfers
 
-    row = transfers_of(document)[0]
+    row = transfers_of(ResultsDocument.of(document))[0]
     older, part = replace(row, date=row.date - 1, groups=200), replace(row, date=row.date + 1)
     assert _newest_transfers([("m", [older]), ("m", [part])]) == [replace(older, model="m")]
 

@@ -11,8 +11,9 @@ import ttmbench
 from ttmbench._util.files import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import AssertionNotMet, DataError, UsageError
-from ttmbench.results.comparison import compare_runs, read_run
+from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.files import schema
+from ttmbench.results.stored_runs import read_run
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}
@@ -45,7 +46,8 @@ def test_groups_are_paired_from_memory_as_compare_pairs_them_from_files(earlier,
     entry = run["baseline"]
     assert entry["model_name"] == "tiny-clip" and entry["refused"] is None
     assert entry["sha256"] == file_digest(earlier / "samples.json")
-    expected = compare_runs(read_run(earlier / "samples.json"), read_run(path), iterations=50)
+    runs = read_run(earlier / "samples.json"), read_run(path)
+    expected = adjust_for_several(compare_runs(*runs, iterations=50))
     assert len(entry["rows"]) == len(expected) == 10
     by_key = {(row["metric"], row["filter"]): row for row in entry["rows"]}
     for row in expected:

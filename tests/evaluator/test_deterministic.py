@@ -16,7 +16,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import WORKSPACE, deterministic, naming_what_cannot
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3}
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0, "deterministic": True}

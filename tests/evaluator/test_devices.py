@@ -6,15 +6,16 @@ import json
 
 import numpy as np
 import pytest
-from support.spawned import from_the_server
+from support.sweeps import forked_workers
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import devices as module
+from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.scoring.blocks import Share
+from ttmbench.scoring.batches import Share
+from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import trainer
 from ttmbench.ttm.variants import Adaptation
 
@@ -29,7 +30,7 @@ def apart(tmp_path_factory):
     for device in ("cpu", "cpu,cpu"):
         folder = tmp_path_factory.mktemp(device.replace(",", "_"))
         trained, told = [], []
-        with pytest.MonkeyPatch.context() as patched, from_the_server():
+        with pytest.MonkeyPatch.context() as patched, forked_workers():
             whole = trainer.finetune
 
             def finetune(*given, rng, whole=whole, trained=trained, **more):
@@ -106,15 +107,14 @@ def test_pairs_are_scored_once_and_a_process_that_dies_costs_no_number(tiny_vlm,
     assert np.array_equal(one.scores["shapes_color"]["none"][0].groups, two.scores["shapes_color"]["none"][0].groups)
     assert "from_store" not in two.document["datasets"]["shapes_color"]  # no earlier run had anything
     pairs.clear()
-    begin = module.Devices._begin
+    submit = LocalExecutor.submit
 
-    def kill_and_begin(self, task):
-        for pool in self._pools:
-            for process in pool._processes.values():
-                process.kill()
-        begin(self, task)
+    def kill_and_submit(self, worker, unit):
+        if unit.kind == "groups":
+            self._processes[worker].process.kill()
+        submit(self, worker, unit)
 
-    monkeypatch.setattr(module.Devices, "_begin", kill_and_begin)
+    monkeypatch.setattr(LocalExecutor, "submit", kill_and_submit)
     capsys.readouterr()
     three = ttmbench.simple_evaluate("visualgpt", "shapes_color", device="cpu,cpu", **how)
     assert three.results == one.results and sum(pairs) == 160
@@ -167,7 +167,7 @@ class Kept:
 def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
     from PIL import Image
 
-    from ttmbench.scoring.pairs import score_with_pairs
+    from ttmbench.scoring.pairs import score_task_pairs
     from ttmbench.types import Group, ImageRef
 
     class Counting:
@@ -182,15 +182,17 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
 
     groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
     model, kept = Counting(), Kept()
-    whole = score_with_pairs(model, groups, batch_size, False)[0].groups
+    whole = score_task_pairs(capabilities_of(model), groups, batch_size, False).groups
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_with_pairs(model, groups, batch_size, False, blocks=Share(kept, index, 2))
+        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=Share(kept, index, 2))
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     model.asked = 0
-    assert np.array_equal(score_with_pairs(model, groups, batch_size, False, blocks=kept)[0].groups, whole)
+    assert np.array_equal(
+        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=kept).groups, whole
+    )
     assert model.asked == 0
 
 

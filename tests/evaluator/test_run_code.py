@@ -14,12 +14,12 @@ from PIL import Image
 from support.sweeps import Inline, Told, cells_of
 
 import ttmbench
-from ttmbench._util.source_code import digests_of_modules, digests_of_object
+from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.worker import Worker
 
 PACKAGE = "my_adapter"
 MODEL = """
@@ -238,7 +238,7 @@ def test_two_states_of_ttmbench_itself_are_two_commands(monkeypatch):
     chosen = choose(config)
     before = chosen.key(config)
     assert chosen.key(config).sha256 == before.sha256
-    monkeypatch.setattr("ttmbench._util.source_code._own_digest", lambda: "0" * 64)
+    monkeypatch.setattr("ttmbench._util.digests._own_digest", lambda: "0" * 64)
     now = chosen.key(config)
     document = {"run_key": before.sha256, "code": before.code, "packages": before.content["packages"]}
     assert now.sha256 != before.sha256
@@ -259,20 +259,20 @@ def test_a_changed_version_of_a_package_is_named_too(monkeypatch):
 
 def test_every_python_file_of_ttmbench_its_tasks_and_adapters_is_in_its_digest(tmp_path):
     """As it lies in a checkout and as it lies in a wheel, which is one folder."""
-    from ttmbench._util import source_code
+    from ttmbench._util import digests
 
-    roots = {name: source_code._package_of(name, exactly=True)[1][name] for name in source_code._OWN_PARTS}
-    files = dict(one for name, root in roots.items() for one in source_code._files(name, root, (".py",)))
+    roots = {name: digests._package_of(name, exactly=True)[1][name] for name in digests._OWN_PARTS}
+    files = dict(one for name, root in roots.items() for one in digests._files(name, root, (".py",)))
     for name in ("ttmbench/metrics.py", "ttmbench/model_adapters/hf.py", "ttmbench/tasks/__init__.py"):
         assert name in files
     for name, path in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(path.read_bytes())
-    whole = source_code._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",))
+    whole = digests._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",))
     assert whole == digests_of_modules(["ttmbench.metrics"])["ttmbench"]
     edited = tmp_path / "ttmbench/model_adapters/hf.py"
     edited.write_bytes(edited.read_bytes() + b"\n")
-    assert source_code._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",)) != whole
+    assert digests._digest("ttmbench", {"ttmbench": tmp_path / "ttmbench"}, (".py",)) != whole
 
 
 def test_an_object_of_an_edited_class_runs_again(tmp_path, plugin, capsys):

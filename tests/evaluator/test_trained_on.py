@@ -13,6 +13,7 @@ from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import trained_on
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import numbers_of
 from ttmbench.types import ModelFiles
 
@@ -94,7 +95,7 @@ def test_a_document_and_a_record_of_older_versions_know_nothing(tmp_path, coco_t
     made = ttmbench.simple_evaluate(Silent(), coco_task, output_path=str(tmp_path), **QUICK)
     document = json.loads(json.dumps(made.document))
     del document["model_info"]["trained_on"]
-    assert {one.trained_on for one in numbers_of(document, "x.json")} == {"unknown"}
+    assert {one.trained_on for one in numbers_of(ResultsDocument.of(document), "x.json")} == {"unknown"}
 
     class Finetuned(Scorer):
         files = ModelFiles(name="x", folder=tmp_path, weights=(), commit=None)

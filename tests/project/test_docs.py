@@ -63,13 +63,6 @@ def test_every_option_of_a_command_is_in_the_page():
             assert option in text, (name, option)
 
 
-def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
-            if "://" not in target and not target.startswith("mailto:"):
-                assert (page.parent / target).exists(), (page.name, target)
-
-
 def test_every_hook_has_a_line_in_its_page():
     text = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
     for name in vars(hookspecs):

@@ -25,12 +25,12 @@ import yaml
 import ttmbench
 from ttmbench.config import RunConfig
 from ttmbench.data.rendered.scenes import make_groups, render
-from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import summarise
+from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.types import GroupShape, Scores
 
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
@@ -191,8 +191,8 @@ class Bench:
 
     def adapts(self, layout: str) -> bool:
         """Whether TTM adapts the model to this layout."""
-        adapter = self.model(layout, Order())
-        return self._trains and can_adapt(adapter) and not (learns_from_pairs(adapter) and layout == "all")
+        loss = capabilities_of(self.model(layout, Order())).loss
+        return self._trains and loss is not None and not (loss == "matching" and layout == "all")
 
     def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:
         """The task of a layout after those of other layouts, in one run."""

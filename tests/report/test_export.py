@@ -18,6 +18,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import file_name, lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import DocumentFile, newest, read_runs
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
@@ -72,13 +73,13 @@ def on_hub(document, task="shapes_color"):
 
 
 def run_of(document, path="x.json"):
-    return DocumentFile(Path(path), document)
+    return DocumentFile(Path(path), ResultsDocument.of(document))
 
 
 def keys(document):
     return {
         (task, *key.split(","))
-        for task, numbers in document["results"].items()
+        for task, numbers in document.results.items()
         for key in numbers
         if "_stderr," not in key and "_seed_std," not in key
     }

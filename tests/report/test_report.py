@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.documents import whole_document
+from support.documents import trained, whole_document
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
@@ -30,6 +30,7 @@ from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import name_of
 from ttmbench.results.numbers import means_of, numbers_of
 
@@ -448,24 +449,26 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
 
 
 def test_means_over_datasets_are_numbers_too():
-    document = {
-        "results": {"a": {"m,none": 0.5}, "b": {"m,none": 1.0}},
-        "tracks": {"a": {"m,none": "matching"}},
-        "groups": {"both": {"m,none": 0.75, "m_stderr,none": 0.01}},
-        "group_subtasks": {"both": ["a", "b"]},
-    }
-    last = means_of(document)[-1]
+    document = whole_document(
+        {"a": {"m,none": 0.5}, "b": {"m,none": 1.0}},
+        tracks={"a": {"m,none": "matching"}, "b": {}},
+        groups={"both": {"m,none": 0.75, "m_stderr,none": 0.01}},
+        group_subtasks={"both": ["a", "b"]},
+    )
+    last = means_of(ResultsDocument.of(document))[-1]
     assert (last.task, last.value, last.stderr, last.of_tasks, last.track) == ("both", 0.75, 0.01, 2, "matching")
 
 
 def test_held_out_numbers_are_of_their_groups_and_seeds():
-    holdout = {"scored_groups": [1, 5, 6], "seeds": [0, 1], "iterations": []}
-    document = {
-        "results": {"a": {"m,none": 0.5, "m,holdout_raw": 0.4, "m,holdout": 0.6, "m,placebo": 0.5}},
-        "n-samples": {"a": {"effective": 10}},
-        "ttm": {"a": {"seeds": [0, 1], "holdout": holdout, "controls": {"placebo": {"seeds": [0, 1]}}}},
-    }
-    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers_of(document)}
+    control = {"seeds": [0, 1], "iterations": []}
+    holdout = {**control, "share": 0.3, "adapted_groups": [0], "scored_groups": [1, 5, 6]}
+    document = whole_document(
+        {"a": {"m,none": 0.5, "m,holdout_raw": 0.4, "m,holdout": 0.6, "m,placebo": 0.5}},
+        ttm={"a": trained(holdout=holdout, controls={"placebo": control})},
+    )
+    document["n-samples"] = {"a": {"effective": 10, "original": 10}}
+    numbers = numbers_of(ResultsDocument.of(document))
+    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers}
     assert found == {
         "none": (10, None, None),
         "holdout_raw": (3, None, None),

@@ -17,6 +17,7 @@ from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
 from ttmbench.reproduce.tables import load_table, published_numbers, shipped_tables
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
 
@@ -167,4 +168,4 @@ def test_reproduce_shows_the_track(capsys):
 
 def test_a_finetuned_model_that_chooses_stays_supervised():
     document = whole_document({"t": {"group_score,choice": 0.3}}, tracks={"t": {"group_score,choice": "supervised"}})
-    assert [one.track for one in numbers_of(document)] == ["supervised"]
+    assert [one.track for one in numbers_of(ResultsDocument.of(document))] == ["supervised"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import shlex
@@ -21,7 +22,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
-from ttmbench.reproduce.rows import compare, select
+from ttmbench.reproduce.rows import compare as compare_typed
+from ttmbench.reproduce.rows import select
 from ttmbench.reproduce.run import plan
 from ttmbench.reproduce.tables import (
     ModelEntry,
@@ -31,6 +33,7 @@ from ttmbench.reproduce.tables import (
     published_tables,
     shipped_tables,
 )
+from ttmbench.results.document import ResultsDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"
@@ -51,6 +54,10 @@ def numbers_of_first():
 
 def as_run(document, **changes):
     return [(Path("x.json"), {**document, **changes})]
+
+
+def compare(table, documents, registry):
+    return compare_typed(table, [(path, ResultsDocument.of(document)) for path, document in documents], registry)
 
 
 def verdicts(rows):
@@ -306,7 +313,7 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
     assert missing({"model": "tiny-clip", "model_args": {"score_as": "probability"}})
     hub_id = {"model": "hf", "model_args": dict(registry.adapter("clip-b32").model_args)}
     document = {**reference, "config": hub_id}
-    for key in ("results", "n-samples", "versions", "task_hashes", "configs"):
+    for key in (key for key, value in reference.items() if isinstance(value, dict) and "shapes_color" in value):
         document[key] = {"winoground": reference[key]["shapes_color"]}
     document["n-samples"] = {"winoground": {"original": 400, "effective": 400}}
     rows = compare(load_table("winoground_main"), as_run(document), registry)
@@ -355,7 +362,8 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     assert compare(table, as_run(document), registry)[0].verdict == "missing", "half of a mean is none"
     answers = {**reference, "model_name": "answers", "results": {"shapes_color": {"text_score,choice": 0.09}}}
     assert compare(table, as_run(answers), registry)[1].verdict == "cannot be run", "a run with a model has a model"
-    answers["datasets"] = {"shapes_color": {"source": {"kind": "stored_answers"}}}
+    of_answers = {**reference["datasets"]["shapes_color"], "source": {"kind": "stored_answers"}}
+    answers["datasets"] = {"shapes_color": of_answers}
     for name, verdict in (("answers", "agrees"), ("STO_red", "agrees"), ("answer-s", "cannot be run")):
         assert compare(table, as_run(answers, model_name=name), registry)[1].verdict == verdict, name
 
@@ -363,7 +371,7 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
 def run_of(reference, model, tasks):
     """A made-up document of a model: a task has groups, and numbers of its own or of a mean over values of its tags."""
     document = {
-        key: {task: value["shapes_color"] for task in tasks}
+        key: {task: copy.copy(value["shapes_color"]) for task in tasks}
         if isinstance(value, dict) and "shapes_color" in value
         else value
         for key, value in reference.items()
@@ -426,7 +434,7 @@ def test_svo_probes_agrees_only_on_as_many_rows(reference, registry):
         document = run_of(reference, "clip-b32", {task: (rows, {"image_score,none": value})})
         document["n-samples"][task]["effective"] = here
         if counted:
-            document["datasets"][task] = {"coverage": {"rows": rows, "here": here, "missing": []}}
+            document["datasets"][task] |= {"coverage": {"rows": rows, "here": here, "missing": []}}
         (row,) = compare(table, as_run(document), registry)
         return row.verdict, row.why
 

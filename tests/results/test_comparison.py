@@ -12,7 +12,8 @@ from support.documents import DIGEST, whole_document
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.comparison import compare_runs, pairs_within, read_run
+from ttmbench.results.comparison import adjust_for_several, compare_runs
+from ttmbench.results.stored_runs import read_run
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
@@ -41,6 +42,10 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
     return path
 
 
+def adjusted(*runs, **settings):
+    return adjust_for_several(compare_runs(*runs, **settings))
+
+
 def one(values, task="t", label="none", metric="group_match"):
     return {task: {label: {metric: values}}}
 
@@ -48,7 +53,7 @@ def one(values, task="t", label="none", metric="group_match"):
 def test_differences_flips_and_p_by_hand(tmp_path):
     before, after = [0.0] * 8 + [1.0] * 2, [1.0] * 7 + [0.0, 0.0, 1.0]
     a, b = (read_run(write_run(tmp_path, name, one(v))) for name, v in (("a", before), ("b", after)))
-    (row,) = compare_runs(a, b)
+    (row,) = adjusted(a, b)
     assert (row["baseline"], row["other"], row["groups"], row["test"]) == (0.2, 0.8, 10, "mcnemar")
     assert row["difference"] == pytest.approx(0.6)
     assert row["won"] == [f"g{i}" for i in range(7)] and row["lost"] == ["g8"]
@@ -60,7 +65,7 @@ def test_differences_flips_and_p_by_hand(tmp_path):
 def test_holm_is_over_the_tasks_of_one_metric(tmp_path):
     values = {**one([0.0] * 10, "t"), **one([0.0] * 10, "u")}
     better = {**one([1.0] * 10, "t"), **one([1.0] * 6 + [0.0] * 4, "u")}
-    rows = compare_runs(read_run(write_run(tmp_path, "a", values)), read_run(write_run(tmp_path, "b", better)))
+    rows = adjusted(read_run(write_run(tmp_path, "a", values)), read_run(write_run(tmp_path, "b", better)))
     assert [row["p_holm"] for row in rows] == pytest.approx([2 * rows[0]["p"], rows[1]["p"]])
 
 
@@ -110,7 +115,7 @@ def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
 def test_means_over_seeds_take_the_permutation_test(tmp_path):
     a = read_run(write_run(tmp_path, "a", one([0.5] * 12)))
     b = read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3))
-    (row,) = compare_runs(a, b)
+    (row,) = adjusted(a, b)
     assert row["test"] == "sign_flip" and row["p"] < 0.01
 
 
@@ -119,17 +124,17 @@ def test_other_data_are_refused_unless_told(tmp_path, change, message):
     a = read_run(write_run(tmp_path, "a", one([0.0, 1.0])))
     b = read_run(write_run(tmp_path, "b", one([1.0, 1.0, 0.0]), **change))
     with pytest.raises(UsageError, match=message):
-        compare_runs(a, b)
-    (row,) = compare_runs(a, b, allow_different=True)
+        adjusted(a, b)
+    (row,) = adjusted(a, b, allow_different=True)
     assert row["groups"] == 2 and row["won"] == ["g0"]
 
 
 def test_runs_that_share_nothing(tmp_path):
     a = read_run(write_run(tmp_path, "a", one([0.0, 1.0], "t")))
     with pytest.raises(UsageError, match="share no task"):
-        compare_runs(a, read_run(write_run(tmp_path, "b", one([0.0, 1.0], "u"))))
+        adjusted(a, read_run(write_run(tmp_path, "b", one([0.0, 1.0], "u"))))
     with pytest.raises(UsageError, match="share no filter"):
-        compare_runs(a, read_run(write_run(tmp_path, "c", one([0.0, 1.0], "t", "ttm"))))
+        adjusted(a, read_run(write_run(tmp_path, "c", one([0.0, 1.0], "t", "ttm"))))
 
 
 def test_files_that_are_no_runs(tmp_path):
@@ -184,17 +189,16 @@ def test_a_part_of_a_task_is_said_and_never_passes_for_the_whole(tmp_path):
         path.write_text(json.dumps(document))
     part, whole = map(read_run, paths)
     with pytest.raises(UsageError, match=r"3 of 9 and 9 of 9 groups"):
-        compare_runs(part, whole)
-    (row,) = compare_runs(part, whole, allow_different=True)
+        adjusted(part, whole)
+    (row,) = adjusted(part, whole, allow_different=True)
     assert (row["groups"], row["groups_of_task"], row["limited"]) == (3, 9, True)
-    (row,) = compare_runs(whole, whole)
+    (row,) = adjusted(whole, whole, filters=("none", "none"))
     assert (row["groups"], row["groups_of_task"], row["limited"]) == (9, 9, False)
 
 
 def test_within_a_run_raw_is_the_baseline(tmp_path):
     values = {"t": {name: {"group_match": [0.0, 1.0]} for name in ("none", "ttm", "oracle", "holdout", "holdout_raw")}}
     run = read_run(write_run(tmp_path, "a", values))
-    assert pairs_within(run.values) == [("none", "ttm"), ("none", "oracle"), ("holdout_raw", "holdout")]
-    assert np.isfinite(
-        [row["p"] for pair in pairs_within(run.values) for row in compare_runs(run, run, filters=pair)]
-    ).all()
+    rows = compare_runs(run, run)
+    assert [row["filter"] for row in rows] == ["none>ttm", "none>oracle", "holdout_raw>holdout"]
+    assert np.isfinite([row["p"] for row in rows]).all()

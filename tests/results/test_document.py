@@ -170,7 +170,7 @@ def test_the_model_takes_nothing_that_its_schema_refuses(verdicts):
         ({"t": {}}, {"versions": {"t": -1}}, "no whole number from 0"),
         ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "no whole number from 0"),
         ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is no time"),
-        ({"t": {}}, {"notes": None}, "is left out, not null"),
+        ({"t": {}}, {"baseline": None}, "is left out, not null"),
     ],
 )
 def test_what_no_schema_can_say(results, changes, message):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from support.documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.results.coverage import Extent, extent_of
+from ttmbench.results.coverage import Extent
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import means_of, numbers_of
+from ttmbench.results.reader import read_document
 
 
 def document(scored, total, *, size=None, source="folder", **config):
@@ -38,18 +38,18 @@ def document(scored, total, *, size=None, source="folder", **config):
         # What `ttmbench score --limit 8` once wrote.
         (document(8, 8, size=8, limit=8, source="stored_scores"), Extent(8, None, True)),
         (document(400, 400, size=400, limit=None, source="stored_scores"), Extent(400, 400, False)),
-        ({"results": {"t": {}}}, Extent(None, None, False)),
         (document(8, 8, size="many", limit="8"), Extent(8, 8, False)),
     ],
 )
 def test_documents_say_how_much_they_are_of(made, expected):
-    assert extent_of(made, "t") == expected
+    assert ResultsDocument.of(made).extent("t") == expected
 
 
 def test_a_mean_of_which_one_part_is_limited_is_limited():
     made = whole_document({"a": {"group_match,none": 0.5}, "b": {"group_match,none": 1.0}})
     made["n-samples"] = {"a": {"original": 9, "effective": 9}, "b": {"original": 200, "effective": 50}}
     made |= {"groups": {"d": {"group_match,none": 0.75}}, "group_subtasks": {"d": ["a", "b"]}}
+    made = ResultsDocument.of(made)
     (mean,) = means_of(made)
     assert (mean.limited, mean.extent.words) == (True, "59 of 209")
     assert [one.limited for one in numbers_of(made)] == [False, True]
@@ -62,8 +62,8 @@ def test_runs_and_stored_scores_are_marked(tmp_path):
     scores = np.random.default_rng(0).normal(size=(200, 2, 2)).astype(np.float32)
     for limit, expected in ((7, Extent(7, 200, True)), (200, Extent(200, 200, False)), (300, Extent(200, 200, False))):
         document = ttmbench.score(scores[:limit], "shapes_color", limit=limit).document
-        assert extent_of(document, "shapes_color") == expected
+        assert ResultsDocument.of(document).extent("shapes_color") == expected
     np.savez(tmp_path / "s.npz", scores=scores[:5])
     out = tmp_path / "score.json"
     assert main(["score", str(tmp_path / "s.npz"), "--task", "shapes_color", "--limit", "5", "-o", str(out)]) == 0
-    assert extent_of(json.loads(out.read_text()), "shapes_color") == Extent(5, 200, True)
+    assert read_document(out).extent("shapes_color") == Extent(5, 200, True)

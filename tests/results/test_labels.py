@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 
@@ -36,7 +35,7 @@ FOUR = ("raw", "SimpleMatch", "overfitted", "TTM")
 
 @pytest.fixture(scope="module")
 def document():
-    return read_document(MAIN).to_dict()
+    return read_document(MAIN)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_numbers_and_their_table(document, readme):
 
 
 def test_terminal(document, readme, capsys):
-    print_results(document, width=200)
+    print_results(document.to_dict(), width=200)
     summary, every = capsys.readouterr().out.split("every metric, percent")
     block = summary[summary.index(TASK) :]
     for name in FOUR:
@@ -129,8 +128,8 @@ def test_exports(document, readme):
 
 
 def test_exports_for_the_hub(document, readme):
-    copied = json.loads(json.dumps(document))
-    copied["datasets"][TASK]["source"] = {"kind": "huggingface", "path": "owner/colours"}
+    copied = document.model_copy(deep=True)
+    copied.datasets[TASK].source = {"kind": "huggingface", "path": "owner/colours"}
     run = DocumentFile(MAIN, copied)
     data, _ = hub.model_card_data([run])
     metrics = [one for one in data.eval_results if one.dataset_name == TASK]

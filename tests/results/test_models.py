@@ -12,6 +12,7 @@ from support.documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import newest, read_runs
 
@@ -19,7 +20,7 @@ ASSETS = Path(ttmbench.__file__).resolve().parents[1] / "model_adapters" / "asse
 
 
 def names(*documents):
-    return tell_apart([stated_model(one) for one in documents])
+    return tell_apart([stated_model(ResultsDocument.of(one)) for one in documents])
 
 
 def document(path=None, weights="w", name=None, date=0.0, model="hf", **fingerprint):
@@ -91,7 +92,8 @@ def test_documents_without_a_fingerprint_go_by_name():
     assert names(old, old, document("y", weights=None)) == ["x", "x", "y"]
     several = names(old, document("a/x", "w1"), document("b/x", "w2"))
     assert len(set(several)) == 3 and several[1:] == ["a/x", "b/x"]
-    assert names({"model_name": None}, {"config": [], "model_info": {"fingerprint": "?"}}) == ["unnamed"] * 2
+    odd = {**old, "model_name": "", "config": {}, "model_info": {"fingerprint": "?"}}
+    assert names(odd) == ["unnamed"]
 
 
 def test_names_given_twice_to_two_checkpoints_say_where_they_lie():

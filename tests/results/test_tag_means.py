@@ -22,9 +22,11 @@ from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.cell_means import weights_of
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.comparison import compare_runs, read_run
+from ttmbench.results.comparison import compare_runs
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import DocumentFile, numbers_of
+from ttmbench.results.stored_runs import read_run
 from ttmbench.results.tag_means import TagMean, tag_means
 from ttmbench.types import Group, Scores
 
@@ -128,7 +130,7 @@ def test_a_run_states_them(tmp_path):
     mean = run["tag_means"]["mine"]["relations"]
     assert mean["numbers"]["text_score,none"] == pytest.approx(np.mean([one["text_score,none"] for one in values]))
     assert (mean["cells"], mean["groups"]) == (4, 200)
-    (number,) = (one for one in numbers_of(run) if one.cells is not None)
+    (number,) = (one for one in numbers_of(ResultsDocument.of(run)) if one.cells is not None)
     assert (number.task, number.metric, number.groups, number.chance) == ("mine/relations", "text_score", 200, 0.25)
     assert (number.own_task, number.cells, number.track) == ("mine", 4, "zero_shot") and number.interval is None
     limited = ttmbench.simple_evaluate("tiny-clip", str(file), limit=3, device="cpu", bootstrap_iters=0)
@@ -174,7 +176,7 @@ def test_a_run_states_error_spread_and_interval(place):
         f"{metric},{name}" for metric in ("text_score", "group_match") for name in ("none", "ttm")
     }
     assert mean["numbers"]["text_score_seed_std,ttm"] is not None and "text_score_seed_std,none" not in mean["numbers"]
-    numbers = {(one.task, one.key): one for one in numbers_of(document)}
+    numbers = {(one.task, one.key): one for one in numbers_of(ResultsDocument.of(document))}
     one = numbers["mine/relations", "group_match,ttm"]
     assert (one.method, one.track, one.seeds, one.cells) == ("TTM", "test_time", 2, mean["cells"])
     assert one.interval == tuple(mean["ci"]["group_match,ttm"]) and one.seed_std is not None
@@ -192,7 +194,7 @@ def test_documents_of_before_have_no_interval(place):
     path = place / "before" / "old.json"
     path.parent.mkdir()
     path.write_text(json.dumps(document), encoding="utf-8")
-    numbers = [one for one in numbers_of(ttmbench.read_results(path)[0].document) if one.cells is not None]
+    numbers = [one for one in numbers_of(ttmbench.read_results(path)[0].typed) if one.cells is not None]
     assert len(numbers) == 4 and all(one.interval is None and one.value is not None for one in numbers)
 
 
@@ -230,7 +232,7 @@ def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
     document = document_of(place)
     source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
     document["datasets"]["mine"] |= {"source": source, "revision": "abc"}
-    run = DocumentFile(Path("x.json"), document)
+    run = DocumentFile(Path("x.json"), ResultsDocument.of(document))
     files, _ = hub.evaluation_results([run])
     ids = {
         entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry
@@ -267,6 +269,7 @@ def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
 
 def test_assertions_reach_them(place, capsys):
     document = document_of(place)
+    document = ResultsDocument.of(document)
     check_assertions(["mine/relations.text_score,ttm>=0"], document)
     with pytest.raises(AssertionNotMet, match=r"mine/relations\.text_score,none>1: it is 0"):
         check_assertions(["mine/relations.text_score,none>1"], document)

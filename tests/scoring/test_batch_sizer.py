@@ -13,7 +13,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.protocols import TrainableInParts
-from ttmbench.scoring.batch_size import BatchSizer, attempt, is_out_of_memory
+from ttmbench.scoring.batches import BatchSizer, attempt, is_out_of_memory
 from ttmbench.scoring.inputs import n_rows
 from ttmbench.scoring.inputs import take as rows_of
 from ttmbench.scoring.prepare import prepare

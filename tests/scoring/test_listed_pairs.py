@@ -9,9 +9,11 @@ from PIL import Image
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.debiasing import debias, prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.listed_pairs import LOWEST, debias, score_listed
+from ttmbench.scoring.pairs import LOWEST, score_ranked_pairs
 from ttmbench.types import Group, ImageRef
 
 CAPTIONS = ["a", "bb a", "ccc", "dd"]
@@ -78,16 +80,20 @@ EXPECTED = [400, 200, 101, 103, 403, 303]
 @pytest.mark.parametrize("batch", [1, 4, 64])
 def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, monkeypatch):
     monkeypatch.setattr("ttmbench.scoring.pairs.PAIRS", 2)
-    monkeypatch.setattr("ttmbench.scoring.prepared_pairs.PAIRS", 2)
+    monkeypatch.setattr("ttmbench.scoring.pairs.PAIRS", 2)
     groups, model, kept = some_groups(5), kind(), Kept()
     images = [(group.group_id, group.images[0]) for group in groups]
     fingerprint = Fingerprint(groups)
-    found = score_listed(model, images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
+    found = score_ranked_pairs(
+        capabilities_of(model), images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept
+    )
     assert found.tolist() == EXPECTED and model.pairs == 6
     assert sorted(kept) == [("pairs", 0), ("pairs", 1), ("pairs", 2)]
     assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
     again = kind()
-    found = score_listed(again, images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept)
+    found = score_ranked_pairs(
+        capabilities_of(again), images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
+    )
     assert found.tolist() == EXPECTED
     assert again.pairs == 0
 
@@ -103,10 +109,10 @@ def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
     groups = some_groups(4)
     arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
     if wrong:
-        assert score_listed(Refusing(), *arguments, Fingerprint(groups))[-1] == LOWEST
+        assert score_ranked_pairs(capabilities_of(Refusing()), *arguments, Fingerprint(groups))[-1] == LOWEST
     else:
         with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
-            score_listed(Refusing(), *arguments, Fingerprint(groups))
+            score_ranked_pairs(capabilities_of(Refusing()), *arguments, Fingerprint(groups))
 
 
 class Generative(Prepared):
@@ -122,19 +128,18 @@ class Generative(Prepared):
 
 def test_log_p_of_the_caption_is_taken_off():
     values = np.arange(6, dtype=np.float32)
-    found = debias(Generative("noise", 0.5), values, CAPTIONS, WANTED, None, 5)
+    found = debias(Generative("noise", 0.5), values, CAPTIONS, WANTED, 5)
     assert found.tolist() == [
         value + 0.5 * len(CAPTIONS[caption]) for value, (_, caption) in zip(values, WANTED, strict=True)
     ]
-    assert debias(Generative("noise", 0.0), values, CAPTIONS, WANTED, None, 5) is values
-    assert debias(Plain(), values, CAPTIONS, WANTED, None, 5) is values
+    assert prior_for(Generative("noise", 0.0), None) is prior_for(None, 3) is None
 
 
 def test_a_mean_over_all_images_needs_every_pair():
     model = Generative("test_images", 1.0)
     with pytest.raises(UsageError, match="of chosen candidates not all are scored; use prior=noise"):
-        debias(model, np.zeros(6, np.float32), CAPTIONS, WANTED, None, 5)
+        debias(model, np.zeros(6, np.float32), CAPTIONS, WANTED, 5)
     every = np.indices((3, 4)).reshape(2, -1).T
     values = np.random.default_rng(0).normal(size=12).astype(np.float32)
     table = values.reshape(3, 4) - (logsumexp(values.reshape(3, 4).astype(np.float64), axis=0) - np.log(3))
-    assert np.allclose(debias(model, values, CAPTIONS, every, None, 3), table.reshape(-1), atol=1e-6)
+    assert np.allclose(debias(model, values, CAPTIONS, every, 3), table.reshape(-1), atol=1e-6)

@@ -14,7 +14,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring import fingerprint
-from ttmbench.scoring.pairs import score_with_pairs
+from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
@@ -91,7 +92,7 @@ def test_scoring_pair_by_pair_holds_a_batch_or_two(opened_images):
                 [image.getpixel((0, 0))[0] + len(text) for image, text in zip(images, captions, strict=True)]
             )
 
-    score_with_pairs(Brightness(), opened_images.groups(5 * BATCH), BATCH, all_pairs=False)
+    score_task_pairs(capabilities_of(Brightness()), opened_images.groups(5 * BATCH), BATCH, all_pairs=False)
     assert opened_images.opened == 5 * BATCH and opened_images.most <= 2 * BATCH and opened_images.alive <= 1
 
 

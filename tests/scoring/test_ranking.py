@@ -13,8 +13,16 @@ from PIL import Image
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.scoring import dual_encoder, image_rows, ranking
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.encode import Side, caption_scores, encode_captions, encode_classes, encode_images, image_scores
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.dual_encoder import (
+    Features,
+    Side,
+    caption_scores,
+    encode_captions,
+    encode_classes,
+    encode_images,
+    image_scores,
+)
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
 from ttmbench.types import Group, ImageRef
@@ -191,8 +199,8 @@ def test_batches_do_not_change_ranks():
         every = np.arange(40)
         found.append(
             [
-                rank_queries(image_scores(model, images, texts), every, every).strict.tolist(),
-                rank_queries(caption_scores(model, images, texts), every, every).as_topk.tolist(),
+                rank_queries(image_scores(model, Features(images, texts)), every, every).strict.tolist(),
+                rank_queries(caption_scores(model, Features(images, texts)), every, every).as_topk.tolist(),
             ]
         )
     assert found[0] == found[1] == found[2]
@@ -205,7 +213,7 @@ def test_equal_images_and_equal_captions_tie_to_the_last_bit():
     assert len(images.features) == 77 and len(images) == 80
     captions = encode_captions(model, ["twice", "once", "twice"], BatchSizer(16))
     assert len(captions.features) == 2 and captions.rows.tolist() == [0, 1, 0]
-    ranks = rank_queries(image_scores(model, images, captions), np.zeros(80, int), np.arange(3))
+    ranks = rank_queries(image_scores(model, Features(images, captions)), np.zeros(80, int), np.arange(3))
     assert (ranks.strict - ranks.above >= 1).all()  # the third caption is the first
 
 
@@ -236,4 +244,4 @@ def test_logits_of_another_shape_are_refused():
 
     side = Side(torch.ones(3, 2), np.arange(3))
     with pytest.raises(TtmbenchError, match=r"shape \[3, 1\] for 3 images and 3 captions"):
-        image_scores(Wrong(), side, side)(slice(0, 3))
+        image_scores(Wrong(), Features(side, side))(slice(0, 3))

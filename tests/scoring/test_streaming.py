@@ -16,13 +16,13 @@ from PIL import Image
 import ttmbench
 from ttmbench.errors import DataError
 from ttmbench.evaluator.determinism import deterministic
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.fingerprint import Fingerprint, ahead, threads_beside_the_model
 from ttmbench.scoring.image_rows import ImageRows
-from ttmbench.scoring.prefetch import ahead, threads_beside_the_model
+from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_pairs import score_in_memory, score_streaming
 from ttmbench.types import Group, ImageRef
 
 SIDE = 40
@@ -170,7 +170,7 @@ def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_t
     fingerprint = Fingerprint(data)
     images = ImageRows.of(model, data, fingerprint)
     features = encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
-    assert torch.equal(features, encode(other, prepared, batch_size).images)
+    assert torch.equal(features, encode(other, prepared, batch_size).images.features)
     assert model.batches == other.batches and fingerprint.hexdigest() == digest and images.seconds > 0
 
 
@@ -260,9 +260,10 @@ class Pairs(OneThreaded):
 
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(), Pairs()
-    table, digest = score_streaming(model, data, 30, all_pairs=False)
+    fingerprint = Fingerprint(data)
+    table = score_task_pairs(capabilities_of(model), data, 30, all_pairs=False, fingerprint=fingerprint)
     prepared, expected = prepare(other, data, 64)
-    assert digest == expected and table.values is None
+    assert fingerprint.hexdigest() == expected and table.values is None
     assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)
     assert model.most <= 30 + 2 * 64
     assert table.scores(False).groups.shape == (500, 1, 2)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ttmbench.sweep.executor import Event, Finished
+from ttmbench.evaluator.executor import Event, Finished
 from ttmbench.sweep.ray_cluster import import_ray
 from ttmbench.sweep.ray_executor import RayExecutor
 

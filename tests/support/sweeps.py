@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
 
+from support import processes
+from ttmbench.evaluator import local_executor
+from ttmbench.evaluator.executor import Event, Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.unit import Unit, UnitResult
+from ttmbench.evaluator.worker import Worker
 from ttmbench.results.reader import read_document
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Event, Finished, WorkerJoined, WorkerLost
 from ttmbench.sweep.plan import PlannedCell, expand, read_plan
-from ttmbench.sweep.units import Unit, UnitResult
-from ttmbench.sweep.worker import Worker
 
 TTM = {"ttm": True, "seeds": [0, 1], "ttm_args": {"iterations": 2, "epochs": 1}}
 SMALL = {"limit": 12, "bootstrap_iters": 0}
@@ -47,6 +53,21 @@ def cells_of(folder: Path, **content: Any) -> list[PlannedCell]:
     return expand(read_plan(path), path.name, {})
 
 
+@contextmanager
+def forked_workers() -> Iterator[list[Any]]:
+    """Inside, worker processes are forked from what has imported everything; yields those that were begun."""
+    begun: list[Any] = []
+
+    def popen(words: Sequence[str], *, env: dict[str, str], start_new_session: bool, **streams: Any) -> Any:
+        env = {name: value for name, value in env.items() if name != "MKL_NUM_THREADS"}
+        begun.append(processes.start(words[1:], env=env, **streams))
+        return begun[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local_executor, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+        yield begun
+
+
 class Inline:
     """An executor whose workers do their units in this process, when events are asked for.
 
@@ -60,16 +81,20 @@ class Inline:
     ) -> None:
         self.workers, self._loses, self._places = workers, set(loses), places or {}
         self.given: deque[tuple[str, Unit]] = deque()
+        self.joining: list[Event] = []
         self.done: list[tuple[str, str, str]] = []
         self.stopped: bool | None = None
 
-    def start(self) -> list[WorkerJoined]:
-        return [WorkerJoined(name, self._places.get(name, "here")) for name in self.workers]
+    def start(self) -> None:
+        self.joining = [WorkerJoined(name, self._places.get(name, "here")) for name in self.workers]
 
     def submit(self, worker: str, unit: Unit) -> None:
         self.given.append((worker, unit))
 
     def wait(self, timeout: float) -> list[Event]:
+        if self.joining:
+            joined, self.joining = self.joining, []
+            return joined
         name, unit = self.given.popleft()
         if unit.name in self._loses:
             self._loses.remove(unit.name)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 
 
 class Towers(torch.nn.Module):

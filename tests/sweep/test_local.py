@@ -13,13 +13,13 @@ from support.sweeps import SMALL, TTM, Told, cells_of, numbers, write_plan
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import LocalExecutor, desks_for
 from ttmbench.evaluator.run import run
+from ttmbench.evaluator.unit import Unit
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
-from ttmbench.sweep.local import LocalExecutor
 from ttmbench.sweep.summary import read_summary
-from ttmbench.sweep.units import Unit
-from ttmbench.sweep.worker import Worker
 
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],
@@ -59,9 +59,7 @@ def wait_for(condition, timeout=60.0):
 
 def test_two_workers_give_the_bits_of_single_runs_although_one_is_killed(tmp_path, alone, forked, monkeypatch, capfd):
     """2 models x 2 tasks x 2 seeds of TTM; a worker is killed once it is at work."""
-    from ttmbench.sweep import local
-
-    submit, killed = local.LocalExecutor.submit, []
+    submit, killed = LocalExecutor.submit, []
 
     def submit_and_kill(self, worker, unit):
         submit(self, worker, unit)
@@ -69,7 +67,7 @@ def test_two_workers_give_the_bits_of_single_runs_although_one_is_killed(tmp_pat
             killed.append(unit.name)
             os.kill(self._processes[worker].process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(local.LocalExecutor, "submit", submit_and_kill)
+    monkeypatch.setattr(LocalExecutor, "submit", submit_and_kill)
     root = tmp_path / "board"
     code = main(["sweep", str(write_plan(tmp_path, **PLAN)), "-o", str(root), "--workers", "2"])
     said = capfd.readouterr()
@@ -101,7 +99,7 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Driver(planned, root, "plan.yaml").run(LocalExecutor(root, workers=1), Interrupts())
+        Driver(planned, root, "plan.yaml").run(LocalExecutor(root, desks_for(1, (), 1)), Interrupts())
     assert forked[0].poll() == 0, "it ended by itself, and was not killed"
     summary = read_summary(root / "sweep.json")
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
@@ -120,7 +118,7 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
 
 def test_a_worker_whose_driver_is_gone_ends(tmp_path, forked):
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
-    executor = LocalExecutor(tmp_path, workers=1)
+    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
     executor.start()
     joined, _ = events_until(executor, WorkerJoined)
     executor.submit(joined.worker, Unit(planned[0].cell, "seed", 0))
@@ -170,7 +168,7 @@ def _is_zombie(pid: str) -> bool:
 
 
 def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, forked):
-    executor = LocalExecutor(tmp_path, workers=1)
+    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
     try:
         executor.start()
         joined, _ = events_until(executor, WorkerJoined)
@@ -191,24 +189,24 @@ def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, 
 
 
 def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "raise SystemExit('no such thing')")
-    executor = LocalExecutor(tmp_path, workers=1)
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "raise SystemExit('no such thing')")
+    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
     executor.start()
     with pytest.raises(TtmbenchError, match="end before they begin: its process ended with exit code 1: no such thing"):
         events_until(executor, Finished)
     executor.stop(True)
 
 
-def test_threads_and_devices_are_shared_out(tmp_path, monkeypatch):
-    from ttmbench.sweep.local import _environment
+def test_threads_and_devices_are_shared_out(monkeypatch):
+    def environments(workers, devices=()):
+        return [dict(desk.environment) for desk in desks_for(workers, devices, 9)]
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert _environment(0, 1, ()) == {}  # a process alone computes as a run does
-    assert _environment(0, 2, ()) == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
-    assert [_environment(place, 3, ("4", "7"))["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["4", "7", "4"]
+    assert environments(1) == [{}]  # a process alone computes as a run does
+    assert environments(2) == [{"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}] * 2
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments(3, ("4", "7"))] == ["4", "7", "4"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert _environment(0, 2, ())["OMP_NUM_THREADS"] == "3"  # what the user says is the most
-    assert len(LocalExecutor(tmp_path, workers=8, most=3)._desks) == 3
-    assert len(LocalExecutor(tmp_path, devices=("0", "1"))._desks) == 2
+    assert environments(2)[0]["OMP_NUM_THREADS"] == "3"  # what the user says is the most
+    assert len(desks_for(8, (), 3)) == 3 and len(desks_for(None, ("0", "1"), 9)) == 2

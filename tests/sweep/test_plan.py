@@ -7,10 +7,9 @@ import pytest
 from support.sweeps import SMALL, TTM, cells_of
 
 from ttmbench.errors import UsageError
-from ttmbench.sweep.cells import cell_from_json
+from ttmbench.evaluator.unit import unit_from_json, units_of
 from ttmbench.sweep.estimate import Rate, rates, seconds_of, work_of
 from ttmbench.sweep.plan import expand, read_plan
-from ttmbench.sweep.units import unit_from_json, units_of
 
 PLAN = {
     "models": ["tiny-clip", {"model": "tiny-clip-seed1", "name": "other", "batch_size": 8}],
@@ -130,7 +129,6 @@ def test_units_travel_as_json_and_stay_what_they_were(tmp_path):
         for stage in units_of(one.cell):
             for unit in stage:
                 assert unit_from_json(json.loads(json.dumps(unit.to_json()))) == unit
-        assert cell_from_json(json.loads(json.dumps(one.cell.to_json()))) == one.cell
 
 
 def test_how_cells_are_cut(tmp_path, monkeypatch):

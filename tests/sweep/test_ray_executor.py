@@ -12,17 +12,18 @@ from support.sweeps import SMALL, TTM, Told, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator import executor as watch
+from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import OWN
+from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.results import environment
-from ttmbench.sweep import ray_cluster, ray_executor, watch
+from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.carried import Carried, gather, relocated
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.sweep.executor_options import ray_options
 from ttmbench.sweep.ray_board import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
-from ttmbench.sweep.ray_options import read_options
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
-from ttmbench.sweep.transfer import OWN
-from ttmbench.sweep.units import Unit, UnitResult
 
 
 class RayError(Exception):
@@ -139,7 +140,7 @@ class FakeRay:
 
 
 def done(unit=None, state="done", error=None):
-    return UnitResult(state, error).to_json(), {}
+    return vars(UnitResult(state, error)), {}
 
 
 @pytest.fixture
@@ -158,8 +159,10 @@ def begun(tmp_path, monkeypatch):
 
     def begin(ray, **given):
         monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
-        executor = RayExecutor(tmp_path / "out", read_options(given), [one.cell], 9)
-        return executor, executor.start()
+        executor = RayExecutor(tmp_path / "out", ray_options(given), [one.cell], 9)
+        executor.start()
+        joined, executor._queued = executor._queued, []
+        return executor, joined
 
     return SimpleNamespace(begin=begin, unit=Unit(one.cell), planned=[one], root=tmp_path / "out")
 
@@ -299,7 +302,7 @@ def test_the_summary_counts_what_was_tried_again(begun):
     ray = FakeRay(does=[RayActorError("x"), done()])
     begun.root.mkdir()
     executor, joined = begun.begin(ray)
-    executor.start = lambda: joined
+    executor.start = lambda: executor._queued.extend(joined)
     told = Told()
     summary = Driver(begun.planned, begun.root, "plan.yaml").run(executor, told)
     assert (summary.workers_lost, summary.cells[0].attempts, summary.status) == (1, 2, "done")
@@ -328,15 +331,15 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 )
 def test_wrong_arguments_are_one_line(given, said):
     with pytest.raises(UsageError) as error:
-        read_options(given)
+        ray_options(given)
     assert said in str(error.value)
 
 
 def test_a_worker_takes_a_gpu_where_there_are_any():
-    assert read_options({}).resources(True) == {"CPU": 1, "GPU": 1.0}
-    assert read_options({}).resources(False) == {"CPU": 1}
-    assert read_options({"num_gpus": 0.5, "memory": 2}).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
-    assert (read_options({"num_cpus": 4}).threads, read_options({"num_cpus": 0.5}).threads) == (4, 1)
+    assert ray_options({}).resources(True) == {"CPU": 1, "GPU": 1.0}
+    assert ray_options({}).resources(False) == {"CPU": 1}
+    assert ray_options({"num_gpus": 0.5, "memory": 2}).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
+    assert (ray_options({"num_cpus": 4}).threads, ray_options({"num_cpus": 0.5}).threads) == (4, 1)
 
 
 def test_no_cluster_is_started(monkeypatch, tmp_path):
@@ -435,7 +438,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
     leave_token(tmp_path / "driver" / OWN, "t")
     leave_token(tmp_path / "cache", "t")
     worker = RayWorker(Greeting(**given))
-    assert worker.common and worker.lacks == [] and worker._worker._cache is None
+    assert worker.common and worker.lacks == [] and worker._use_cache is None
     assert [path.name for path in (tmp_path / "driver" / OWN).iterdir()] == [".common-t"]
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
     result, files = worker.do(Unit(one.cell).to_json(), None)
@@ -448,7 +451,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
 def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
     worker = RayWorker(Greeting(**{**given, "packages": {**environment.packages(), "torch": "1.0"}}))
-    assert not worker.common and worker._worker._cache == str(tmp_path / "node")
+    assert not worker.common and worker._use_cache == str(tmp_path / "node")
     assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
         True
     ]

@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 
 from ttmbench.config import RunConfig
-from ttmbench.sweep.cells import Cell
+from ttmbench.evaluator.unit import Cell, Unit, UnitResult
 from ttmbench.sweep.scheduler import ATTEMPTS, Scheduler
-from ttmbench.sweep.units import Unit, UnitResult
 
 DONE, FAILED = UnitResult("done"), UnitResult("failed", "no good")
 

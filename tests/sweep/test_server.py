@@ -10,9 +10,9 @@ from support.sweeps import SMALL, cells_of, numbers, write_plan
 
 from ttmbench.cli import main
 from ttmbench.evaluator.run import run
+from ttmbench.evaluator.unit import units_of
+from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.summary import read_summary
-from ttmbench.sweep.units import units_of
-from ttmbench.sweep.worker import Worker
 
 N_QUESTIONS = 24  # of six 2x2 groups
 

@@ -13,13 +13,12 @@ from support.sweeps import SMALL, Told, cells_of
 from ttmbench._util.heartbeat import step_done, steps_told
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator import executor as module
+from ttmbench.evaluator.executor import SAID_AFTER, START, Signs, Watch
+from ttmbench.evaluator.local_executor import LocalExecutor, desks_for
 from ttmbench.model_adapters.api import pool
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.sweep import watch as module
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.local import LocalExecutor
-from ttmbench.sweep.process import Signs
-from ttmbench.sweep.watch import SAID_AFTER, START, Watch
 
 # Real processes; in place of a cell the first one waits for what never comes, later ones take their time, but move.
 STAND_IN = """
@@ -27,10 +26,10 @@ import json, sys, threading, time
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
 from ttmbench._util.heartbeat import step_done
-from ttmbench.sweep import process, worker
-from ttmbench.sweep.units import UnitResult
+from ttmbench.evaluator import worker, worker_process
+from ttmbench.evaluator.unit import UnitResult
 
-def do(self, unit, files=None, tell=None):
+def do(self, unit, tell=None):
     try:
         (self._root / "taken").touch(exist_ok=False)
     except FileExistsError:
@@ -40,8 +39,8 @@ def do(self, unit, files=None, tell=None):
         return UnitResult("done")
     threading.Event().wait()
 
-worker.Worker.do, process._SIGNS = do, 0.02
-process.main()
+worker.Worker.do, worker_process._SIGNS = do, 0.02
+worker_process.main()
 """
 
 
@@ -91,10 +90,10 @@ def test_without_a_limit_nothing_is_ended_and_it_is_said_once(clock, capsys):
 
 
 def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path, forked, monkeypatch):
-    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", STAND_IN)
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", STAND_IN)
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
     told = Told()
-    summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, workers=1, stall=0.6), told)
+    summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, desks_for(1, (), 1), stall=0.6), told)
     assert (summary.status, summary.workers_lost, summary.workers_hung) == ("done", 1, 1)
     assert (summary.cells[0].attempts, summary.cells[0].worker) == (2, "worker-2")
     log = tmp_path / ".sweep/logs/worker-1.log"
@@ -107,9 +106,9 @@ def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path
 
 
 def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, clock):
-    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "import signal; signal.pause()")
-    monkeypatch.setattr("ttmbench.sweep.local._STOP", 0.1)
-    executor = LocalExecutor(tmp_path, workers=1, stall=10)
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._STOP", 0.1)
+    executor = LocalExecutor(tmp_path, desks_for(1, (), 1), stall=10)
     executor.start()
     for _ in range(100):
         clock[0] += 5
@@ -119,7 +118,7 @@ def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, 
 
 
 def test_what_units_import_is_imported_before_a_worker_is_ready(tmp_path):
-    code = "import sys; from pathlib import Path; from ttmbench.sweep.worker import Worker; Worker(Path()); print("
+    code = "import sys; from pathlib import Path; from ttmbench.evaluator.worker import Worker; Worker(Path()); print("
     code += "'torch' in sys.modules, 'ttmbench.evaluator.run' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["True", "True"]
@@ -133,9 +132,9 @@ def test_a_start_without_end_is_ended_after_a_limit_of_its_own(clock):
 
 
 def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, monkeypatch):
-    monkeypatch.setattr("ttmbench.sweep.local.START", 0.0)
-    monkeypatch.setattr("ttmbench.sweep.local._BEGIN", "import signal; signal.pause()")
-    executor = LocalExecutor(tmp_path, workers=1, stall=0.05)
+    monkeypatch.setattr("ttmbench.evaluator.local_executor.START", 0.0)
+    monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
+    executor = LocalExecutor(tmp_path, desks_for(1, (), 1), stall=0.05)
     executor.start()
     with pytest.raises(TtmbenchError, match="end before they begin: it hung: no sign of progress"):
         for _ in range(200):

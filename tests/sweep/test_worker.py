@@ -10,11 +10,12 @@ import pytest
 from support.sweeps import SMALL, TTM, cells_of, numbers
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator import adapters, score_task
+from ttmbench.evaluator import score_task
+from ttmbench.evaluator import worker as worker_module
 from ttmbench.evaluator.run import run
-from ttmbench.sweep.transfer import files_of, put_files, take_in
-from ttmbench.sweep.units import Unit, units_of
-from ttmbench.sweep.worker import Worker
+from ttmbench.evaluator.unit import Unit, units_of
+from ttmbench.evaluator.worker import Worker
+from ttmbench.sweep.transfer import Changes, files_of, put_files, take_in
 
 
 def cell(tmp_path, model="tiny-clip", **options):
@@ -35,7 +36,7 @@ def alone(tmp_path_factory):
 def calls(monkeypatch):
     """How often models were loaded and tasks scored."""
     found = []
-    for module, name in ((adapters, "make_adapter"), (score_task, "load_task_data")):
+    for module, name in ((worker_module, "make_adapter"), (score_task, "load_task_data")):
         before = getattr(module, name)
 
         def counted(*given, before=before, name=name):
@@ -71,16 +72,22 @@ def test_another_worker_takes_up_what_the_first_left(tmp_path, alone):
     assert not any("iteration" in line for line in lines)
 
 
+def travelled(root, driver, unit, cache=None, tell=lambda line: None):
+    """Does a unit in a folder that is not the driver's; the files that it wrote."""
+    put_files(root, unit.cell, files_of(driver, unit.cell), cache)
+    changes = Changes(root, unit.cell, cache)
+    assert Worker(root, None if cache is None else str(cache)).do(unit, tell).error is None
+    return changes.found()
+
+
 def test_without_a_common_folder_the_files_travel(tmp_path, alone):
     one, expected = alone
     driver = tmp_path / "driver"
     for number, unit in enumerate(unit for stage in units_of(one) for unit in stage):
-        worker = Worker(tmp_path / f"node{number}", common=False)
         lines: list[str] = []
-        result = worker.do(unit, files_of(driver, one), lines.append)
-        assert result.state == "done" and result.files
-        assert unit.kind == "seed" or not any("iteration" in line for line in lines)
-        take_in(driver, one, result.files, over=unit.kind == "run")
+        files = travelled(tmp_path / f"node{number}", driver, unit, tell=lines.append)
+        assert files and (unit.kind == "seed" or not any("iteration" in line for line in lines))
+        take_in(driver, one, files, over=unit.kind == "run")
     assert numbers(driver / one.document) == numbers(expected)
     assert not list((driver / one.folder).glob(".*"))
 
@@ -88,12 +95,10 @@ def test_without_a_common_folder_the_files_travel(tmp_path, alone):
 def test_raw_scores_travel_by_the_cache(tmp_path):
     one = cell(tmp_path, **TTM, use_cache=str(tmp_path / "unused"))
     driver, (scores, *_) = tmp_path / "driver", units_of(one)
-    first = Worker(tmp_path / "a", common=False, cache=str(tmp_path / "a-cache"))
-    result = first.do(scores[0])
-    assert result.state == "done" and all(name.startswith(".sweep/cache/1/scores/") for name in result.files)
-    take_in(driver, one, result.files, over=False)
-    second = Worker(tmp_path / "b", common=False, cache=str(tmp_path / "b-cache"))
-    assert second.do(Unit(one), files_of(driver, one)).state == "done"
+    files = travelled(tmp_path / "a", driver, scores[0], tmp_path / "a-cache")
+    assert files and all(name.startswith(".sweep/cache/1/scores/") for name in files)
+    take_in(driver, one, files, over=False)
+    travelled(tmp_path / "b", driver, Unit(one), tmp_path / "b-cache")
     assert "from_store" in (tmp_path / "b" / one.document).read_text()
     take_in(driver, one, {}, over=True)
     assert not (driver / ".sweep/cache/1").exists() and not (tmp_path / "unused").exists()
@@ -134,7 +139,7 @@ def test_a_document_of_another_command_is_moved_aside_before_seeds_are_left(tmp_
 def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch):
     """A model that scores pairs: three workers compute blocks, and the run computes none."""
     from ttmbench.model_adapters import tiny_clip
-    from ttmbench.scoring import blocks, pairs
+    from ttmbench.scoring import batches, pairs
 
     class Pairs:
         scored = 0
@@ -163,20 +168,16 @@ def test_shares_of_the_pairs_are_computed_once_and_add_up(tmp_path, monkeypatch)
     shutil.rmtree(tmp_path / "cache")
     run(one.config_at(tmp_path / "alone"))
     assert numbers(tmp_path / one.document) == numbers(tmp_path / "alone" / one.document)
-    assert blocks.PAIRS == 128
+    assert batches.PAIRS == 128
 
 
-def test_models_are_kept_up_to_a_number(tmp_path, calls):
-    cells = [
-        one.cell
-        for one in cells_of(tmp_path, models=["tiny-clip", "tiny-clip-seed1"], tasks="shapes_color", options=SMALL)
-    ]
-    one_kept, both_kept = Worker(tmp_path / "a"), Worker(tmp_path / "b", keep=2)
-    for worker, loaded in ((one_kept, 4), (both_kept, 2)):
-        calls.clear()
-        for number in (0, 1, 0, 1):
-            assert worker.do(Unit(cells[number])).state == "done"
-        assert calls.count("make_adapter") == loaded
+def test_a_worker_holds_one_model(tmp_path, calls):
+    models = {"models": ["tiny-clip", "tiny-clip-seed1"], "tasks": "shapes_color", "options": SMALL}
+    cells = [one.cell for one in cells_of(tmp_path, **models)]
+    worker = Worker(tmp_path)
+    for number in (0, 1, 0):
+        assert worker.do(Unit(cells[number])).state == "done"
+    assert calls.count("make_adapter") == 3
 
 
 def test_what_a_place_lacks_is_told_from_what_fails_everywhere(tmp_path):

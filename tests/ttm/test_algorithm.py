@@ -23,8 +23,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
 from ttmbench.ttm.selection import PseudoLabels, Selection, select

@@ -14,7 +14,7 @@ from support.two_layers import Towers, stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm import algorithm, trainer
 from ttmbench.ttm.algorithm import Selection, ShuffledTask, Step, adapt, overfit
 from ttmbench.ttm.finetune import TrainingPairs

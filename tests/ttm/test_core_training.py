@@ -13,7 +13,7 @@ from support.two_layers import stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.ttm import finetune
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.types import ScheduleSpec

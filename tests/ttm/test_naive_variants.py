@@ -13,8 +13,7 @@ from support.rounding import Noise
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ImageRef, ScheduleSpec
 

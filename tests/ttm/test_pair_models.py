@@ -24,8 +24,7 @@ from ttmbench.model_adapters import itm, vqascore
 from ttmbench.model_adapters._shared import lora
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
 from ttmbench.ttm.finetune import restore, snapshot
 from ttmbench.ttm.selection import Selection

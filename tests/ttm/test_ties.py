@@ -14,8 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.settings import task_settings
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.prepare import prepare
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask
 from ttmbench.ttm.selection import PseudoLabels, select
 from ttmbench.types import Scores

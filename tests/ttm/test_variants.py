@@ -203,7 +203,7 @@ def test_a_subset_keeps_every_score():
     registry = ttmbench.plugins.registry.build_registry()
     groups = load_groups(registry, find_task(registry, "shapes_color"), limit=10)
     model = tiny_clip.load(device="cpu")
-    from ttmbench.scoring.prepared_task import PreparedTask
+    from ttmbench.scoring.prepare import PreparedTask
 
     whole, _ = prepare(model, groups, 8, enlarge=1.1)
     part = subset(whole, np.array([2, 7, 3]))

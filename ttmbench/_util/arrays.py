@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -28,12 +29,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class Arrays:
-    """What a file holds.
-
-    Attributes:
-        arrays: name -> numbers; whole ones have a float64 each.
-        about: what ttmbench wrote beside them.
-    """
+    """The arrays of a file by name, whole numbers of which have a float64 each; and what ttmbench wrote about them."""
 
     arrays: dict[str, np.ndarray]
     about: dict[str, Any] = field(default_factory=dict)
@@ -43,13 +39,7 @@ NPY = b"\x93NUMPY"  # how an npy file begins
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Reads every array of an npz, npy or safetensors file; the array of an npy is called ``array``.
-
-    Args:
-        path: the file; its kind is told by its content.
-
-    Returns:
-        The arrays.
+    """Every array of an npz, npy or safetensors file, told apart by content; the array of an npy is called ``array``.
 
     Raises:
         DataError: it cannot be read, is damaged or too large, or holds something else than numbers.
@@ -62,6 +52,9 @@ def read_arrays(path: Path) -> Arrays:
         with path.open("rb") as file:
             head = file.read(len(NPY))
         kind = "npz" if head[:2] == b"PK" else "npy" if head == NPY else kind
+        size = path.stat().st_size
+        if kind != "npz" and size > limit("array_bytes"):
+            raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
         found = _READ[kind](path)
     except DataError:
         raise
@@ -105,9 +98,6 @@ def _read_npz(path: Path) -> Arrays:
 
 
 def _read_npy(path: Path) -> Arrays:
-    size = path.stat().st_size
-    if size > limit("array_bytes"):
-        raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
     return Arrays({"array": _npy(path.read_bytes())})
 
 
@@ -115,17 +105,13 @@ def _npy(content: bytes) -> np.ndarray:
     """An array whose header says exactly as much as there is. Unlike numpy's own reader it never allocates first."""
     stream = io.BytesIO(content)
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format {version[0]}.{version[1]} is for arrays with named fields")
+    read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+    shape, by_columns, dtype = read_header(stream)
     if dtype.hasobject or dtype.names is not None or dtype.itemsize < 1:
         raise ValueError(f"an array of {dtype}, which are no numbers")
-    count = 1
-    for length in shape:
-        count *= length
+    count = math.prod(shape)
     left = len(content) - stream.tell()
     if min(shape, default=0) < 0 or count * dtype.itemsize != left:
         raise ValueError(f"a header promises {count} numbers of {dtype.itemsize} bytes, {left} bytes follow")
@@ -134,17 +120,7 @@ def _npy(content: bytes) -> np.ndarray:
 
 
 def read_pixels(content: bytes) -> np.ndarray:
-    """The bytes of an npy file that holds an image.
-
-    Args:
-        content: of the file.
-
-    Returns:
-        uint8 [height, width, 3].
-
-    Raises:
-        ValueError: it is no such array.
-    """
+    """An image, uint8 [height, width, 3], from the bytes of an npy file; ValueError if it holds none."""
     try:
         array = _npy(content)
     except _DAMAGED as error:
@@ -158,8 +134,6 @@ def _read_safetensors(path: Path) -> Arrays:
     from safetensors import safe_open
 
     size = path.stat().st_size
-    if size > limit("array_bytes"):
-        raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > size - 8:
@@ -201,11 +175,7 @@ def too_large(array: np.ndarray) -> bool:
 
 
 def metadata_list(about: Mapping[str, Any], key: str) -> list[str]:
-    """A list of texts that metadata hold as JSON; empty if there is none.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """A list of texts that metadata hold as JSON, empty if there is none; ValueError for anything else."""
     value = parse_json(str(about.get(key, "[]")))
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"its '{key}' is no list of texts")

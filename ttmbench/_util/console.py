@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,23 +116,16 @@ def note(text: str) -> None:
 
 
 def _print(text: str, stream: Any, flush: bool = False) -> None:
-    with _bars_aside(stream):
+    aside: AbstractContextManager[object] = nullcontext()
+    if "tqdm" in sys.modules:  # takes progress bars off the screen, and draws them again below the line
+        from tqdm import tqdm
+
+        aside = tqdm.external_write_mode(file=stream)
+    with aside:
         try:
             print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
         except OSError as error:
             _missed(stream, error)
-
-
-@contextmanager
-def _bars_aside(stream: Any) -> Iterator[None]:
-    """Takes progress bars off the screen while a line is printed, and draws them again below it."""
-    if "tqdm" not in sys.modules:  # no bar without it
-        yield
-        return
-    from tqdm import tqdm
-
-    with tqdm.external_write_mode(file=stream):
-        yield
 
 
 def clear_bars() -> None:
@@ -157,19 +151,16 @@ def each_note_once() -> Iterator[None]:
 
 def encodable(text: str, encoding: str) -> str:
     """A text with what an encoding lacks spelt out: ``±`` as ``+/-``, a dash as ``-``, the rest as escapes."""
-    if fits_encoding(text, encoding):
-        return text
-    spelt = "".join(_SPELT.get(one, one) if not fits_encoding(one, encoding) else one for one in text)
-    return spelt.encode(encoding, "backslashreplace").decode(encoding)
+    return text.encode(encoding, "ttmbench.spelt").decode(encoding)
 
 
-def fits_encoding(text: str, encoding: str) -> bool:
-    """Whether an encoding has every character."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+def _spelt_out(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_SPELT.get(letter) or ascii(letter)[1:-1] for letter in lacking), error.end
+
+
+codecs.register_error("ttmbench.spelt", _spelt_out)
 
 
 def printable(value: Any, secrets: tuple[str, ...] | None = None) -> Any:

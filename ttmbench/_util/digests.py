@@ -1,27 +1,146 @@
-"""One digest of tensors: what fingerprints, the cache's keys and checkpoints mean by it."""
+"""Digests of tensors and of the source of packages: what fingerprints, cache keys and checkpoints mean by them."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
+CODE = (".py", ".pyd", ".so")
+SETTINGS = (".cfg", ".ini", ".j2", ".jinja", ".jinja2", ".json", ".toml", ".txt", ".yaml", ".yml")
+"""Endings of the other files of a package that its code may read: prompts, templates, settings."""
+METHODS = {
+    *("score_pairs", "prepare_images", "prepare_captions", "encode_images", "encode_captions", "logits"),
+    *("score_prepared", "log_priors", "matching_loss", "pair_loss", "answer"),
+}
+"""What numbers are made with; an object in which one of them was replaced is no longer what its class says."""
+OWN = "ttmbench"
+_OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in an editable install these lie side by side
+_VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # `environment.PACKAGES`
+
+Digests = dict[str, str | None]
+"""Package -> sha256 of its source; None if the source cannot be read (code typed into an interpreter or notebook)."""
+_KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {}  # package -> its files as they were, and their digest
+
+
+def digests_of_modules(modules: Iterable[str]) -> Digests:
+    """The source of the packages that modules belong to; the standard library and versioned libraries are left out.
+
+    A package is the first one on a module's dotted path that is not a namespace package; a module outside packages
+    is one by itself. The digest is over the names and contents of all files below it that hold code or text settings
+    (`CODE`, `SETTINGS`). Nothing is imported but namespace packages. Sorted by name.
+    """
+    found: Digests = {}
+    for module in sorted(set(modules)):
+        top = module.partition(".")[0]
+        if top in sys.stdlib_module_names or top in _VERSIONED:
+            continue
+        if top == OWN:
+            found[OWN] = _own_digest()
+        else:
+            name, roots = _package_of(module)
+            found[name] = _digest(name, roots)
+    return dict(sorted(found.items()))
+
+
+def digests_of_object(value: Any) -> Digests:
+    """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was put into the object."""
+    found = digests_of_modules(modules_of(value))
+    if METHODS & set(getattr(value, "__dict__", ())):
+        found[type(value).__module__.partition(".")[0]] = None
+    return found
+
+
+def modules_of(value: Any) -> list[str]:
+    """The modules that define an object: that of a function or module, those of all classes that an instance has."""
+    while isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
+        value = value.func if isinstance(value, functools.partial) else value.__wrapped__
+    if inspect.ismodule(value):
+        return [value.__name__]
+    if inspect.isroutine(value) or isinstance(value, type):
+        return [getattr(value, "__module__", None) or "(unknown)"]
+    return [kind.__module__ for kind in type(value).__mro__]
+
+
+@functools.cache  # the running code is what was imported; a sweep asks for every cell
+def _own_digest() -> str | None:
+    roots = {name: root for part in _OWN_PARTS for name, root in _package_of(part, exactly=True)[1].items()}
+    return _digest(OWN, roots, CODE[:1])  # its task files are part of a run's key one by one
+
+
+def _package_of(module: str, exactly: bool = False) -> tuple[str, dict[str, Path]]:
+    """A module's package, and its name -> its folder or file; no folder if there is none to be found."""
+    if module == "__main__":
+        main = sys.modules.get(module)
+        spec = getattr(main, "__spec__", None)
+        if spec is not None:  # python -m package.module
+            return _package_of(spec.name)
+        file = getattr(main, "__file__", None)
+        return module, {} if file is None else {module: Path(file)}
+    parts = module.split(".")
+    for count in range(len(parts) if exactly else 1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):  # ValueError: a module that was made by hand
+            spec = None
+        if spec is None:
+            file = getattr(sys.modules.get(name), "__file__", None)
+            return name, {} if file is None else {name: Path(file)}
+        if spec.submodule_search_locations and spec.origin is not None:
+            return name, {name: Path(spec.origin).parent}
+        if not spec.submodule_search_locations:
+            return name, {} if not spec.has_location or spec.origin is None else {name: Path(spec.origin)}
+    return module, {}
+
+
+def _digest(package: str, roots: Mapping[str, Path], endings: tuple[str, ...] = (*CODE, *SETTINGS)) -> str | None:
+    """sha256 over the files of a package; None if there are none, or one cannot be read."""
+    try:
+        files = dict(file for name, root in roots.items() for file in _files(name, root, endings))
+        state = tuple(
+            (name, str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for name, path in files.items()
+        )
+        if not files or (package in _KNOWN and _KNOWN[package][0] == state):
+            return _KNOWN[package][1] if files else None
+        digest = hashlib.sha256()
+        for name in sorted(files):
+            digest.update(f"{name}:{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+    except OSError:
+        return None
+    _KNOWN[package] = (state, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """The files of a folder that count, or a file by itself, each by a name that does not depend on where it lies."""
+    if root.is_file():
+        yield name, root
+        return
+    for place, folders, files in os.walk(root):
+        folders[:] = sorted(one for one in folders if one != "__pycache__" and not one.startswith("."))
+        below = Path(place).relative_to(root)
+        for file in sorted(files):
+            if file.endswith(endings):
+                yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(place) / file
 
 
 def tensors_digest(state: Mapping[str, Any]) -> str:
-    """sha256 over names, types, shapes and bytes of tensors, in the order of their names.
+    """sha256 over names, types, shapes and bytes of tensors, in the order of their names; others count by ``repr``.
 
-    Args:
-        state: tensors as a ``state_dict`` has them; what is no tensor counts by its ``repr``.
-
-    Returns:
-        Hexadecimal digits.
-
+    >>> import torch
     >>> one = tensors_digest({"b": torch.zeros(2), "a": torch.ones(1)})
     >>> one == tensors_digest({"a": torch.ones(1), "b": torch.zeros(2)}) != tensors_digest({"a": torch.ones(1)})
     True
     """
+    import torch
+
     total = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name]

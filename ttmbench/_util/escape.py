@@ -30,28 +30,18 @@ _LATEX = str.maketrans(
 def plain(text: str, keep: str = "\n\t") -> str:
     r"""Text without what a terminal obeys: control characters, half surrogates and marks that turn the direction.
 
-    They are shown as escapes, so that nothing is hidden and nothing happens.
-
-    Args:
-        text: any.
-        keep: control characters that stay.
-
-    Returns:
-        The text.
+    They are shown as escapes, all but those to ``keep``, so that nothing is hidden and nothing happens.
 
     >>> plain("a\x1b[2Jb\u202ec\n")
     'a\\x1b[2Jb\\u202ec\n'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_shown(one) if one not in keep and unicodedata.category(one) in _OBEYED else one for one in text)
-
-
-_OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _shown(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        ascii(letter)[1:-1] if letter not in keep and unicodedata.category(letter) in obeyed else letter
+        for letter in text
+    )
 
 
 def is_text(text: str) -> bool:

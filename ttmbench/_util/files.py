@@ -30,16 +30,10 @@ def file_digest(path: Path) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Replaces a file of the user's in one step: readers see the old file or the whole new one.
+    """Replaces a file of the user's by what ``write`` puts at the path it is given: readers see the old or the new one.
 
-    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file.
-
-    Args:
-        path: the file to replace.
-        write: writes to the path it is given.
-
-    Raises:
-        UsageError: the file cannot be written.
+    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file. UsageError
+    if the file cannot be written.
     """
     try:
         replace_file(path, write, to_disk=True)
@@ -50,14 +44,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
     """Lets ``write`` fill a temporary file beside ``path``, then renames it.
 
-    Args:
-        path: the file to replace.
-        write: writes to the path it is given.
-        to_disk: wait until the content is on the disk. Without it a power cut may leave half a file under the name:
-            for files whose reader checks them.
-
-    Raises:
-        OSError: the file cannot be written.
+    Without ``to_disk``, which waits until the content is on the disk, a power cut may leave half a file under the name:
+    for files whose reader checks them.
     """
     # Not by tempfile, whose files only their owner may read; and no two writers take one name, on whatever machines.
     temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
@@ -73,14 +61,9 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
 
 
 def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
-    """Makes a folder whole or not at all.
+    """Makes a folder whole or not at all; UsageError if it cannot be written, or exists and is not empty.
 
-    Args:
-        folder: it must not exist, or be empty.
-        write: fills the folder that it is given, which is not there yet.
-
-    Raises:
-        UsageError: the folder is not empty, or it cannot be written.
+    ``write`` makes and fills the folder that it is given.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --output_path names another folder")
@@ -101,13 +84,7 @@ def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
 
 
 def take_lock(path: Path) -> BaseFileLock:
-    """Takes a lock for this process alone, and makes its folder if need be.
-
-    Args:
-        path: the lock's file; who has the lock may remove the folder.
-
-    Returns:
-        The lock, to be released.
+    """Takes a lock for this process alone; who has it may remove its folder, which is made if need be.
 
     Raises:
         filelock.Timeout: another process has it.
@@ -144,12 +121,7 @@ def _is_open(descriptor: int, path: Path) -> bool:
 def share_lock(path: Path) -> AbstractContextManager[object]:
     """Takes a lock together with others who share it, against who wants it alone (`take_lock`).
 
-    Args:
-        path: the lock's file; its folder is made if need be.
-
-    Returns:
-        Held from now on, until it is left as a context. Where the system has no locks to share (Windows), it keeps
-        nobody out.
+    It is held until it is left as a context. Where the system has no locks to share (Windows), it keeps nobody out.
 
     Raises:
         BlockingIOError: another process has it alone.

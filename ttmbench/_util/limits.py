@@ -45,20 +45,9 @@ PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself
 
 
 def limit(name: str) -> int:
-    """A limit as it holds now.
-
-    Args:
-        name: of `DEFAULTS`.
-
-    Returns:
-        The number.
-
-    Raises:
-        UsageError: the environment variable cannot be read.
-    """
-    text = os.environ.get(VARIABLE, "")
-    found = DEFAULTS[name]
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    """A limit of `DEFAULTS` as it holds now; UsageError if the environment variable cannot be read."""
+    most = DEFAULTS[name]
+    for part in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         key, _, value = part.partition("=")
         try:
             number = int(float(value))
@@ -69,8 +58,8 @@ def limit(name: str) -> int:
         if key == "image_pixels" and number > PIXELS_AT_MOST:
             raise UsageError(f"{VARIABLE}: image_pixels can be at most {PIXELS_AT_MOST}")
         if key == name:
-            found = number
-    return found
+            most = number
+    return most
 
 
 def check_limits() -> None:

@@ -1,13 +1,24 @@
-"""Values as users of torch and of lm-evaluation-harness spell them, read as ours."""
+"""Values of options as people type them: dtypes, sizes, devices, paths; what cannot be meant is an error."""
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
+from ttmbench._util.redact import place_in_url
+from ttmbench.errors import UsageError
+
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+_ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
+_WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
+_PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
+_HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
+_SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
 def read_dtype(value: Any) -> Any:
@@ -69,14 +80,9 @@ def read_limit(value: Any) -> Any:
 
 
 def groups_of(limit: float | None, total: int | None) -> int | None:
-    """How many groups a limit leaves; a share is rounded up.
+    """How many of ``total`` groups a limit leaves, a count or a share below 1, which is rounded up.
 
-    Args:
-        limit: a count, a share below 1, or None for all.
-        total: how many there are; None if that is not known before they are read.
-
-    Returns:
-        The number; None for all, and for a share of what is not known.
+    None for all, and for a share of a total that is not known before the groups are read.
 
     >>> groups_of(0.1, 205), groups_of(8, 205), groups_of(None, 205), groups_of(0.1, None)
     (21, 8, None, None)
@@ -103,3 +109,105 @@ def read_rerank(pairs: Any) -> Any:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k should be a whole number from 1, got {k!r}")
     return dict(pairs)
+
+
+def read_device(given: Any) -> str:
+    """A device as torch calls it, or several parted by commas; a number is that of a CUDA device.
+
+    UsageError for anything else; the message says what is right.
+
+    >>> read_device("cuda:0,1,2"), read_device("cpu,cpu")
+    ('cuda:0,cuda:1,cuda:2', 'cpu,cpu')
+    >>> read_device("CPU"), read_device("cuda0"), read_device("gpu:1"), read_device(0), read_device("mps:0")
+    ('cpu', 'cuda:0', 'cuda:1', 'cuda:0', 'mps')
+    """
+    text = str(given).strip().lower()
+    if "," in text:
+        return _read_devices(text)
+    if text.isdecimal():
+        return f"cuda:{int(text)}"
+    word, rest = _WORD.fullmatch(text).groups()  # type: ignore[union-attr]  # it fits every text
+    kind = "mps" if word == "gpu" and sys.platform == "darwin" else _SAME.get(word, word)
+    if kind in _NUMBERED and (not rest or rest.isdecimal()):
+        return f"{kind}:{int(rest)}" if rest else kind
+    if kind in _ALONE and rest in ("", "0"):
+        return kind
+    near = get_close_matches(kind, [*_ALONE, *_NUMBERED], n=1)
+    if not near:
+        raise UsageError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
+    number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
+    raise UsageError(f"{given} is no device; did you mean {near[0]}{number}?")
+
+
+def _read_devices(text: str) -> str:
+    """Several devices; a number is one of the kind before it, and a processor may come several times."""
+    found: list[str] = []
+    for one in filter(None, (part.strip() for part in text.split(","))):
+        kind = found[-1].partition(":")[0] if found and one.isdecimal() else ""
+        found.append(read_device(f"{kind}:{one}" if kind in _NUMBERED else one))
+    for name in found:
+        if len(found) > 1 and (name == "auto" or (name != "cpu" and found.count(name) > 1) or name in _NUMBERED):
+            raise UsageError(f"{text}: name each device once, with its number, such as cuda:0,cuda:1")
+    if not found:
+        raise UsageError(f"{text} is no device; known: auto, cpu, cuda, cuda:1, mps")
+    return ",".join(found)
+
+
+def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with the device as torch calls it, and ``file://`` addresses as the paths that they are.
+
+    Raises:
+        UsageError: the device is none, or an address stands in place of a file or folder.
+    """
+    read = dict(settings)
+    if read.get("device") is not None:
+        read["device"] = read_device(read["device"])
+    for name in _PLACES:
+        if name in read:
+            read[name] = read_place(name, read[name], may_be_address=name == "output_path")
+    if read.get("include_path"):
+        read["include_path"] = [read_place("include_path", folder) for folder in read["include_path"]]
+    return read
+
+
+def is_address(given: Any) -> bool:
+    """Whether a file or folder is named by an address such as ``s3://bucket/results``.
+
+    >>> is_address("s3://bucket/results"), is_address("results/s3")
+    (True, False)
+    """
+    return isinstance(given, str) and _ADDRESS.match(given) is not None
+
+
+def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
+    """A file or folder as it was given to an option; a ``file://`` address as the path that it is.
+
+    Other addresses, all but those of web pages, are taken if the option ``may_be_address``. UsageError for one that is
+    not taken, or has one slash in place of two; the message says what to do.
+
+    >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
+    ('/data/my results', 'data')
+    """
+    half = _HALF_ADDRESS.match(given) if isinstance(given, str) else None
+    if half:
+        place = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
+        raise UsageError(
+            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... "
+            "for a folder of this machine"
+        )
+    if not is_address(given):
+        return given
+    scheme, _, rest = given.partition("://")
+    if scheme.lower() == "file":
+        host, slash, path = rest.partition("/")
+        if host.lower() not in ("", "localhost") or not slash:
+            raise UsageError(f"{name} {given} is no file or folder of this machine; write file:///folder, or the path")
+        from urllib.request import url2pathname  # with http and ssl, which no start-up should wait for
+
+        return url2pathname(f"/{path}")
+    if may_be_address and scheme.lower() not in ("http", "https"):
+        return given
+    raise UsageError(
+        f"{name} {place_in_url(given)} is an address, and only files and folders of this machine are read and written: "
+        f"give a folder here and copy it with a tool for {scheme}, or mount it as a folder"
+    )

@@ -116,12 +116,7 @@ def _may_be_a_key(part: str) -> bool:
 def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
     """A text without what is a secret by its form, or is the value of an environment variable named like one.
 
-    Args:
-        text: the text.
-        secrets: of `secrets_in_environment`, for who has many texts at once.
-
-    Returns:
-        The text, secrets replaced.
+    Who has many texts at once gives ``secrets``, those of `secrets_in_environment`.
 
     >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
@@ -133,13 +128,7 @@ def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
 
 def secrets_in_environment() -> tuple[str, ...]:
     """Values of environment variables that are named like a secret."""
-    values = (os.environ.get(name, "") for name in os.environ if _named_like_a_secret(name))
-    return tuple(value for value in values if len(value) >= SHORTEST)
-
-
-@lru_cache(maxsize=1000)  # every text that is printed asks for every variable
-def _named_like_a_secret(name: str) -> bool:
-    return _VARIABLE.fullmatch(name) is not None
+    return tuple(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.fullmatch(name))
 
 
 @lru_cache(maxsize=50_000)  # a results document has the same words again and again, and is written after every task
@@ -205,16 +194,16 @@ def _redacted(value: Any) -> Any:
 
 def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
-    # As `scrub` has it, what the caller knows comes first.
-    return _scrub_all(value, (*sorted(known), *secrets_in_environment()))
+    secrets = (*sorted(known), *secrets_in_environment())  # as `scrub` has it, what the caller knows comes first
 
+    def scrubbed(part: Any) -> Any:
+        if isinstance(part, str):
+            return _scrubbed(part, secrets)
+        if isinstance(part, dict):
+            return {key: scrubbed(inner) for key, inner in part.items()}
+        return [scrubbed(inner) for inner in part] if isinstance(part, list | tuple) else part
 
-def _scrub_all(value: Any, secrets: tuple[str, ...]) -> Any:
-    if isinstance(value, str):
-        return _scrubbed(value, secrets)
-    if isinstance(value, dict):
-        return {key: _scrub_all(one, secrets) for key, one in value.items()}
-    return [_scrub_all(one, secrets) for one in value] if isinstance(value, list | tuple) else value
+    return scrubbed(value)
 
 
 def secrets_of(settings: Any, named: bool = False) -> set[str]:

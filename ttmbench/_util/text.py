@@ -1,4 +1,4 @@
-"""Text, JSON and YAML files from outside: bounded, read strictly, with errors of one line for the caller to place.
+"""Text, JSON, JSON lines and YAML from outside: bounded, read strictly, with errors of one line to put behind a name.
 
 A value that could be read in two ways is refused: a key that is given twice, NaN where JSON has none, half a surrogate
 pair in a text.
@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
-from yaml.parser import Parser
-from yaml.reader import Reader
-from yaml.resolver import Resolver
-from yaml.scanner import Scanner
 
 from ttmbench._util.limits import limit, raised_by
+from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -34,63 +31,32 @@ class Unreadable(ValueError):
     """A file is not what it should be; the message says what is wrong and names no file."""
 
 
-def bounded_bytes(path: Traversable, most: str) -> bytes:
-    """A regular file's content.
-
-    Args:
-        path: the file.
-        most: name of the limit on its bytes.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        Unreadable: it is no regular file, cannot be read, or is too large.
-    """
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Inside, whatever keeps a file from being read raises Unreadable."""
     try:
-        if isinstance(path, Path):
-            _check_regular(path, most)
-        content = path.read_bytes()
+        yield
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
+    except Unreadable:
+        raise
     except ValueError as error:
-        if isinstance(error, Unreadable):
-            raise
         raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
-    _check_size(len(content), most)
-    return content
 
 
 def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
     """Yields the lines of a UTF-8 file without their line feeds, which alone end lines, and without a byte-order mark.
 
-    Args:
-        path: the file.
-        most: name of the limit on its bytes.
-
-    Yields:
-        The lines.
-
-    Raises:
-        Unreadable: as `read_text`, or a line is too long; what follows it is not read.
+    Unreadable as for `read_text`, and for a line that is too long; what follows it is not read.
     """
-    longest, number = limit("line_bytes"), 0
-    try:
+    longest = limit("line_bytes")
+    with _reading():
         _check_regular(path, most)
         with path.open("rb") as file:
-            while line := file.readline(longest + 1):
-                number += 1
+            for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
                 if len(line) > longest:
                     raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
-                yield line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
-    except OSError as error:
-        raise Unreadable(f"cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise not_utf8(error, number) from None
-    except ValueError as error:
-        if isinstance(error, Unreadable):
-            raise
-        raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
+                yield _decoded(line.removesuffix(b"\n"), number)
 
 
 def _check_regular(path: Path, most: str) -> None:
@@ -108,25 +74,29 @@ def _check_size(size: int, most: str) -> None:
 
 
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
-    """A file's UTF-8 text without a byte-order mark; Unreadable if it is none."""
-    try:
-        return bounded_bytes(path, most).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_utf8(error) from None
+    """A file's UTF-8 text without a byte-order mark, of at most as many bytes as the limit named ``most``.
 
-
-def not_utf8(error: UnicodeDecodeError, first_line: int = 1) -> Unreadable:
-    """The error of a text that cannot be decoded, with the line and the character where that begins.
-
-    Args:
-        error: of the part that was decoded.
-        first_line: number of the part's first line in the file.
+    Unreadable for what is no regular file, cannot be read, is too large, or is not UTF-8 text.
     """
-    before = error.object[: error.start]
-    line = before.count(b"\n") + first_line
-    character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-    place = f"line {line}, character {character}"
-    return Unreadable(f"is not UTF-8 text: {place} is byte {error.object[error.start]:#04x}; save the file as UTF-8")
+    with _reading():
+        if isinstance(path, Path):
+            _check_regular(path, most)
+        content = path.read_bytes()
+        _check_size(len(content), most)
+        return _decoded(content)
+
+
+def _decoded(content: bytes, first_line: int = 1) -> str:
+    """UTF-8 text; Unreadable with line and character of what is none, where the content begins with that line."""
+    try:
+        return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line = before.count(b"\n") + first_line
+        character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        place = f"line {line}, character {character}"
+        byte = f"{error.object[error.start]:#04x}"
+        raise Unreadable(f"is not UTF-8 text: {place} is byte {byte}; save the file as UTF-8") from None
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
@@ -136,9 +106,6 @@ def parse_json(text: str, finite: bool = True) -> Any:
         text: JSON.
         finite: also refuse NaN, Infinity and numbers beyond floats; without it the caller looks for them, and can say
             whose number it is.
-
-    Returns:
-        The value.
 
     Raises:
         Unreadable: it is no JSON, nests too deeply, gives a key twice, holds NaN or Infinity, a number beyond floats or
@@ -168,6 +135,34 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path))
 
 
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the objects of a file of JSON lines with their line numbers, from 1; empty lines are passed over.
+
+    Only a line feed ends a line: JSON strings may hold U+2028 and other characters that end lines elsewhere.
+    Numbers may be NaN or infinite: who takes them says which one it is.
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or no JSON object.
+    """
+    number = 0
+    try:
+        for number, line in enumerate(text_lines(path), start=1):
+            if line.strip():
+                value = _parse_line(line, number)
+                if not isinstance(value, dict):
+                    raise Unreadable(f"line {number} is not a JSON object")
+                yield number, value
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _parse_line(line: str, number: int) -> Any:
+    try:
+        return parse_json(line, finite=False)
+    except Unreadable as error:
+        raise Unreadable(f"line {number} {error}") from None
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -192,31 +187,14 @@ _FINITE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constan
 _ANY = json.JSONDecoder(object_pairs_hook=_unique)
 
 
-class _Strict(Composer, SafeConstructor, Resolver):
-    """Safe YAML without doubled keys, without aliases, of bounded depth, with numbers of bounded length."""
-
-    depth = 0
-    deepest = 50
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):  # type: ignore[attr-defined]  # of whichever parser
-            raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
-        self.depth += 1
-        if self.depth > self.deepest:
-            raise yaml.YAMLError(f"it nests more than {self.deepest} deep; {raised_by('yaml_depth')}")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+class _Strict(SafeConstructor):
+    """Values of safe YAML without doubled keys, with numbers of bounded length."""
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        if (
-            isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number")
-        ):  # 1:59:59:... is one number to YAML 1.1
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(
-                f"line {line} has a number of {len(node.value)} characters; write a text in quotes; "
-                f"{raised_by('yaml_number')}"
-            )
+        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number"):
+            line, length = node.start_mark.line + 1, len(node.value)  # 1:59:59:... is one number to YAML 1.1
+            said = f"line {line} has a number of {length} characters; write a text in quotes"
+            raise yaml.YAMLError(f"{said}; {raised_by('yaml_number')}")
         return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -232,53 +210,40 @@ class _Strict(Composer, SafeConstructor, Resolver):
         return mapping
 
 
-class _PlainLoader(_Strict, Reader, Scanner, Parser):
+class _PlainLoader(_Strict, yaml.SafeLoader):
     """Reads with what PyYAML has in Python, whose errors say most."""
 
-    def __init__(self, text: str) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        _begin(self)
+
+_LOADERS: list[Any] = [_PlainLoader]
+if yaml.__with_libyaml__:  # several times as fast; what it refuses is read again for the error
+    _LOADERS.insert(0, type("_FastLoader", (_Strict, yaml.CSafeLoader), {}))
 
 
-def _begin(loader: _Strict) -> None:
-    Composer.__init__(loader)
-    SafeConstructor.__init__(loader)
-    Resolver.__init__(loader)
-
-
-try:
-    from yaml.cyaml import CParser  # type: ignore[attr-defined]
-except ImportError:  # PyYAML without libyaml
-    _FastLoader: Any = None
-else:
-
-    class _FastLoader(_Strict, CParser):  # type: ignore[no-redef]
-        """Reads with libyaml, several times as fast; what it refuses is read again for the error."""
-
-        def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            _begin(self)
+def _check_events(text: str, loader: Any) -> None:
+    """YAMLError for aliases and for deep nesting, before anything is made of the text."""
+    depth, deepest = 0, limit("yaml_depth")
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > deepest:
+            raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
 
 
 def parse_yaml(text: str) -> Any:
-    """A YAML value, read safely and strictly.
+    """A YAML value, read safely and strictly: mappings, lists, texts, numbers, dates.
 
-    Args:
-        text: YAML.
-
-    Returns:
-        The value: mappings, lists, texts, numbers, dates.
-
-    Raises:
-        Unreadable: it is no YAML, has a tag that would make an object, an alias or a doubled key, or nests too deeply.
+    Unreadable for what is no YAML, a tag that would make an object, an alias, a doubled key, and deep nesting.
     """
     try:
-        try:
-            value = _value(_FastLoader or _PlainLoader, text)
-        except Exception:
-            value = _value(_PlainLoader, text)
+        for loader in _LOADERS:
+            try:
+                _check_events(text, loader)
+                value = yaml.load(text, loader)
+                break
+            except Exception:
+                if loader is _PlainLoader:
+                    raise
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
     except UnicodeEncodeError:
         raise Unreadable("is not valid YAML: a text holds half a surrogate pair") from None
@@ -287,15 +252,6 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
     return value
-
-
-def _value(loader: Callable[[str], Any], text: str) -> Any:
-    one = loader(text)
-    one.deepest = limit("yaml_depth")
-    try:
-        return one.get_single_data()
-    finally:
-        one.dispose()
 
 
 def read_yaml(path: Traversable) -> Any:

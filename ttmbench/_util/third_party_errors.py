@@ -1,4 +1,4 @@
-"""Code of others - plugins, adapters, libraries - that fails: one line that says whose it was."""
+"""Errors of plugins, adapters and libraries, pydantic's among them, as one line that says whose they are."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 
 def error_line(error: BaseException) -> str:
@@ -95,16 +99,10 @@ def _place(file: Path, line: int) -> str:
 
 @contextmanager
 def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
-    """Turns whatever goes wrong inside into an error for the user that names its origin.
+    """Turns whatever goes wrong inside into a ``kind`` of error whose message begins with ``whose``.
 
-    Errors of ttmbench's own classes and interruptions pass. An attempt to end the program is a failure.
-
-    Args:
-        whose: begins the message, such as "model 'x' of plugin 'y'".
-        kind: of the error.
-
-    Raises:
-        TtmbenchError: of that kind.
+    Such as "model 'x' of plugin 'y'". Errors of ttmbench's own classes and interruptions pass. An attempt to end the
+    program is a failure.
     """
     try:
         yield
@@ -115,3 +113,25 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
         if hasattr(error, "ttmbench_stage"):  # see `ttmbench.errors.during`
             detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise detail from error
+
+
+def first_error(error: ValidationError) -> Any:
+    """The error to tell: an unknown key if there is one, since it often explains a missing one."""
+    return min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+
+
+def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """A pydantic error in one sentence: the first culprit by key, what is wrong, and a near name if there is one."""
+    first = first_error(error)
+    key = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # brackets: a branch of a union
+    if first["type"] == "extra_forbidden":
+        known = sorted(model.model_fields) if model else []
+        near = get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
+        return f"unknown key '{key}'{hint}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"key '{key}' is missing"
+    shown = repr(first["input"])
+    got = f", got {shown}" if key and len(shown) < 80 else ""
+    return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message

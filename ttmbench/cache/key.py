@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import OWN, digests_of_object, tensors_digest
 from ttmbench._util.redact import redact_values
-from ttmbench._util.source_code import OWN, digests_of_object
 from ttmbench._version import __version__
+from ttmbench.cache.entry import SCORING_VERSION
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Debiasable, ManyAtOnce, MayRefuse, Reporting, StoredFeatures
-
-SCORING_VERSION = 2
-"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+from ttmbench.protocols import Adapter, Debiasable
+from ttmbench.scoring.capabilities import Capabilities
+from ttmbench.scoring.debiasing import declared_prior
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
 """Packages that preprocess, tokenise or compute; a new minor version of one may round in another way."""
@@ -41,22 +40,23 @@ class Identity:
     about: dict[str, Any]
 
 
-def why_not_kept(adapter: Any) -> str | None:
+def why_not_kept(model: Capabilities) -> str | None:
     """Why scores of this model are not kept, for the user; empty if that needs no word; None if they are kept.
 
     Models behind servers keep their answers themselves: a second place could disagree with the first. Models that may
     refuse or that remark on their answers would lose that. Stored features are scored faster than looked up.
     """
-    if isinstance(adapter, ManyAtOnce | MayRefuse | Reporting | StoredFeatures):
+    adapter = model.adapter
+    if any(one is not None for one in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
         return ""
-    if not (hasattr(adapter, "fingerprint") and adapter.fingerprint()):
+    if model.fingerprinted is None or not model.fingerprinted.fingerprint():
         return f"{type(adapter).__name__} states no fingerprint, so its scores are not kept"
     if code_digest(adapter) is None:
         return f"the code of {type(adapter).__name__} is in no file, so its scores are not kept"
     return None
 
 
-def model_description(adapter: Any) -> dict[str, Any]:
+def model_description(adapter: Adapter) -> dict[str, Any]:
     """What a model's scores depend on: what it states, its weights as they are now, and its code.
 
     Args:
@@ -102,7 +102,7 @@ def score_identity(
         "task_version": spec.version,
         "shape": list(spec.group.shape or ()),
         "all_pairs": all_pairs,
-        "debiasing": None if prior is None else _debiasing(prior),
+        "debiasing": None if prior is None else {k: v for k, v in declared_prior(prior).items() if v is not None},
         "ttmbench": __version__,
         "score_code": SCORING_VERSION,
         "packages": minor_versions(),
@@ -113,7 +113,7 @@ def score_identity(
     return Identity(_sha256(counted), redact_values(counted))
 
 
-def prepared_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | None:
+def prepared_key(adapter: object, exact: Mapping[str, Any] | None = None) -> str | None:
     """sha256 of everything that changes a prepared image: not of the weights, so that checkpoints share images.
 
     Args:
@@ -136,12 +136,6 @@ def prepared_key(adapter: Any, exact: Mapping[str, Any] | None = None) -> str | 
         **({} if exact is None else {"deterministic": exact}),
     }
     return _sha256(_plain(description))
-
-
-def _debiasing(prior: Debiasable) -> dict[str, Any]:
-    declared: dict[str, Any] = {"alpha": prior.alpha, "prior": prior.prior}
-    noise = getattr(prior, "noise_images", None)  # of the task, where the model's fingerprint has no number
-    return declared if noise is None else {**declared, "noise_images": noise}
 
 
 def _matmul_precision() -> str:
@@ -178,7 +172,7 @@ def _minor_version(name: str) -> str | None:
     return match.group() if match else found
 
 
-def code_digest(adapter: Any) -> str | None:
+def code_digest(adapter: object) -> str | None:
     """sha256 of the source of the packages that a third party's adapter class is made of; None if it cannot be read.
 
     Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.

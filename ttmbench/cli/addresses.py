@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from ttmbench._util.places import is_address
+from ttmbench._util.option_values import is_address
 from ttmbench.errors import AssertionNotMet
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
 from ttmbench.cli.options import USE_CACHE, add_verbosity, names
-from ttmbench.data.download.files import amount
+from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
 
 EXIT_DAMAGED = 1
+_CONDITIONS = ("kind", "task", "model", "older_than", "max_size", "damaged", "all")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,30 +49,19 @@ def cache(options: argparse.Namespace) -> int:
     folder = cache_folder(options.use_cache)
     if folder is None:
         raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE says so); name a folder with --use_cache DIR")
-    pruning = {name: getattr(options, name) for name in ("kind", "task", "model", "older_than", "max_size")}
-    flags = {name: getattr(options, name) for name in ("damaged", "all", "dry_run")}
-    given = [name for name, value in {**pruning, **flags}.items() if value not in (None, False)]
-    if given and options.action != "prune":
-        raise UsageError(f"--{given[0]} is for `ttmbench cache prune`")
-    actions: dict[str, Callable[[Path, argparse.Namespace], int]] = {
-        "ls": _ls,
-        "verify": _verify,
-        "prune": _prune,
-        "path": _path,
-    }
-    return actions[options.action](folder, options)
-
-
-def _path(folder: Path, options: argparse.Namespace) -> int:
-    echo(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
-    return 0
-
-
-def _ls(folder: Path, options: argparse.Namespace) -> int:
-    items = list_items(folder)
-    if options.json:
-        echo(json.dumps([_as_json(item) for item in items], indent=2, ensure_ascii=False))
+    chosen = [name for name in (*_CONDITIONS, "dry_run") if getattr(options, name) not in (None, False)]
+    if chosen and options.action != "prune":
+        raise UsageError(f"--{chosen[0]} is for `ttmbench cache prune`")
+    if options.action == "verify":
+        return _verify(folder, options)
+    if options.action == "prune":
+        _prune(folder, options)
+    elif options.action == "path":
+        echo(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
+    elif options.json:
+        _print_json([_as_json(item) for item in list_items(folder)])
     else:
+        items = list_items(folder)
         _print_items(items, f"{folder}: {amount(sum(item.bytes for item in items))}")
     return 0
 
@@ -82,30 +72,26 @@ def _verify(folder: Path, options: argparse.Namespace) -> int:
 
     count, damaged = find_damage(folder, progress)
     if options.json:
-        found = [{"path": str(one.path), "reason": one.reason} for one in damaged]
-        echo(json.dumps({"files": count, "damaged": found}, indent=2, ensure_ascii=False))
+        listed = [{"path": str(file.path), "reason": file.reason} for file in damaged]
+        _print_json({"files": count, "damaged": listed})
     else:
         _print_damage(folder, count, damaged)
     return EXIT_DAMAGED if damaged else 0
 
 
-def _prune(folder: Path, options: argparse.Namespace) -> int:
-    chosen = ("kind", "task", "model", "older_than", "damaged", "max_size", "all")
-    if all(getattr(options, name) in (None, False) for name in chosen):
+def _prune(folder: Path, options: argparse.Namespace) -> None:
+    if all(getattr(options, name) in (None, False) for name in _CONDITIONS):
         raise UsageError("say what to remove: --kind, --task, --model, --older_than, --damaged, --max_size or --all")
     limit = None if options.max_size is None else parse_size(options.max_size, "--max_size")
     gone = prune(folder, wanted=_wanted(options), damaged=options.damaged, max_size=limit, dry_run=options.dry_run)
     size = sum(item.bytes for item in gone)
     if options.json:
-        description = {"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]}
-        echo(json.dumps(description, indent=2, ensure_ascii=False))
-        return 0
-    files = sum(len(item.files) for item in gone)
+        _print_json({"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]})
+        return
     would = "would be removed" if options.dry_run else "removed"
     if gone:
         _print_items(gone, would)
-    echo(f"{files} files, {amount(size)} {would}")
-    return 0
+    echo(f"{sum(len(item.files) for item in gone)} files, {amount(size)} {would}")
 
 
 def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
@@ -116,15 +102,18 @@ def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
     oldest = None if options.older_than is None else time.time() - options.older_than * DAY
 
     def wanted(item: Item) -> bool:
-        if options.kind and item.kind not in options.kind:
-            return False
-        if options.task is not None and not fnmatchcase(item.task, options.task):
-            return False
-        if options.model is not None and not fnmatchcase(item.model, options.model):
-            return False
-        return oldest is None or item.used <= oldest
+        return (
+            (not options.kind or item.kind in options.kind)
+            and (options.task is None or fnmatchcase(item.task, options.task))
+            and (options.model is None or fnmatchcase(item.model, options.model))
+            and (oldest is None or item.used <= oldest)
+        )
 
     return wanted
+
+
+def _print_json(value: Any) -> None:
+    echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _as_json(item: Item) -> dict[str, Any]:
@@ -142,9 +131,9 @@ def _print_items(items: Sequence[Item], title: str) -> None:
     rows = [
         [
             item.kind + (" (damaged)" if item.damaged else ""),
-            _clean(item.model) or "-",
-            _clean(item.task) or "-",
-            "-" if item.task_version is None else _clean(str(item.task_version)),
+            item.model or "-",
+            item.task or "-",
+            "-" if item.task_version is None else str(item.task_version),
             "-" if item.n_groups is None else str(item.n_groups),
             amount(item.bytes),
             _date(item.used),
@@ -156,17 +145,12 @@ def _print_items(items: Sequence[Item], title: str) -> None:
 
 
 def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:
-    for one in damaged:
-        echo(f"{one.path}: {_clean(one.reason)}")
+    for file in damaged:
+        echo(f"{file.path}: {file.reason}")
     if damaged:
         warn(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
     else:
         echo(f"{folder}: {count} files, all whole")
-
-
-def _clean(text: str) -> str:
-    """Text of a file without what a terminal would act on."""
-    return "".join(letter for letter in text if letter.isprintable())
 
 
 def _date(seconds: float) -> str:

@@ -15,11 +15,11 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_within, read_run
-from ttmbench.results.folder_runs import pairs_of, runs_in
+from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
 from ttmbench.results.labels import SLASH, key_of, name_of
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import NOT_A_DOCUMENT
+from ttmbench.results.stored_runs import StoredRun, read_run, runs_in
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
 HEAD = (
@@ -72,7 +72,7 @@ def compare(options: argparse.Namespace) -> int:
                 "rows": rows,
             }
         )
-        tracks.append(baseline.document["tracks"])
+        tracks.append(baseline.document.tracks)
     shown = [row for comparison in comparisons for row in comparison["rows"]]
     adjust_for_several(shown)
     for comparison, of in zip(comparisons, tracks, strict=True):
@@ -133,29 +133,17 @@ def _adjusted(rows: Sequence[Mapping[str, Any]], tables: int) -> str:
 
 
 def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = _all_rows(baseline, other, options)
-    rows = [row for row in rows if not options.metrics or row["metric"] in options.metrics]
-    if not rows:
-        raise UsageError(f"--metrics {','.join(options.metrics)}: the runs share no such metric")
-    return rows
-
-
-def _all_rows(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
-    settings = {
-        "allow_different": options.allow_different,
-        "iterations": options.bootstrap_iters,
-        "seed": options.seed,
-    }
-    if options.filters is not None:
-        if len(options.filters) != 2:
-            raise UsageError("--filters takes two names, such as none,ttm")
-        return compare_runs(baseline, other, filters=(options.filters[0], options.filters[1]), **settings)
-    if baseline is other:
-        pairs = pairs_within(baseline.values)
-        if not pairs:
-            raise UsageError(f"{baseline.path} holds raw numbers only; name a second run to compare it with")
-        return [row for pair in pairs for row in compare_runs(baseline, other, filters=pair, **settings)]
-    return compare_runs(baseline, other, **settings)
+    if options.filters is not None and len(options.filters) != 2:
+        raise UsageError("--filters takes two names, such as none,ttm")
+    return compare_runs(
+        baseline,
+        other,
+        filters=None if options.filters is None else (options.filters[0], options.filters[1]),
+        metrics=options.metrics,
+        allow_different=options.allow_different,
+        iterations=options.bootstrap_iters,
+        seed=options.seed,
+    )
 
 
 def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:

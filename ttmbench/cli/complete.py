@@ -23,62 +23,45 @@ def complete() -> None:
 
 def parser_for(first: str) -> argparse.ArgumentParser:
     """The parser that knows what may follow a first word, each option with its names; an option's is that of `run`."""
-    from ttmbench.cli.run import add_options
-
-    if first.startswith("-"):
-        parser = argparse.ArgumentParser(prog="ttmbench")
-        add_options(parser)
-        _add_names(parser)
-        return parser
-    parser = build_parser(first if first in COMMANDS else "")
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                if command is not None:  # those that are there by name alone
-                    _add_names(command)
-    return parser
+    parser = build_parser(first if first in COMMANDS else "run" if first.startswith("-") else "")
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
+    for command in filter(None, commands.values()):  # those of other commands are there by name alone
+        known = {**_NAMES, **({"name": _both} if command.prog.endswith(" show") else {})}
+        if command.prog.endswith(" doctor"):
+            known["names"] = _both
+        for action in command._actions:
+            if action.dest in known and action.choices is None:
+                action.completer = _listed(known[action.dest])
+    return commands["run"] if first.startswith("-") else parser
 
 
-def _add_names(parser: argparse.ArgumentParser) -> None:
-    names = {
-        "tasks": task_names,
-        "ttm_also": task_names,
-        "task": task_names,
-        "names": task_names,
-        "model": model_names,
-        "models": model_names,
-    }
-    if parser.prog.endswith(" show"):
-        names["name"] = both
-    if parser.prog.endswith(" doctor"):
-        names["names"] = both
-    for action in parser._actions:
-        if action.dest in names and action.choices is None:
-            action.completer = listed(names[action.dest])  # type: ignore[attr-defined]
-
-
-def task_names() -> Iterable[str]:
+def _tasks() -> Iterable[str]:
     """Names of tasks, and tags."""
     from ttmbench.data.catalog import all_tasks
     from ttmbench.plugins.registry import build_registry
 
-    found = all_tasks(build_registry([]))
-    return {*found, *(tag for file in found.values() for tag in file.spec.tag)}
+    tasks = all_tasks(build_registry([]))
+    return {*tasks, *(tag for file in tasks.values() for tag in file.spec.tag)}
 
 
-def model_names() -> Iterable[str]:
+def _models() -> Iterable[str]:
     """Names and aliases of models."""
     from ttmbench.plugins.registry import build_registry
 
     return build_registry([]).adapters
 
 
-def both() -> Iterable[str]:
-    """Names of tasks and models."""
-    return {*task_names(), *model_names()}
+def _both() -> Iterable[str]:
+    return {*_tasks(), *_models()}
 
 
-def listed(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+_NAMES = {
+    **dict.fromkeys(("tasks", "ttm_also", "task", "names"), _tasks),
+    **dict.fromkeys(("model", "models"), _models),
+}
+
+
+def _listed(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
     """Completes the last of several names between commas."""
 
     def completer(prefix: str, **_: Any) -> list[str]:

@@ -20,11 +20,10 @@ from ttmbench._util.console import echo, warn
 from ttmbench.cache.location import cache_folder
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
-from ttmbench.data.availability import DataLocation
+from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
-from ttmbench.data.download.files import amount
 from ttmbench.data.loader import data_locations
-from ttmbench.data.loading import data_folder
+from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.models import locate_files

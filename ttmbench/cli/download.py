@@ -10,9 +10,8 @@ from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
-from ttmbench.data.fetch_model import fetch_model, preview_model
-from ttmbench.data.fetch_tasks import Downloads, FetchLine, ask_again, plans, preview
-from ttmbench.data.loading import data_folder
+from ttmbench.data.fetch import Downloads, FetchLine, ask_again, fetch_model, plans, preview, preview_model
+from ttmbench.data.paths import data_folder
 from ttmbench.errors import INTERRUPTED, DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 

@@ -53,7 +53,6 @@ EXAMPLES = {
     "doctor": ("ttmbench doctor", "ttmbench doctor winoground siglip-b16"),
     "new": ("ttmbench new task my_colors", "ttmbench new adapter my_model"),
     "schema": ("ttmbench schema results", "ttmbench schema task"),
-    "help": ("ttmbench help run",),
 }
 
 NOT_TAKEN = {

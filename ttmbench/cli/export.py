@@ -36,24 +36,23 @@ def export(options: argparse.Namespace) -> int:
         others = " and ".join(name for name, one in FORMATS.items() if one.takes_source_url)
         raise UsageError(f"--source_url: {options.to} has no place for it; {others} do")
     runs, skipped = read_runs([Path(name) for name in options.runs])
-    for found in skipped:
-        warn(f"left out: {found.path}: {found.skipped}")
+    for path, why in skipped.items():
+        warn(f"left out: {path}: {why}")
     for run in runs:
-        if run.document["status"] != "done":
-            detail = f"{run.path}: status {run.document['status']}: only finished tasks are there"
-            warn(detail)
+        if run.document.status != "done":
+            warn(f"{run.path}: status {run.document.status}: only finished tasks are there")
     target = Path(options.output_path) if options.output_path else None
     texts, left_out = load_target(exporter.target)(runs, target, options.source_url)
     for task, why in left_out.items():
         warn(f"left out: {task}: {why}")
-    for path, text in texts.items():
-        if path is None:
+    for written, text in texts.items():
+        if written is None:
             put(text)
             continue
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            written.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--output_path {path} cannot be written to: {error.strerror or error}") from None
-        write_atomically(path, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        echo(str(path))
+        write_atomically(written, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        echo(str(written))
     return 0

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from ttmbench._util.console import note
 from ttmbench._util.escape import one_line
-from ttmbench._util.places import read_place
+from ttmbench._util.option_values import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli.addresses import TAKEN
@@ -51,7 +51,6 @@ COMMAND_GROUPS = {
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
 COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
-COMMANDS["help"] = "Show the options and examples for a command"
 
 EPILOG = """\
 examples:
@@ -195,12 +194,14 @@ def _with_near_choice(message: str) -> str:
 def normalise(arguments: Sequence[str]) -> list[str]:
     """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
 
-    An empty command line becomes ``--help``.
+    An empty command line becomes ``--help``, and ``help COMMAND`` the help of that command.
 
-    >>> normalise(["--model", "tiny-clip", "--batch-size=8"])
-    ['run', '--model', 'tiny-clip', '--batch_size=8']
+    >>> normalise(["--model", "tiny-clip", "--batch-size=8"]), normalise(["help", "run"])
+    (['run', '--model', 'tiny-clip', '--batch_size=8'], ['run', '--help'])
     """
     words = []
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     for word in arguments or ["--help"]:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")

@@ -18,9 +18,9 @@ from ttmbench.cli.options import add_verbosity, count, names, numbers
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.results.clusters import cluster_numbers
-from ttmbench.results.comparison import StoredRun, read_run
 from ttmbench.results.labels import seed_std_key
 from ttmbench.results.power import detectable_difference, groups_needed, power_of, seeds_needed
+from ttmbench.results.stored_runs import StoredRun, read_run
 
 DISCORDANCES = (0.05, 0.1, 0.2, 0.3, 0.5)
 DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
@@ -181,10 +181,11 @@ def _seeds(sides: Sequence[tuple[StoredRun, str]], task: str, metric: str) -> tu
     """The spread of the difference over seeds that were drawn apart, and the smaller number of seeds."""
     spreads, counts = [], []
     for run, name in sides:
-        spread = run.document["results"].get(task, {}).get(seed_std_key(metric, name))
+        spread = run.document.results.get(task, {}).get(seed_std_key(metric, name))
         if spread is not None:
             spreads.append(float(spread))
-            counts.append(len(run.document.get(name, {}).get(task, {}).get("seeds", ())) or 1)
+            training = run.document.training(task, name)
+            counts.append(len(training.seeds) if training is not None else 1)
     return (math.hypot(*spreads), min(counts)) if spreads else (None, 1)
 
 

@@ -93,10 +93,10 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--runs {folder} is no folder")
     found = list(walk_documents(folder)) if folder.is_dir() else []
-    for one in found:
-        if one.document is None:
-            warn(f"left out: {one.path}: {one.skipped}")
-    return compare(table, [(one.path, one.document.to_dict()) for one in found if one.document is not None], registry)
+    for path, document in found:
+        if isinstance(document, str):
+            warn(f"left out: {path}: {document}")
+    return compare(table, [(path, document) for path, document in found if not isinstance(document, str)], registry)
 
 
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:

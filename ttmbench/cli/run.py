@@ -96,7 +96,6 @@ def run(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.baseline import check_baseline
     from ttmbench.evaluator.run import run as evaluate
     from ttmbench.results.assertions import check_assertions
-    from ttmbench.results.undecided import undecided_tasks
 
     try:
         with terminated_like_interrupted():
@@ -111,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
         raise
     show(results)
     check_baseline(results.document)
-    check_assertions(config.assertions, results.document)
-    return 1 if results.failed or undecided_tasks(results.document) else 0
+    check_assertions(config.assertions, results.typed)
+    return 1 if results.failed or results.typed.undecided_tasks() else 0
 
 
 def show(results: EvalResults | None) -> None:

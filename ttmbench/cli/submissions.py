@@ -102,7 +102,8 @@ def _documents(place: Path) -> list[Path]:
 
     if not place.is_dir():
         return [place]
-    found = [one.path for one in walk_documents(place) if one.document is not None or not is_something_else(one.path)]
+    walked = walk_documents(place)
+    found = [path for path, document in walked if not isinstance(document, str) or not is_something_else(path)]
     if not found:
         raise DataError(f"{place}: has no results document")
     return found

@@ -16,9 +16,9 @@ from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
-    from ttmbench.sweep.executor import Executor
+    from ttmbench.evaluator.executor import Executor
+    from ttmbench.evaluator.unit import Unit
     from ttmbench.sweep.plan import PlannedCell
-    from ttmbench.sweep.units import Unit
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -136,25 +136,25 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     if options.executor == "ray":
+        from ttmbench.sweep.executor_options import ray_options
         from ttmbench.sweep.ray_executor import RayExecutor
-        from ttmbench.sweep.ray_options import read_options
 
-        return RayExecutor(root, read_options(given, options.workers), [one.cell for one in planned], units)
-    from ttmbench.sweep.local import LocalExecutor, accelerators
-    from ttmbench.sweep.watch import read_stall
+        return RayExecutor(root, ray_options(given, options.workers), [one.cell for one in planned], units)
+    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
+    from ttmbench.sweep.executor_options import local_stall
 
-    stall = read_stall(given)
+    stall = local_stall(given)
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, options.workers, accelerators() if any_device else (), units, stall=stall)
+    return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     """Prints the cells, what there is to do, and how long it takes where documents in the folder say so."""
+    from ttmbench.evaluator.unit import units_of
     from ttmbench.report.table import TableColumn, print_table
     from ttmbench.sweep.estimate import rates, seconds_of, work_of
     from ttmbench.sweep.finished import stages_left
-    from ttmbench.sweep.units import units_of
 
     known = {} if root is None else rates(root)
     rows, times = [], []
@@ -188,7 +188,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
 
 def _units(one: PlannedCell, left: Sequence[Sequence[Unit]]) -> str:
     """How many units are left of how many."""
-    from ttmbench.sweep.units import units_of
+    from ttmbench.evaluator.unit import units_of
 
     total, count = (sum(len(stage) for stage in stages) for stages in (units_of(one.cell), left))
     return "done" if not count else str(total) if count == total else f"{count} of {total}"

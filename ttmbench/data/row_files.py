@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util import text as textfile
-from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.limits import limit
+from ttmbench._util.text import read_json_lines
 from ttmbench.data.cells import Row, cell
 from ttmbench.errors import DataError
 

@@ -13,11 +13,12 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.plugins.models import arguments_of
 from ttmbench.plugins.registry import Registry, load_target
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer, PairTrainable, PreparedPairScorer, Trainable
+from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
+from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.types import ModelFiles
 
 
-def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Model:
     """Imports and calls a registered adapter.
 
     Args:
@@ -63,12 +64,11 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
             adapter = factory(**passed, **arguments)
         except TypeError as error:
             raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
-    check_scores(f"model '{name}'", adapter)
-    return adapter
+    return check_scores(f"model '{name}'", adapter)
 
 
-def check_scores(what: str, adapter: Any) -> None:
-    """UsageError, which ``what`` begins, for what can neither score nor answer."""
+def check_scores(what: str, adapter: object) -> Model:
+    """The adapter; UsageError, which ``what`` begins, for what can neither score nor answer."""
     if isinstance(adapter, type):
         raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
     if not isinstance(adapter, DualEncoder | PairScorer | ChoiceScorer):
@@ -80,9 +80,10 @@ def check_scores(what: str, adapter: Any) -> None:
             "(prepare_images, prepare_captions, encode_images, encode_captions, logits) nor answer questions "
             "(answer, choice_style); docs/add-an-adapter.md shows how to wrap a model"
         )
+    return adapter
 
 
-def _instead_of(given: Any) -> str | None:
+def _instead_of(given: object) -> str | None:
     """What to do with a model or a part of one that a library made; None for anything else."""
     library = type(given).__module__.partition(".")[0]
     name = type(given).__name__
@@ -104,7 +105,7 @@ def _instead_of(given: Any) -> str | None:
     return None
 
 
-def name_of_adapter(adapter: Any, written: bool) -> str:
+def name_of_adapter(adapter: Model, written: bool) -> str:
     """What results call an adapter that was given as an object, where the caller does not say.
 
     Args:
@@ -136,43 +137,18 @@ def _whose(registry: Registry, name: str) -> str:
     return f"model '{name}' of plugin '{registry.adapters[name][1]}'"
 
 
-def can_adapt(adapter: Any) -> bool:
-    """Whether TTM can adapt this model."""
-    return (isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable)) or learns_from_pairs(adapter)
-
-
-def only_chooses(adapter: Any) -> bool:
-    """Whether this model answers in words and gives no score."""
-    return isinstance(adapter, ChoiceScorer) and not isinstance(adapter, DualEncoder | PairScorer)
-
-
-def learns_from_pairs(adapter: Any) -> bool:
-    """Whether TTM adapts this model by saying of pairs inside groups which of them match."""
-    return (
-        isinstance(adapter, PreparedPairScorer)
-        and isinstance(adapter, PairTrainable)
-        and not isinstance(adapter, DualEncoder)
-    )
-
-
-def capabilities(adapter: Any) -> list[str]:
-    """Names of the protocols an adapter implements."""
-    protocols = (DualEncoder, PairScorer, PreparedPairScorer, ChoiceScorer, Trainable, PairTrainable)
-    return [protocol.__name__ for protocol in protocols if isinstance(adapter, protocol)]
-
-
-def model_info(adapter: Any) -> dict[str, Any]:
+def model_info(adapter: Model) -> dict[str, Any]:
     """What an adapter states about itself, for the record."""
     with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
         declared = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
         shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)}
         json.dumps(shown, allow_nan=False)
-    info: dict[str, Any] = {"capabilities": capabilities(adapter), "fingerprint": shown}
+    info: dict[str, Any] = {"capabilities": capabilities_of(adapter).names, "fingerprint": shown}
     files = getattr(adapter, "files", None)
     return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
 
 
-def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: Any) -> list[str] | None:
+def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: object) -> list[str] | None:
     """The image collections that a model was trained on; None where that is unknown.
 
     Args:
@@ -201,12 +177,12 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
     return None if card is None or card.trained_on is None else list(card.trained_on)
 
 
-def model_notes(adapter: Any) -> list[str]:
+def model_notes(adapter: object) -> list[str]:
     """What an adapter says that a reader of its scores should know, for the results of every task."""
     return [str(note) for note in getattr(adapter, "model_notes", ())]
 
 
-def remarks(adapter: Any) -> list[str]:
+def remarks(adapter: object) -> list[str]:
     """What is printed when a model was loaded: its notes, and a line if its weights could hold more than tensors."""
     files = getattr(adapter, "files", None)
     if not isinstance(files, ModelFiles) or not files.are_pickles:

@@ -10,17 +10,17 @@ from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import RunContext, plan_task
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
-from ttmbench.protocols import Debiasable, DualEncoder, PreparedPairScorer
 from ttmbench.results import environment
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.scoring.alpha import sweep
+from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
 SCHEMA_VERSION = "1.0"
@@ -69,10 +69,11 @@ def _analyses(
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    _check(analysis, config, adapter)
+    model = capabilities_of(adapter)
+    _check(analysis, config, model)
     for remark in remarks(adapter):
         warn(remark)
-    context = RunContext(registry, config, adapter, cache=cache_of(config))
+    context = RunContext(registry, config, model, cache=cache_of(config))
     for task in tasks.values():
         if analysis != ALPHA and task.spec.shape.true_captions > 1:
             raise UsageError(
@@ -136,12 +137,10 @@ def _analyses(
         yield document
 
 
-def _check(analysis: str, config: RunConfig, adapter: Any) -> None:
+def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
     """Raises UsageError if an analysis says nothing of a model."""
     if analysis == ALPHA:
-        if not (isinstance(adapter, Debiasable) and isinstance(adapter, PreparedPairScorer)):
+        if model.debiasable is None:
             raise UsageError(f"model {config.model} has no log P(t) to take off its scores, so '{ALPHA}' says nothing")
-    elif not (isinstance(adapter, DualEncoder) or can_adapt(adapter)) or (
-        analysis in TRAINS and not can_adapt(adapter)
-    ):
+    elif model.loss is None and (model.scores != "embeddings" or analysis in TRAINS):
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")

@@ -9,12 +9,14 @@ from typing import Any
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, make_adapter
+from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.settings import model_settings, tasks_of
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
+from ttmbench.scoring.capabilities import capabilities_of
 
 TRANSFER = "transfer"
 
@@ -40,7 +42,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
     if len(tasks) < 2:
         raise UsageError(f"'{TRANSFER}' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    if not can_adapt(adapter):
+    if capabilities_of(adapter).loss is None:
         raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     found = run(whole, adapter=adapter, command=command).document
@@ -57,7 +59,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         "reads_labels": "to report",
         "hyperparameters": {task: found["ttm"][task]["hyperparameters"] for task in tasks},
         "seeds": config.run_seeds,
-        "data": matrix(tasks, transfers_of(found), found),
+        "data": matrix(tasks, transfers_of(ResultsDocument.of(found)), found),
         "date": started.timestamp(),
         "deterministic": config.deterministic,
         "packages": found["packages"],

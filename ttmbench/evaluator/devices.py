@@ -1,77 +1,64 @@
-"""One run on several devices: this process works on the first, and a process of its own on each of the others.
+"""One run on several devices: this process works on the first, and a worker process on each of the others.
 
-They share what a stopped run leaves to the next: finished blocks of pair scores in the cache, and sealed seeds of the
-test-time stage. Each does its part, and then this process goes through everything once more, finds it, and does what
-is missing. So the run is one run with one document, and a process that dies costs time and no number.
+They are workers as a sweep has them on this machine, and do the same units: blocks of pair scores, and seeds of the
+test-time stage. What they leave is what a stopped run leaves to the next, and then this process goes through
+everything, finds it, and does what is missing. So the run is one run with one document, and a process that dies costs
+time and no number.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import torch
-from tqdm import tqdm
 
 from ttmbench._util.console import warn
-from ttmbench._util.third_party_errors import error_line
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import make_adapter
-from ttmbench.evaluator.determinism import conditions, deterministic
-from ttmbench.evaluator.plan import DevicePart, RunContext, plan_task
-from ttmbench.evaluator.score_task import score_task
-from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
-from ttmbench.evaluator.task import run_task
-from ttmbench.protocols import Reporting
-
-_OWN = {
-    *("seeds", "device", "track", "audit_labels", "log_samples", "save_scores", "output_path", "save_adapted"),
-    "baseline",
-}  # settings that are the run's own, and none of a further process
-
-
-class _PartDoneError(Exception):
-    """A process has scored its part of the pairs; the rest is not its matter."""
+from ttmbench.evaluator.determinism import conditions
+from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
+from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.unit import Cell, Unit
+from ttmbench.results.files import RunFiles
+from ttmbench.scoring.capabilities import Model
 
 
 @contextmanager
 def several_devices(
-    config: RunConfig, key: str, adapter: Any = None, in_memory: Sequence[Task] = (), plugins: Sequence[Any] = ()
+    config: RunConfig,
+    adapter: Model | None,
+    in_memory: Sequence[Task],
+    plugins: Sequence[Any],
+    cache: ScoreCache | None,
 ) -> Iterator[Devices]:
     """The devices of a run, for as long as it lasts.
 
     Args:
         config: the run.
-        key: its `ttmbench.evaluator.run_key.RunKey`.
         adapter: a model that was given as an object.
         in_memory: tasks that are no files.
         plugins: plugins that were given as objects.
+        cache: the run's.
 
     Yields:
-        The devices; of one device it does nothing.
+        The devices.
 
     Raises:
         UsageError: the run cannot be divided.
     """
     names = config.device.split(",")
-    if len(names) == 1:
-        yield Devices(config, key)
-        return
-    for given, what in ((adapter, "a model"), (in_memory, "a task"), (plugins, "a plugin")):
-        if given is not None and given != () and given != []:
+    for is_given, what in ((adapter is not None, "a model"), (in_memory, "a task"), (plugins, "a plugin")):
+        if is_given:
             raise UsageError(
                 f"device {config.device} starts a process for each further device, and {what} that is an object of "
                 "this program cannot go there; name one that is registered, or one device"
@@ -82,200 +69,126 @@ def several_devices(
             raise UsageError(f"device {name} was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
     if config.ttm_also:
         raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; leave one of them out")
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
-        stack.enter_context(_threads_shared(names))
-        devices = Devices(config, key, names, Path(folder))
+    before = torch.get_num_threads()
+    threads = max(1, before // max(1, names.count("cpu")))  # processes on the processor share its threads
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
+        devices = Devices(config, names, Path(folder), threads, cache)
+        is_over = False
         try:
             yield devices
-        except BaseException:
-            devices.stop(at_once=True)
-            raise
-        devices.stop()
+            is_over = True
+        finally:
+            devices.executor.stop(at_once=not is_over)
+            torch.set_num_threads(before)
 
 
-@dataclass
 class Devices:
-    """The devices of a run; without names it has one, and nothing is divided."""
+    """The devices of a run.
 
-    config: RunConfig
-    key: str
-    names: Sequence[str] = ()
-    folder: Path | None = None
-    _pools: list[ProcessPoolExecutor] = field(default_factory=list)
-    _waiting: list[tuple[int, Future[None]]] = field(default_factory=list)
+    Args:
+        config: the run.
+        names: of the devices; the first is this process's.
+        folder: one that lasts as long as the run.
+        threads: of each process.
+        cache: the run's; without one it is in ``folder``, since processes leave scores there for each other.
 
-    def cache(self, own: ScoreCache | None) -> ScoreCache | None:
-        """The run's cache, else one that lasts as long as the run: processes leave scores there for each other."""
-        if self.folder is None or own is not None:
-            return own
-        exact = conditions(self.config.batch_size) if self.config.deterministic else None
-        return ScoreCache(self.folder / "cache", exact)
+    Attributes:
+        cache: see above.
+        executor: of the other processes.
+    """
 
-    def state(self, task: str) -> Path | None:
+    def __init__(
+        self, config: RunConfig, names: Sequence[str], folder: Path, threads: int, cache: ScoreCache | None
+    ) -> None:
+        exact = conditions(config.batch_size) if config.deterministic else None
+        self.cache = ScoreCache(folder / "cache", exact) if cache is None else cache
+        self.executor = LocalExecutor(folder, [desk_on(name, threads) for name in names[1:]])
+        self._names, self._document = names, folder / "results.json"
+        self._config = config.model_copy(update={"track": [], "use_cache": str(self.cache.folder)})
+        self._workers: dict[str, str] = {}
+        self._given_up = False
+
+    def state(self, task: str) -> Path:
         """Folder of a task's checkpoints for a run without an output path."""
-        return None if self.folder is None else self.folder / "state" / task
+        return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
-    def start(self, cache: ScoreCache | None, folders: Mapping[tuple[str, int], Path]) -> None:
-        """Starts the processes, which load their model meanwhile."""
-        if self.folder is None or cache is None:
-            return
-        settings = self.config.model_dump(mode="json", exclude=_OWN)
-        for index, device in enumerate(self.names[1:], 1):
-            pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _quiet)
-            self._pools.append(pool)
-            about = {**settings, "device": device, "use_cache": str(cache.folder)}
-            place = (index, len(self.names), self.key, str(self.folder), threads_now())
-            self._waiting.append((index, pool.submit(_load, about, place, dict(folders))))
+    def joined(self, context: RunContext, document: Path | None) -> RunContext:
+        """The run's context with what divides its work; waits until every process has its model.
 
-    def joined(self, context: RunContext) -> RunContext:
-        """The run's context with its part of the work; waits until every process has its model.
+        Args:
+            context: of the run.
+            document: the run's; None for a run without an output path.
 
         Raises:
-            UsageError: a device is not there, or the model cannot be divided.
+            UsageError: a server's model cannot be divided.
+            TtmbenchError: a process has no model.
         """
-        if self.folder is None:
-            return context
-        if isinstance(context.adapter, Reporting):
+        if document is not None:
+            self._document = document.absolute()
+        if context.capabilities.reporting is not None:
             raise UsageError(
-                f"model {self.config.model} asks a server, whose requests are made side by side already; name one "
+                f"model {self._config.model} asks a server, whose requests are made side by side already; name one "
                 "device, or none"
             )
-        waiting, self._waiting = self._waiting, []
-        for _, started in waiting:
-            started.result()
-        return replace(context, part=DevicePart(0, len(self.names), self._begin, self._wait, self._adapt, self.folder))
+        ready, load = 0, Unit(self._cell(self._config.tasks[0]), "load")
+        while ready < len(self._names) - 1:
+            for event in self.executor.wait(1.0):
+                if isinstance(event, WorkerJoined):
+                    self._workers[event.worker] = event.place
+                    self.executor.submit(event.worker, load)
+                elif isinstance(event, Finished) and event.result.state == "done":
+                    ready += 1
+                elif isinstance(event, Finished | WorkerLost):
+                    why = event.result.error if isinstance(event, Finished) else event.why
+                    raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
+        return replace(context, ahead=self._ahead)
 
-    def stop(self, at_once: bool = False) -> None:
-        """Ends the processes: when they have nothing left to do, or ``at_once``, whatever they do."""
-        for pool in self._pools:
-            for process in list((getattr(pool, "_processes", None) or {}).values()) if at_once else ():
-                with suppress(Exception):
-                    process.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
+    def _cell(self, task: str) -> Cell:
+        config, of = self._config, len(self._names)
+        return Cell(1, task, config.model_name, task, "", config, of, path=str(self._document))
 
-    def _begin(self, task: str) -> None:
-        self._submit(_score_part, task)
-
-    def _adapt(self, task: str, state: Path) -> Callable[[], None]:
-        self._submit(_adapt_part, task, str(state), self.config.run_seeds)
-        return self._wait
-
-    def _submit(self, work: Callable[..., None], *arguments: Any) -> None:
-        for index, pool in enumerate(self._pools, 1):
+    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[Unit], object]) -> list[Unit]:
+        """Deals out the units of a kind in turn, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
+        cell = self._cell(task)
+        units = [
+            Unit(cell, kind, part) for part in (range(cell.shards) if kind == "groups" else self._config.run_seeds)
+        ]
+        count = len(self._workers) + 1
+        dealt = {worker: deque(units[place::count]) for place, worker in enumerate(self._workers, 1)}
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(self._give_out, {worker: left for worker, left in dealt.items() if left})
             try:
-                self._waiting.append((index, pool.submit(work, *arguments)))
-            except Exception as error:  # its process died earlier
-                self._say(index, error)
+                for unit in units[::count]:
+                    do(unit)
+            except BaseException:
+                self._given_up = True
+                raise
+            others.result()
+        return [unit for place, unit in enumerate(units) if place % count]
 
-    def _wait(self) -> None:
-        """Waits for the other processes; what one could not do is done here, and said."""
-        waiting, self._waiting = self._waiting, []
-        for index, part in waiting:
-            try:
-                part.result()
-            except Exception as error:
-                self._say(index, error)
+    def _give_out(self, dealt: dict[str, deque[Unit]]) -> None:
+        """Gives the other processes their units, in a thread; what one cannot do is done here later, and said."""
+        for worker, left in dealt.items():
+            self.executor.submit(worker, left[0])
+        while dealt and not self._given_up:
+            for event in self.executor.wait(0.2):
+                if isinstance(event, WorkerLost):
+                    self._say(event.worker, event.why)
+                    del self._workers[event.worker]
+                    dealt.pop(event.worker, None)
+                elif isinstance(event, WorkerJoined):
+                    self._workers[event.worker] = event.place  # in place of a lost one, from the next task on
+                elif isinstance(event, Finished):
+                    left = dealt[event.worker]
+                    left.popleft()
+                    if event.result.state != "done":
+                        self._say(event.worker, event.result.error or "it failed")
+                        left.clear()
+                    if left:
+                        self.executor.submit(event.worker, left[0])
+                    else:
+                        del dealt[event.worker]
 
-    def _say(self, index: int, error: Exception) -> None:
-        why = str(error) if isinstance(error, TtmbenchError) else error_line(error)
-        warn(f"device {self.names[index]} did not do its part ({why}); {self.names[0]} does it")
-
-
-def threads_now() -> int:
-    """How many threads torch computes with on a processor."""
-    return torch.get_num_threads()
-
-
-@contextmanager
-def _threads_shared(names: Sequence[str]) -> Iterator[None]:
-    """Inside, processes on the processor share its threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // max(1, sum(name == "cpu" for name in names))))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@dataclass
-class _Process:
-    """What a process of a further device keeps."""
-
-    chosen: Chosen
-    context: RunContext
-    bits: ExitStack
-
-
-_HERE: list[_Process] = []
-
-
-def _quiet() -> None:
-    """Of a further process: no bars and lines of its own, no answer to Ctrl-C, and an end when its parent has one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which outlives a process that is ended
-    parent = multiprocessing.parent_process()
-
-    def end() -> None:
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
-
-
-def _load(about: dict[str, Any], place: tuple[int, int, str, str, int], folders: dict[tuple[str, int], Path]) -> None:
-    """Loads the model in a further process."""
-    index, count, key, folder, threads = place
-    torch.set_num_threads(threads)
-    with _plain_errors():
-        config = RunConfig.model_validate(about)
-        bits = ExitStack()
-        bits.enter_context(deterministic(config.deterministic, config.seed))
-        chosen = choose(config)
-        adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
-        part = DevicePart(index, count, lambda task: None, _end_here, lambda task, state: lambda: None, Path(folder))
-        samples = read_samples(config.samples) if config.samples else None
-        context = RunContext.of_model(
-            chosen.registry, config, adapter, samples, cache_of(config), key, folders=folders, silent=True, part=part
-        )
-    _HERE[:] = [_Process(chosen, context, bits)]
-
-
-def _score_part(task: str) -> None:
-    """Scores a further process's part of a task's pairs."""
-    (here,) = _HERE
-    with _plain_errors(), suppress(_PartDoneError):
-        score_task(plan_task(here.context, here.chosen.tasks[task]), here.context)
-
-
-def _adapt_part(task: str, state: str, seeds: list[int]) -> None:
-    """Adapts with a further process's part of the seeds."""
-    (here,) = _HERE
-    assert here.context.part is not None, "a further process has a part"
-    own = here.context.part.own(seeds)
-    if not own:
-        return
-    with _plain_errors():
-        config = here.context.config.model_copy(update={"seeds": own})
-        context = replace(here.context, config=config, part=None)
-        outcome = run_task(context, here.chosen.tasks[task], here.chosen.settings[task], Path(state))
-        if outcome.failure is not None:
-            raise outcome.failure
-
-
-def _end_here() -> NoReturn:
-    raise _PartDoneError
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Errors of any class as such that travel between processes."""
-    try:
-        yield
-    except _PartDoneError:
-        raise
-    except TtmbenchError as error:
-        raise type(error)(str(error)) from None
-    except Exception as error:
-        raise TtmbenchError(error_line(error)) from None
+    def _say(self, worker: str, why: str) -> None:
+        warn(f"device {self._workers[worker]} did not do its part ({why}); {self._names[0]} does it")

@@ -19,7 +19,7 @@ from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, sepa
 from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
-from ttmbench._util.places import read_place
+from ttmbench._util.option_values import read_place
 from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.third_party_errors import foreign_errors
@@ -27,7 +27,7 @@ from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import can_adapt, make_adapter, model_info, model_notes, trained_on
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_notes, trained_on
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
 from ttmbench.evaluator.run_code import code_of
@@ -35,10 +35,11 @@ from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.protocols import Savable, StoredFeatures
+from ttmbench.protocols import Savable
 from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import Capabilities, Model, Trained, capabilities_of
 from ttmbench.scoring.image_rows import DECODED
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.checkpoint import training_parts, training_tensors
@@ -127,8 +128,8 @@ class _Work:
         registry = build_registry(config.include_path)
         tasks = tasks_of(registry, config)
         _check_tasks(tasks)
-        adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-        _check_model(config, adapter)
+        model = capabilities_of(make_adapter(registry, config.model, config.model_args, model_settings(config)))
+        adapter, savable = _check_model(config, model)
         loss = loss_of(adapter)
         settings = settings_of(self.preset, loss, self.changes)
         groups, about = _load(registry, config, tasks)
@@ -164,13 +165,13 @@ class _Work:
                     error.usual = settings_of(self.preset, loss, {}).lr
                     raise
             assert state is not None, "there is at least one epoch"
-            self._save(adapter)
+            self._save(savable)
             epochs, digest = [asdict(one) for one in state.epochs], tensors_digest(adapter.state_dict())
             done = {**record, "status": "done", "epochs": epochs, "weights_sha256": digest}
             write_record(self.folder, done)
         return Finetuned(self.folder, done)
 
-    def _key(self, run: str, settings: FinetuneConfig, adapter: Any, data: str) -> str:
+    def _key(self, run: str, settings: FinetuneConfig, adapter: Model, data: str) -> str:
         """What makes two finetunings the same: settings, code, weights and data."""
         content = {
             "run": run,
@@ -183,7 +184,7 @@ class _Work:
     def _record(
         self,
         registry: Registry,
-        adapter: Any,
+        adapter: Model,
         about: list[dict[str, Any]],
         settings: FinetuneConfig,
         loss: str,
@@ -240,7 +241,7 @@ class _Work:
         model, optimizer, random = training_parts(tensors)
         return FinetuneState(tuple(EpochRecord(**one) for one in about["epochs"]), model, optimizer, random)
 
-    def _save(self, adapter: Any) -> None:
+    def _save(self, adapter: Savable) -> None:
         try:
             adapter.save_pretrained(self.folder)
         except OSError as error:
@@ -288,13 +289,14 @@ def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
             )
 
 
-def _check_model(config: RunConfig, adapter: Any) -> None:
-    if isinstance(adapter, StoredFeatures):
+def _check_model(config: RunConfig, model: Capabilities) -> tuple[Trained, Savable]:
+    if model.stored_features is not None:
         raise UsageError(f"model {config.model} reads stored features of one task, so it cannot be finetuned on others")
-    if not can_adapt(adapter):
+    if model.trained is None:
         raise UsageError(f"model {config.model} cannot be finetuned (it has no matching_loss or pair_loss)")
-    if not isinstance(adapter, Savable):
+    if model.savable is None:
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained), so it is not finetuned")
+    return model.trained, model.savable
 
 
 def _load(

@@ -15,7 +15,7 @@ RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
 
 
-def finetuned(adapter: Any) -> dict[str, Any] | None:
+def finetuned(adapter: object) -> dict[str, Any] | None:
     """The record of the finetuning that made a model's weights; None if no record lies beside them.
 
     Args:

@@ -8,23 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, learns_from_pairs, only_chooses
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import Blind, Debiasable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.protocols import Debiasable
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import Group, MetricSpec, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.unit import Unit
+
+    Ahead: TypeAlias = Callable[[Literal["groups", "seed"], str, Callable[[Unit], object]], Sequence[Unit]]
+    """Does the units of a kind of a task on all devices of a run, each leaving what the run finds; called with what
+    does one here, and gives those that others were given."""
 
 Folders = Mapping[tuple[str, int], Path]
 """(task, seed) -> where the adapted model goes."""
@@ -32,32 +39,6 @@ Folders = Mapping[tuple[str, int], Path]
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
-
-
-@dataclass(frozen=True)
-class DevicePart:
-    """What one process does of a run on several devices.
-
-    Attributes:
-        index: of the process; 0 is the one that the run is of.
-        count: processes.
-        begin: called with a task's name before its pairs are scored.
-        end: called once the own part of them is there.
-        adapt: called with a task's name and folder of checkpoints before the test-time stage; what it gives waits for
-            the other processes.
-        folder: for checkpoints of a run that has no place of its own.
-    """
-
-    index: int
-    count: int
-    begin: Callable[[str], None]
-    end: Callable[[], None]
-    adapt: Callable[[str, Path], Callable[[], None]]
-    folder: Path
-
-    def own(self, seeds: Sequence[int]) -> list[int]:
-        """The seeds of this process."""
-        return list(seeds[self.index :: self.count])
 
 
 @dataclass
@@ -69,7 +50,7 @@ class TaskMemory:
         scored: the task with its data and scores.
     """
 
-    of: tuple[str, str, Any] | None = None
+    of: tuple[str, str, Model] | None = None
     scored: ScoredTask | None = None
 
 
@@ -80,7 +61,7 @@ class RunContext:
     Attributes:
         registry: metrics, sources and hooks.
         config: the run.
-        adapter: the model.
+        capabilities: the model and what it can do.
         samples: ids of the groups to use; None for all.
         cache: where raw scores are kept; None to keep none.
         sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
@@ -90,12 +71,12 @@ class RunContext:
         silent: plugins are not told of scores: those of a task that is measured beside another.
         supervised: the model was finetuned on labelled groups.
         memory: where a task that is adapted to stays for the next part of the same run; None to let it go.
-        part: what this process does of a run on several devices; None for a run on one.
+        ahead: divides what can be done ahead between several devices; None for a run on one.
     """
 
     registry: Registry
     config: RunConfig
-    adapter: Any
+    capabilities: Capabilities
     samples: set[str] | None = None
     cache: ScoreCache | None = None
     sizer: BatchSizer | None = None
@@ -105,23 +86,28 @@ class RunContext:
     silent: bool = False
     supervised: bool = False
     memory: TaskMemory | None = None
-    part: DevicePart | None = None
+    ahead: Ahead | None = None
 
     @classmethod
     def of_model(
         cls,
         registry: Registry,
         config: RunConfig,
-        adapter: Any,
+        capabilities: Capabilities,
         samples: set[str] | None,
         cache: ScoreCache | None,
         key: str,
         **more: Any,
     ) -> RunContext:
         """That of a run, with what its model says of itself; ``more`` are further attributes."""
-        sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-        supervised = finetuned(adapter) is not None
-        return cls(registry, config, adapter, samples, cache, sizer, key=key, supervised=supervised, **more)
+        sizer = BatchSizer.for_run(config.batch_size, capabilities.adapter, config.deterministic)
+        supervised = finetuned(capabilities.adapter) is not None
+        return cls(registry, config, capabilities, samples, cache, sizer, key=key, supervised=supervised, **more)
+
+    @property
+    def adapter(self) -> Model:
+        """The model."""
+        return self.capabilities.adapter
 
     @property
     def batch_sizer(self) -> BatchSizer:
@@ -217,16 +203,16 @@ def plan_task(
     Raises:
         UsageError: an unknown metric, or training that this task has no pairs for.
     """
-    adapter, config, spec = context.adapter, context.config, task.spec
+    can, config, spec = context.capabilities, context.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
     metrics = [metric_for(context.registry.metric(name), spec.shape) for name in names]
-    adapts = config.adapts and can_adapt(adapter) and spec.shape.true_captions == 1
-    if adapts and settings is not None and spec.is_global and learns_from_pairs(adapter):
+    adapts = config.adapts and can.loss is not None and spec.shape.true_captions == 1
+    if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
-    way = way_of(adapter, adapts)
+    way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
@@ -239,22 +225,16 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=_prior(adapter, with_parts, spec) if way == "pairs" else None,
+        prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
-        blind=isinstance(adapter, Blind) and adapter.blind,
+        blind=can.blind is not None and can.blind.blind,
     )
 
 
-def way_of(adapter: Any, adapts: bool = False) -> Way:
+def way_of(model: Capabilities, adapts: bool = False) -> Way:
     """How a model meets a task; ``adapts`` says whether it is trained on the way."""
-    if only_chooses(adapter):
+    if model.scores == "choices":
         return "choices"
-    if isinstance(adapter, StoredFeatures) and isinstance(adapter, DualEncoder):
+    if model.scores == "embeddings" and model.stored_features is not None:
         return "stored_features"
-    return "prepared" if isinstance(adapter, DualEncoder) or adapts else "pairs"
-
-
-def _prior(adapter: Any, with_parts: bool, spec: TaskSpec) -> Debiasable | None:
-    if not (isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable)):
-        return None
-    return prior_for(adapter, spec.noise_images) if adapter.alpha != 0 or with_parts else None
+    return "prepared" if model.scores == "embeddings" or adapts else "pairs"

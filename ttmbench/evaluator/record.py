@@ -12,13 +12,12 @@ from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
-from ttmbench._util.third_party_errors import error_line
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
-from ttmbench.evaluator.outcome import TaskOutcome, n_groups_of
 from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates, shared_images_note
@@ -26,12 +25,12 @@ from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
-from ttmbench.results.undecided import UNDECIDED
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, UNDECIDED, "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
 
 
 class RunRecord:
@@ -59,7 +58,7 @@ class RunRecord:
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
         self._model_name = model_name
-        self.outcomes: dict[str, TaskOutcome] = {}
+        self.results: dict[str, TaskResult] = {}
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
@@ -70,21 +69,21 @@ class RunRecord:
         self._git_hash, self._packages = environment.git_hash(), environment.packages()
 
     def describe_model(
-        self, adapter: Any, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
+        self, model: Capabilities, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
     ) -> None:
         """Takes down what the adapter states about itself; what it has used is asked for with every document.
 
         Args:
-            adapter: the model.
+            model: what it is and can do.
             trained_on: image collections that it was trained on; None if that is unknown.
             finetuning: the record of the finetuning that made its weights; None if there was none.
         """
         collections = None if trained_on is None else list(trained_on)
-        self.model_info = {**model_info(adapter), "trained_on": collections}
+        self.model_info = {**model_info(model.adapter), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuned.shown(finetuning)
-        self._reporting = adapter if isinstance(adapter, Reporting) else None
+        self._reporting = model.reporting
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
         """Takes down a failure, without secrets."""
@@ -152,7 +151,7 @@ class RunRecord:
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on") or ()
-        now = {name: _entries(outcome, collections, self._finetuning) for name, outcome in self.outcomes.items()}
+        now = {name: _entries(result, collections, self._finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
@@ -176,40 +175,39 @@ def _check(document: Mapping[str, Any]) -> None:
         raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
-def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the results document says of one task, by key; the rest is what the model was trained and finetuned on."""
-    summary, spec = outcome.summary, outcome.spec
+def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The results document's entries of one task, by key; the rest is what the model was trained and finetuned on."""
+    summary, spec, scored = result.summary, result.spec, result.scored
     seen = [name for name in spec.images_from if name in trained_on]
-    notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
+    notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
     notes += finetuned.fits_note(finetuning, spec.task)
-    notes += _notes_on_coverage(outcome.source.get("coverage"))
-    notes += _notes_on_hardware((outcome.from_store or {}).get("hardware", ()))
+    notes += _notes_on_coverage(result.data.source.get("coverage"))
+    notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
+    only_some_have = {
+        "breakdowns": result.breakdowns,
+        "tag_means": result.tag_means,
+        **result.records(),
+        "ttm_also": {name: one.record() for name, one in scored.elsewhere.items()},
+        "truncated": scored.truncated,
+        "seen_in_training": seen,
+        "undecided": result.undecided,
+        "notes": notes,
+    }
     return {
         "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
-        **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
-        **({"tag_means": outcome.tag_means} if outcome.tag_means else {}),
         "ci": summary.ci,
         "chance": summary.chance,
         "ties": summary.ties,
-        **outcome.records,
-        **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
-        **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
-        **({"seen_in_training": seen} if seen else {}),
-        **({UNDECIDED: outcome.undecided} if outcome.undecided else {}),
-        **({"notes": notes} if notes else {}),
+        **{key: value for key, value in only_some_have.items() if value},
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
-        "n-samples": {
-            "original": n_groups_of(spec, outcome.source) or outcome.n_groups,
-            "effective": outcome.n_groups,
-            **({} if outcome.clusters is None else {"clusters": outcome.clusters.count}),
-        },
-        "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
-        "task_hashes": outcome.fingerprint,
-        "datasets": _dataset(outcome),
-        "timing": outcome.seconds,
+        "n-samples": result.counts(),
+        "higher_is_better": {metric.name: metric.higher_is_better for metric in result.metrics},
+        "task_hashes": result.data.fingerprint,
+        "datasets": _dataset(result),
+        "timing": result.seconds,
     }
 
 
@@ -252,27 +250,26 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
 
 
-def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
-    count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
-    return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
+def _notes_on_clusters(result: TaskResult) -> list[str]:
+    total, count = result.n_groups, result.counts().get("clusters", result.n_groups)
+    return [clusters_note(total, count)] if count < total else []
 
 
 def _notes_on_training(seen: Sequence[str]) -> list[str]:
     return [f"the model was trained on images of {', '.join(seen)}, of which this task's are"] if seen else []
 
 
-def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
-    spec = outcome.spec
-    source = {key: value for key, value in outcome.source.items() if key != "coverage"}
+def _dataset(result: TaskResult) -> dict[str, Any]:
+    spec, data = result.spec, result.data
     return {
-        "source": source,
-        **({"coverage": outcome.source["coverage"]} if "coverage" in outcome.source else {}),
-        "revision": outcome.source.get("revision"),
-        "fingerprint": outcome.fingerprint,
-        "n_groups": outcome.n_groups,
-        "shape": list(outcome.shape or spec.group.shape or ()),
+        "source": {key: value for key, value in data.source.items() if key != "coverage"},
+        **({"coverage": data.source["coverage"]} if "coverage" in data.source else {}),
+        "revision": data.source.get("revision"),
+        "fingerprint": data.fingerprint,
+        "n_groups": result.n_groups,
+        "shape": result.shape,
         **({"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}),
         "license": spec.license,
-        **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),
-        **({"from_store": outcome.from_store} if outcome.from_store else {}),
+        **({"groups_sha256": groups_digest(data.groups)} if data.groups else {}),
+        **({"from_store": result.from_store} if result.from_store else {}),
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name
-from ttmbench._util.places import is_address
+from ttmbench._util.option_values import is_address
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError

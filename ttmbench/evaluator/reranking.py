@@ -6,29 +6,51 @@ each query, and these alone are ranked by the model's own score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ttmbench._util.console import warn
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import RunContext
-from ttmbench.evaluator.ranking_task import RetrievalPool, reads_features
 from ttmbench.evaluator.settings import model_settings
-from ttmbench.protocols import DualEncoder
+from ttmbench.evaluator.stored_pool import pool_ranks
+from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
-from ttmbench.scoring.encode import caption_scores, encode_captions, encode_images, image_scores
+from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.debiasing import debias
+from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.inputs import distinct_images
-from ttmbench.scoring.listed_pairs import debias, score_listed
-from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS
-from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
+from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
+from ttmbench.scoring.ranking import best_candidates, rank_chosen
+from ttmbench.types import Group
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
+
+
+class RetrievalPool:
+    """All images and captions of a retrieval task, and which caption belongs to which image.
+
+    Args:
+        groups: images with their captions.
+
+    Attributes:
+        images: each with its group's id.
+        captions: those of one image after those of another.
+        owner: the number of each caption's image.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.images = [(group.group_id, group.images[0]) for group in groups]
+        self.captions = [caption for group in groups for caption in group.captions]
+        self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
+        self.n_images, self.n_captions = len(self.images), len(self.captions)
 
 
 @dataclass(frozen=True)
@@ -36,12 +58,14 @@ class FirstStage:
     """The model that chooses candidates.
 
     Attributes:
+        capabilities: of the model.
         adapter: the model.
         name: what the user calls it.
         k: how many candidates of each query it leaves.
     """
 
-    adapter: Any
+    capabilities: Capabilities
+    adapter: DualEncoder
     name: str
     k: int
 
@@ -52,14 +76,14 @@ class FirstStage:
 
     def choose(self, context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(context.cache, self.adapter, spec, pool.groups, {"best": self.k})
+        cache = RankCache(context.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
             sizer = context.batch_sizer
             images = encode_images(self.adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
             captions = encode_captions(self.adapter, pool.captions, sizer, cache.blocks)
-            by_image = image_scores(self.adapter, images, captions)
-            by_caption = caption_scores(self.adapter, images, captions)
+            features = Features(images, captions)
+            by_image, by_caption = image_scores(self.adapter, features), caption_scores(self.adapter, features)
             found = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
@@ -75,7 +99,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
         UsageError: there are too many pairs and no first stage is named, or it is none.
     """
     config = context.config
-    if isinstance(context.adapter, DualEncoder):
+    if context.capabilities.dual_encoder is not None:
         return None
     pairs = pool.n_images * pool.n_captions
     if not config.rerank:
@@ -89,17 +113,17 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
     if k is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    adapter = make_adapter(context.registry, name, arguments, model_settings(config))
-    if not isinstance(adapter, DualEncoder) or reads_features(adapter):
+    can = capabilities_of(make_adapter(context.registry, name, arguments, model_settings(config)))
+    if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
-    for remark in remarks(adapter):
+    for remark in remarks(can.adapter):
         warn(remark)
-    return FirstStage(adapter, name, min(k, pool.n_images, pool.n_captions))
+    return FirstStage(can, can.dual_encoder, name, min(k, pool.n_images, pool.n_captions))
 
 
 def rank_pairs(
     context: RunContext,
-    spec: TaskSpec,
+    prior: Debiasable | None,
     pool: RetrievalPool,
     cache: RankCache,
     chosen: Mapping[str, np.ndarray] | None,
@@ -108,8 +132,8 @@ def rank_pairs(
 
     Args:
         context: the run and its model.
-        spec: the task.
-        pool: its images and captions.
+        prior: where log P(t) comes from; None if it is not taken off.
+        pool: the task's images and captions.
         cache: where finished blocks of scores go.
         chosen: places of the candidates of images and of captions; None for all.
 
@@ -118,9 +142,10 @@ def rank_pairs(
     """
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
-    sizer = context.batch_sizer
-    values = score_listed(context.adapter, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
-    values = debias(context.adapter, values, texts, pairs.wanted, spec.noise_images, len(images))
+    can, sizer = context.capabilities, context.batch_sizer
+    values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
+    if prior is not None:
+        values = debias(prior, values, texts, pairs.wanted, len(images))
     every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:
@@ -130,10 +155,7 @@ def rank_pairs(
         return pairs.look(values, every if chosen is None else chosen[T2I][rows], places[rows, None])
 
     if chosen is None:
-        return {
-            I2T: rank_queries(of_images, every, pool.owner, "images"),
-            T2I: rank_queries(of_captions, pool.owner, every, "captions"),
-        }
+        return pool_ranks("retrieval", of_images, of_captions, every, pool.owner)
     return {
         I2T: rank_chosen(of_images, chosen[I2T], every, pool.owner, "images"),
         T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, every, "captions"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.progress import progress_iter as progress_of
@@ -26,10 +26,9 @@ from ttmbench.evaluator.adapters import (
     trained_on,
 )
 from ttmbench.evaluator.artifacts import write_artifacts
-from ttmbench.evaluator.baseline import Baseline, task_groups
+from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.devices import Devices, several_devices
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import RunContext, TaskMemory
@@ -51,16 +50,20 @@ from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.assertions import check_names
-from ttmbench.results.comparison import TaskGroups, stored_groups
-from ttmbench.results.labels import AT
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.stored_runs import TaskGroups, stored_groups
+from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.devices import Devices
 
 
 def run(
     config: RunConfig,
     *,
-    adapter: Any = None,
+    adapter: Model | None = None,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
     in_memory: Sequence[Task] = (),
@@ -79,7 +82,7 @@ def run(
 
 
 def _run(
-    config: RunConfig, adapter: Any, command: Sequence[str], looked_up: Chosen, memory: TaskMemory | None
+    config: RunConfig, adapter: Model | None, command: Sequence[str], looked_up: Chosen, memory: TaskMemory | None
 ) -> EvalResults:
     registry, chosen, settings = looked_up.registry, looked_up.tasks, looked_up.settings
     also = looked_up.also
@@ -94,8 +97,9 @@ def _run(
     record = RunRecord(config.model_name, dumped, command, started, datasets, list(chosen), run_key)
     results = None
     try:
-        with several_devices(config, key, adapter, looked_up.in_memory, looked_up.plugins) as devices:
-            cache = devices.cache(cache_of(config))
+        cache = cache_of(config)
+        with _further_devices(config, adapter, looked_up, cache) as devices:
+            cache = cache if devices is None else devices.cache
             work = _Work(
                 registry, config, chosen, settings, samples, record, cache, baseline, key, also, memory, devices
             )
@@ -105,6 +109,17 @@ def _run(
         carry(error, results)
         raise
     return results
+
+
+def _further_devices(
+    config: RunConfig, adapter: Model | None, looked_up: Chosen, cache: ScoreCache | None
+) -> AbstractContextManager[Devices | None]:
+    """The devices of a run on several; None for a run on one."""
+    if "," not in config.device:
+        return nullcontext()
+    from ttmbench.evaluator.devices import several_devices
+
+    return several_devices(config, adapter, looked_up.in_memory, looked_up.plugins, cache)
 
 
 @dataclass
@@ -122,14 +137,14 @@ class _Work:
     key: str
     also: Mapping[str, TaskFile]
     memory: TaskMemory | None
-    devices: Devices
+    devices: Devices | None
     clock: float = field(default_factory=time.perf_counter)
     took_over: bool = False
     unsaved: float = 0.0
     saving: float = 0.0
     states: list[Path] = field(default_factory=list)
 
-    def do(self, adapter: Any, place: RunDirectory | None) -> EvalResults:
+    def do(self, adapter: Model | None, place: RunDirectory | None) -> EvalResults:
         config, record = self.config, self.record
         resumes = place is not None and place.previous is not None
         if not resumes:
@@ -139,22 +154,25 @@ class _Work:
         name: str | None = None
         try:
             with phase("model"):
-                self.devices.start(self.cache, folders)
+                if self.devices is not None:
+                    self.devices.executor.start()
                 if adapter is None:
                     adapter = make_adapter(self.registry, config.model, config.model_args, model_settings(config, True))
                 seen = trained_on(self.registry, config.model, config.model_args, adapter)
-                record.describe_model(adapter, seen, finetuned(adapter))
+                model = capabilities_of(adapter)
+                record.describe_model(model, seen, finetuned(adapter))
                 metrics = metrics_by_task(self.chosen)
-                check_names(config.assertions, metrics, filters_of(config, adapter))
-            check_model(config, adapter)
+                check_names(config.assertions, metrics, filters_of(config, model))
+            check_model(config, model)
             for remark in remarks(adapter):
                 warn(remark)
             context = RunContext.of_model(
-                self.registry, config, adapter, self.samples, self.cache, self.key, folders=folders, memory=self.memory
+                self.registry, config, model, self.samples, self.cache, self.key, folders=folders, memory=self.memory
             )
             context = with_others(context, self.also)
-            context = self.devices.joined(context)
-            kept = self._take_over(place, adapter)
+            kept = self._take_over(place, model)
+            if self.devices is not None:
+                context = self.devices.joined(context, None if place is None else place.files.results)
             self._save("running", place)
             for name in progress_of(self.chosen, "tasks", "tasks", total=len(self.chosen)):
                 if name not in kept:
@@ -164,42 +182,37 @@ class _Work:
             document = self._save("failed" if record.errors else "done", place)
         except BaseException as error:
             if not any(one["task"] == name for one in record.errors):
-                record.fail(None if name in record.outcomes else name, phase_of(error, "run"), error)
+                record.fail(None if name in record.results else name, phase_of(error, "run"), error)
             document = self._save_after(error, place)
             self._tell_finished(document, place)
-            carry(error, self._before_failure(document, place))
+            if document["results"]:  # tasks that were finished before
+                path, address = (None, None) if place is None else place.results
+                carry(error, EvalResults(document, dict(record.results), path, address=address))
             raise
         self._tell_finished(document, place)
-        return self._results(document, place, self._groups(document, place))
+        return self._results(document, place)
 
-    def _results(
-        self, document: dict[str, Any], place: RunDirectory | None, groups: dict[str, TaskGroups]
-    ) -> EvalResults:
-        scores = {name: outcome.scores for name, outcome in self.record.outcomes.items()}
+    def _results(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults:
         path, address = (None, None) if place is None else place.results
-        return EvalResults(document, scores, path, groups, address)
+        earlier: dict[str, TaskGroups] = {}
+        if place is not None and any(task not in self.record.results for task in document["results"]):
+            earlier = stored_groups(place.files.folder, ResultsDocument.of(document))
+        return EvalResults(document, dict(self.record.results), path, earlier, address)
 
-    def _before_failure(self, document: dict[str, Any], place: RunDirectory | None) -> EvalResults | None:
-        """The tasks that were finished before the run failed; None if there are none."""
-        if not document["results"]:
-            return None
-        own = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
-        return self._results(document, place, own)
-
-    def _take_over(self, place: RunDirectory | None, adapter: Any) -> list[str]:
+    def _take_over(self, place: RunDirectory | None, model: Capabilities) -> list[str]:
         """Tasks that an earlier run of the same command has done, on the data that are there now."""
         if place is None or place.previous is None:
             return []
-        kept = place.keep_completed(self.record.model_info["fingerprint"], lambda task: self._data_now(task, adapter))
+        kept = place.keep_completed(self.record.model_info["fingerprint"], lambda task: self._data_now(task, model))
         if place.previous is not None:
             self.record.restore_completed(place.previous, kept)
         self.took_over = True
         return kept
 
-    def _data_now(self, name: str, adapter: Any) -> DataNow | None:
+    def _data_now(self, name: str, model: Capabilities) -> DataNow | None:
         """A task's data as they are now; None, which is said, if they cannot be read."""
         try:
-            return data_fingerprint(self.registry, self.config, adapter, self.chosen[name], self.samples, self.cache)
+            return data_fingerprint(self.registry, self.config, model, self.chosen[name], self.samples, self.cache)
         except DataError as error:
             warn(f"the numbers of task {name} stay, but its data cannot be looked at: {error}")
             return None
@@ -207,12 +220,14 @@ class _Work:
     def _task(self, name: str, place: RunDirectory | None, context: RunContext) -> None:
         """Runs a task and writes what it gives; a failure ends the run only if that is asked for."""
         record, config = self.record, self.config
-        state = self.devices.state(name) if place is None else place.files.state_of(name)
+        state = None if place is None else place.files.state_of(name)
+        if place is None and self.devices is not None:
+            state = self.devices.state(name)
         began = time.perf_counter()
         try:
             with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                 outcome = run_task(context, self.chosen[name], self.settings[name], state)
-                record.outcomes[name] = outcome
+                record.results[name] = outcome
                 if outcome.failure is not None:
                     raise outcome.failure
             if place is not None:
@@ -234,17 +249,8 @@ class _Work:
     def _compared(self, baseline: Baseline, place: RunDirectory | None) -> dict[str, Any]:
         """The comparison with the baseline."""
         document = self.record.document("done", self.clock, None if place is None else place.files)
-        groups = self._groups(document, place)
+        groups = self._results(document, place).task_groups
         return baseline.entry(document, groups, self.config.bootstrap_iters, self.config.seed)
-
-    def _groups(self, document: Mapping[str, Any], place: RunDirectory | None) -> dict[str, TaskGroups]:
-        """Task -> what is known of its groups; those of tasks that were taken over come from their samples."""
-        groups = {name: task_groups(outcome) for name, outcome in self.record.outcomes.items()}
-        for name, outcome in self.record.outcomes.items():
-            groups |= {f"{name}{AT}{other}": task_groups(one.outcome) for other, one in outcome.also.items()}
-        if place is None or all(task in groups for task in document["results"]):
-            return groups
-        return {**stored_groups(place.files.folder, document), **groups}
 
     def _save(self, status: str, place: RunDirectory | None) -> dict[str, Any]:
         """The document as it stands, written; an earlier run's is left alone until what it has is taken over.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ttmbench._util.source_code import OWN, Digests, digests_of_modules, digests_of_object
+from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
+from ttmbench.scoring.capabilities import Model
 
 
 def code_of(
@@ -16,7 +17,7 @@ def code_of(
     config: RunConfig,
     tasks: Sequence[TaskFile],
     settings: Mapping[str, TTMConfig],
-    adapter: Any = None,
+    adapter: Model | None = None,
 ) -> Digests:
     """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ttmbench._util.digests import Digests
 from ttmbench._util.redact import GONE
-from ttmbench._util.source_code import Digests
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.results import environment

@@ -5,44 +5,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.scores import ScoreCache
-from ttmbench.cache.task import TaskCache
+from ttmbench.cache.scores import ScoreCache, TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import DataError, TtmbenchError, UsageError, phase
+from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, way_of
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import DualEncoder, PreparedPairScorer, StoredFeatures
 from ttmbench.results.clusters import clusters_of
-from ttmbench.scoring.blocks import BlockStore, Share
-from ttmbench.scoring.caption_pairs import caption_pairs
+from ttmbench.scoring.batches import BlockStore, Share
+from ttmbench.scoring.capabilities import Capabilities, Trained
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
-from ttmbench.scoring.dual_encoder import (
-    Features,
-    check_finite,
-    encode_captions,
-    encode_side,
-    score_all_pairs,
-    score_groups,
-)
+from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import DECODED, ImageRows
 from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
-from ttmbench.scoring.pairs import score_with_pairs
-from ttmbench.scoring.prepare import prepare, stored
-from ttmbench.scoring.prepared_pairs import PairTable, score_streaming
-from ttmbench.scoring.prepared_task import PreparedTask
-from ttmbench.scoring.refusals import resolve_missing_scores
+from ttmbench.scoring.notes import refusal_notes, usable_scores
+from ttmbench.scoring.pairs import PairTable, score_task_pairs
+from ttmbench.scoring.prepare import PreparedTask, prepare, stored
 from ttmbench.types import Group, GroupShape, ImageRef, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -105,14 +95,14 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
     found = _SCORE[plan.way](plan, data, context)
     data.laps("score")
     with phase("score"):
-        raw, notes = resolve_missing_scores(context.adapter, found.scores, data.groups)
-        _check_finite(raw, data.groups, plan.spec.shape)
+        raw = usable_scores(context.capabilities.may_refuse, found.scores, data.groups)
+        notes = refusal_notes(found.scores, data.groups)
         raw = _with_caption_pairs(raw, plan, data, context)
     return ScoredTask(
         plan=plan,
         groups=data.groups,
         source=data.source,
-        from_store=data.cache.keep(raw, found.parts, context.config.model_name),
+        from_store=data.cache.keep(found.parts or raw, context.config.model_name),
         fingerprint=data.fingerprint or data.cache.data.hexdigest(),
         stage=found.stage,
         raw=raw,
@@ -127,13 +117,13 @@ def _load(plan: TaskPlan, context: RunContext) -> _Data:
     """The groups of a task; those of stored features are the file's rows, of which the cache keeps nothing."""
     laps, features, fingerprint, kept_in = _Laps(), None, None, context.cache
     if plan.way == "stored_features":
-        features, fingerprint = _stored(context.adapter, context.config, plan.spec)
+        features, fingerprint = _stored(context.capabilities, context.config, plan.spec)
         groups = _nameless_groups(len(features.rows.images), plan.spec.shape)
         source, kept_in = {"kind": "stored_features"}, None
     else:
         groups, source = load_data(context.registry, context.config, plan.task, context.samples)
     laps("load")
-    cache = TaskCache(kept_in, context.adapter, plan.spec, groups, plan.all_pairs, plan.prior)
+    cache = TaskCache(kept_in, context.capabilities, plan.spec, groups, plan.all_pairs, plan.prior)
     return _Data(groups, source, cache, laps, features, fingerprint)
 
 
@@ -152,19 +142,22 @@ def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     cache = data.cache
     stage: PreparedTask | None = None
     with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-        prepared, _ = prepare(context.adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
+        adapter = context.capabilities.preparing
+        assert adapter is not None, "the plan says so"
+        prepared, _ = prepare(adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
     data.laps("prepare")
     stage = _stage(plan, context, prepared)
     cache.look_up()
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, stage, cache.kept.parts)
+            return _raw(cache.kept, plan, stage)
         return _Raw(stage.score(cache.blocks), stage)
 
 
 def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     """By a dual encoder that is not adapted: images are prepared ahead of it, encoded in batches, and dropped."""
-    cache, adapter, batch_sizer = data.cache, context.adapter, context.batch_sizer
+    cache, adapter, batch_sizer = data.cache, context.capabilities.dual_encoder, context.batch_sizer
+    assert adapter is not None, "pair scorers are not streamed so"
     recognised = cache.may_have  # encoding opens every image in any case, so nothing is looked at before without need
     if recognised:
         _look_up(data)
@@ -176,11 +169,10 @@ def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
             if not recognised:
                 cache.look_up()
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
+            return _raw(cache.kept, plan)
         rows, tokens = rows_of(data.groups), adapter.prepare_captions(distinct_captions(data.groups))
-        features = Features(encoded, encode_captions(adapter, tokens, batch_sizer, cache.blocks))
-        pairs = score_all_pairs(adapter, features, rows) if plan.all_pairs else None
-        return _Raw(Scores(score_groups(adapter, features, rows), pairs))
+        captions = Side(encode_tokens(adapter, tokens, batch_sizer, cache.blocks), rows.captions)
+        return _Raw(score_features(adapter, Features(Side(encoded, rows.images), captions), plan.all_pairs))
 
 
 def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
@@ -189,29 +181,34 @@ def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
     _look_up(data)
     with phase("score"):
         if cache.kept is not None:
-            return _Raw(cache.kept.raw, parts=cache.kept.parts)
-        part = context.part
-        shared = None if part is None else cache.shared(part.index, part.count)
-        if part is not None and shared is not None:
-            part.begin(plan.spec.task)
-            _pairs(plan, data, context, shared)
-            part.end()
-        table = _pairs(plan, data, context, cache.blocks)
-        if isinstance(table, Scores):
-            return _Raw(table)
+            return _raw(cache.kept, plan)
+        blocks = cache.blocks
+        if context.ahead is not None and blocks is not None:
+            cache.note_blocks()
+
+            def score(unit: Unit) -> None:
+                _pairs(plan, data, context, Share(blocks, unit.part, unit.cell.shards))
+
+            context.ahead("groups", plan.spec.task, score)
+        table = _pairs(plan, data, context, blocks)
         if plan.prior is None:
             return _Raw(table.scores(plan.all_pairs))
-        parts = likelihoods(plan.prior, data.groups, table, plan.all_pairs)
-        return _Raw(parts.debiased(plan.prior.alpha), parts=parts)
+        return _raw(likelihoods(plan.prior, data.groups, table, plan.all_pairs), plan)
 
 
-def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> Scores | PairTable:
+def _raw(scores: Scores | Likelihoods, plan: TaskPlan, stage: PreparedTask | None = None) -> _Raw:
+    """Raw scores, or debiased ones with their parts."""
+    if isinstance(scores, Scores):
+        return _Raw(scores, stage)
+    assert plan.prior is not None, "log P(t) is taken off these"
+    return _Raw(scores.debiased(plan.prior.alpha), stage, scores)
+
+
+def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> PairTable:
     """What a model gives pairs, as far as they are of these blocks."""
-    adapter, sizer, cache = context.adapter, context.batch_sizer, data.cache
-    if not isinstance(adapter, PreparedPairScorer):
-        return score_with_pairs(adapter, data.groups, sizer, plan.all_pairs, cache.data, blocks)[0]
+    can, sizer, cache = context.capabilities, context.batch_sizer, data.cache
     every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-    return score_streaming(adapter, data.groups, sizer, every, cache.data, cache.prepared, blocks)[0]
+    return score_task_pairs(can, data.groups, sizer, every, cache.data, cache.prepared, blocks)
 
 
 def score_share(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
@@ -249,33 +246,27 @@ def _look_up(data: _Data) -> None:
 
 
 def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> PreparedTask:
-    return PreparedTask(context.adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
+    adapter = cast(Trained, context.adapter)  # features of others are only scored
+    return PreparedTask(adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
 
 
 def _with_caption_pairs(raw: Scores, plan: TaskPlan, data: _Data, context: RunContext) -> Scores:
     """The scores, with how alike captions are where a metric asks for it and the model can tell."""
-    adapter = context.adapter
-    if not any(metric.scope == "captions" for metric in plan.metrics) or not isinstance(adapter, DualEncoder):
+    adapter = context.capabilities.dual_encoder
+    if not any(metric.scope == "captions" for metric in plan.metrics) or adapter is None:
         return raw
     stored = None if data.features is None else data.features.captions
     return replace(raw, caption_pairs=caption_pairs(adapter, data.groups, context.batch_sizer, stored))
 
 
-def _check_finite(raw: Scores, groups: list[Group], shape: GroupShape) -> None:
-    check_finite(raw.groups, groups)
-    if raw.all_pairs is not None and not np.isfinite(raw.all_pairs).all():
-        image = int(np.argmin(np.isfinite(raw.all_pairs).all(axis=1)))
-        group_id = groups[image // shape.images].group_id
-        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
-
-
-def _stored(adapter: StoredFeatures, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
+def _stored(model: Capabilities, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
     if config.samples is not None:
         raise UsageError("--samples names groups by id, and stored features have none; use --limit")
     limit = groups_of(config.limit, spec.group.n_groups)
     if limit is None and config.limit is not None:
         raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of groups to take a share of")
-    prepared, fingerprint = stored(adapter, spec.shape, limit)
+    assert model.stored_features is not None, "the plan says so"
+    prepared, fingerprint = stored(model.stored_features, spec.shape, limit)
     found = len(prepared.rows.images)
     if limit is None or found < limit:
         check_count(spec, found, "the file of features")
@@ -301,7 +292,7 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
 def data_fingerprint(
     registry: Registry,
     config: RunConfig,
-    adapter: Any,
+    model: Capabilities,
     task: TaskFile,
     samples: set[str] | None,
     run_cache: ScoreCache | None,
@@ -313,7 +304,7 @@ def data_fingerprint(
     Args:
         registry: sources.
         config: the run.
-        adapter: the model; stored features are its data.
+        model: the model; stored features are its data.
         task: the task.
         samples: ids of the groups to use; None for all.
         run_cache: where digests of images are kept.
@@ -324,11 +315,11 @@ def data_fingerprint(
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
-    if way_of(adapter) == "stored_features" and task.spec.kind != "groups":
+    if model.stored_features is not None and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)
-        return DataNow(stored_pool(adapter, task.spec, limit)[2])
-    if way_of(adapter) == "stored_features":
-        return DataNow(_stored(adapter, config, task.spec)[1])
+        return DataNow(stored_pool(model.stored_features, task.spec, limit)[2])
+    if way_of(model) == "stored_features":
+        return DataNow(_stored(model, config, task.spec)[1])
     pixels = None if run_cache is None else run_cache.pixels(task.spec.task)
     groups = load_data(registry, config, task, samples)[0]
     found = Fingerprint(groups, pixels)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks, take_in
-from ttmbench.data.loading import given_data_folder
 from ttmbench.data.memory import Task
+from ttmbench.data.paths import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import can_adapt, only_chooses
 from ttmbench.evaluator.run_code import code_of
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers.select import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
 from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, SLASH, TTM
+from ttmbench.scoring.capabilities import Capabilities, Model
 
 if TYPE_CHECKING:
     from ttmbench.cache.scores import ScoreCache
@@ -51,7 +51,7 @@ class Chosen:
     plugins: Sequence[tuple[str, Any]] = ()
     is_registered: bool = True
 
-    def key(self, config: RunConfig, adapter: Any = None) -> RunKey:
+    def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
         given = None if self.is_registered else adapter
         code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, given)
@@ -134,9 +134,9 @@ def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
     return found
 
 
-def filters_of(config: RunConfig, adapter: Any = None) -> list[str]:
+def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str]:
     """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
-    if adapter is not None and only_chooses(adapter):
+    if model is not None and model.scores == "choices":
         return [CHOICE]
     asked = {
         SIMPLE_MATCH: config.simple_match,
@@ -145,9 +145,9 @@ def filters_of(config: RunConfig, adapter: Any = None) -> list[str]:
         **dict.fromkeys((HOLDOUT_RAW, HOLDOUT), config.ttm_holdout is not None),
         ORACLE: config.oracle,
     }
-    if adapter is None:
+    if model is None:
         return [RAW, *(name for name, wanted in asked.items() if wanted), CHOICE]
-    return [RAW, *(name for name, wanted in asked.items() if wanted and can_adapt(adapter))]
+    return [RAW, *(name for name, wanted in asked.items() if wanted and model.loss is not None)]
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:

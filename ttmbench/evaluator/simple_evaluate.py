@@ -12,12 +12,12 @@ from ttmbench.evaluator.adapters import check_scores, name_of_adapter
 from ttmbench.evaluator.baseline import check_baseline
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.run import run
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.results.assertions import check_assertions
+from ttmbench.scoring.capabilities import Model
 
 
 def simple_evaluate(
-    model: str | PairScorer | DualEncoder | ChoiceScorer,
+    model: str | Model,
     tasks: str | Task | Sequence[str | Task],
     *,
     model_name: str | None = None,
@@ -120,9 +120,8 @@ def simple_evaluate(
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
     given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
-    adapter = None if isinstance(model, str) else model
+    adapter = None if isinstance(model, str) else check_scores(f"model {type(model).__name__}", model)
     if adapter is not None:
-        check_scores(f"model {type(adapter).__name__}", adapter)
         given["model"] = type(adapter).__name__
         given["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
     elif model_name is None:
@@ -141,5 +140,5 @@ def simple_evaluate(
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     with carrying(results):
         check_baseline(results.document)
-        check_assertions(config.assertions, results.document)
+        check_assertions(config.assertions, results.typed)
     return results

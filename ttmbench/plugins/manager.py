@@ -1,4 +1,4 @@
-"""Finds plugins and asks them what they bring. A fresh manager per call; nothing is kept in the module.
+"""Finds plugins, asks them what they bring, and checks it. A fresh manager per call; nothing is kept in the module.
 
 What is wrong with an installed plugin is taken down beside it, and everything else works. What is wrong with a plugin
 that a program passes along is an error, since that program can mend it.
@@ -6,14 +6,15 @@ that a program passes along is an error, since that program can mend it.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import pluggy
 
@@ -21,23 +22,40 @@ from ttmbench import hookspecs
 from ttmbench._util.escape import one_line
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import error_line, error_with_place, place_of_function
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
-from ttmbench.plugins.specs import problem_of
-from ttmbench.types import MetricSpec
+from ttmbench.types import AdapterSpec, MetricSpec, ModelCard, ScheduleSpec, SourceSpec, Track
 
 BUILTIN = "ttmbench"
+_KINDS: dict[str, type[Any]] = {
+    "ttmbench_register_adapters": AdapterSpec,
+    "ttmbench_register_sources": SourceSpec,
+    "ttmbench_register_metrics": MetricSpec,
+    "ttmbench_register_schedules": ScheduleSpec,
+}
+"""What each hook registers; folders of tasks are checked where they are read."""
+
+_NAMES = {
+    AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
+    SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
+    MetricSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+    ScheduleSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+}
+_TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "scope": ("group", "global", "captions", "i2t", "t2i", "class"),
+    "track": tuple(one for one in get_args(Track) if one not in ("forced_choice", "supervised")),  # these are of models
+    "several_true": ("undefined", "defined", "only"),
+}
 
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """An installed plugin of which something does not work.
+    """An installed plugin, the ``target`` of its entry point, and the ``reason`` why something of it does not work.
 
-    Attributes:
-        name: of the plugin.
-        target: what its entry point names.
-        reason: what is wrong, with file and line where they are known.
-        imported: whether it could be imported at all; then what is right of it is there.
+    If it could be ``imported`` at all, what is right of it is there.
     """
 
     name: str
@@ -81,19 +99,12 @@ class Plugins:
         """What all plugins register through a hook, by name, each with the plugin it comes from.
 
         What is no specification, or takes a name that another plugin has, is left out and taken down in ``broken``. Of
-        two that take one name the built-in plugin keeps it; else nobody has it.
-
-        Args:
-            hook: name of a registering hook.
-            key: item -> the names it takes.
-
-        Returns:
-            name -> (item, plugin name).
+        two that take one name the built-in plugin keeps it; else nobody has it. ``key`` says which names an item takes.
 
         Raises:
             UsageError: something is wrong with a plugin that was passed along by a program.
         """
-        found: dict[str, tuple[Any, str]] = {}
+        registered: dict[str, tuple[Any, str]] = {}
         doubled: set[str] = set()
         for plugin, items in self.each(hook):
             for item in items:
@@ -101,19 +112,15 @@ class Plugins:
                 if problem is not None:
                     self.refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
                     continue
-                kept = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
+                spec = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
                 for name in key(item):
-                    first = found.setdefault(name, (kept, plugin))
-                    if first[0] is not kept and self.both(first[1], plugin, f"register '{name}' through {hook}"):
+                    first = registered.setdefault(name, (spec, plugin))
+                    if first[0] is not spec and self.both(first[1], plugin, f"register '{name}' through {hook}"):
                         doubled.add(name)
-        return {name: one for name, one in found.items() if name not in doubled}
+        return {name: entry for name, entry in registered.items() if name not in doubled}
 
     def both(self, first: str, second: str, what: str) -> bool:
-        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps what it has.
-
-        Raises:
-            UsageError: one of them was passed along by a program.
-        """
+        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps its own."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
@@ -172,16 +179,10 @@ class Plugins:
 
 
 def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
-    """Loads the built-in plugin and every installed one (entry-point group ``ttmbench``).
+    """Loads the built-in plugin, every installed one (entry-point group ``ttmbench``) and ``extra`` (name, object).
 
-    Args:
-        extra: more plugins, as (name, object), for tests and notebooks.
-
-    Returns:
-        The plugins; installed ones that cannot be imported, or do not fit, are listed as broken.
-
-    Raises:
-        UsageError: one of ``extra`` implements a hook that does not exist, or has the name of another.
+    Installed ones that cannot be imported, or do not fit, are listed as broken. UsageError if one of ``extra``
+    implements a hook that does not exist, or has the name of another.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -237,3 +238,58 @@ def _label(point: EntryPoint) -> str:
     if point.dist is None or point.dist.name == point.name:
         return point.name
     return f"{point.dist.name}:{point.name}"
+
+
+def problem_of(item: Any, hook: str) -> str | None:
+    """What is wrong with one of the items that a plugin's hook registers; None if nothing is."""
+    kind = _KINDS[hook]
+    if not isinstance(item, kind):
+        return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"
+    given = {field.name: getattr(item, field.name) for field in fields(item)}
+    key, label = next(iter(given.items()))  # a name or a kind
+    checks = (_adapter(item) if kind is AdapterSpec else (), _names(kind, key, given), _values(kind, given))
+    problem = next((problem for check in checks for problem in check), None)
+    return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
+
+
+def _names(kind: type, key: str, given: Mapping[str, Any]) -> Iterator[str]:
+    form, allowed = _NAMES[kind]
+    for what, name in ((key, given[key]), *(("alias", alias) for alias in given.get("aliases", ()))):
+        if not isinstance(name, str) or not re.fullmatch(form, name):
+            yield f"a {what} is made of {allowed}, got {name!r}"
+    if kind is MetricSpec and given["name"].endswith(_TAKEN_ENDINGS):
+        yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which stand beside every metric in results"
+
+
+def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
+    targets = {"target": given.get("target", "a:b"), "needs": given.get("needs", "") if kind is SourceSpec else ""}
+    for what, target in targets.items():
+        if (what, target) != ("needs", "") and not (isinstance(target, str) and _TARGET.fullmatch(target)):
+            yield f"{what} should be 'module:callable', got {target!r}"
+    functions = {name: given.get(name) for name in ("compute", "defined", "ties", "chance") if name in given}
+    for what, function in functions.items():
+        if not callable(function) and not (function is None and what in ("ties", "chance")):
+            yield f"{what} should be a function, got {function!r}"
+    for what, allowed in _CHOICES.items():
+        if what in given and given[what] not in allowed:
+            yield f"{what} should be one of {', '.join(allowed)}, got {given[what]!r}"
+    if not isinstance(given.get("higher_is_better", True), bool):
+        yield f"higher_is_better should be True or False, got {given['higher_is_better']!r}"
+    if not isinstance(given["summary"], str):
+        yield f"summary should be a text, got {given['summary']!r}"
+
+
+def _adapter(spec: AdapterSpec) -> Iterator[str]:
+    for what, texts in (("aliases", spec.aliases), ("needs", spec.needs)):
+        if not isinstance(texts, tuple | list) or not all(isinstance(text, str) and text for text in texts):
+            yield f"{what} should be a tuple of texts, got {texts!r}"
+    for what, settings in (("model_args", spec.model_args), ("ttm_defaults", spec.ttm_defaults)):
+        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+            yield f"{what} should be a mapping of names to values, got {settings!r}"
+    if spec.ttm_defaults:
+        try:
+            TTMConfig().with_changes(dict(spec.ttm_defaults), "ttm_defaults")
+        except UsageError as error:
+            yield str(error)
+    if spec.card is not None and not isinstance(spec.card, ModelCard):
+        yield f"card should be a ModelCard, got {type(spec.card).__name__}"

@@ -1,7 +1,8 @@
-"""Names to what plugins registered: models, task files, sources, metrics and schedules, with "did you mean"."""
+"""Names of models, task files, sources, metrics and schedules that plugins registered, with "did you mean"."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,17 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import warn
-from ttmbench._util.source_code import modules_of
+from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
-from ttmbench.plugins.suggestions import options_for
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 ENDINGS = (".yaml", ".yml")
+_NAMED_BY = ("pretrained", "model", "path")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_OPENAI = re.compile(r"(?:openai/)?((?:gpt-|chatgpt-|o\d)[\w.-]*)", re.IGNORECASE)
+_THINKS = re.compile(r"o\d|gpt-5", re.IGNORECASE)  # and lists no tokens
+_SERVED = re.compile(r"(?:claude|gemini|grok|pixtral|mistral|qwen-vl)-[\w.-]+", re.IGNORECASE)
+_OPEN_CLIP_HUB = re.compile(r"(?:laion|timm|apple|UCSC-VLAA|QuanSun)/", re.IGNORECASE)
+_OPEN_CLIP = re.compile(r"(ViT-[A-Za-z]+)[-/](\d+)(@336px|-336)?|(RN\d+(?:x\d+)?)")
+_KINDS = (  # of a hub id: what it contains, the kind of model
+    (r"flan-?t5", "vqascore"),
+    (r"blip-itm", "blip-itm"),
+    (r"blip2-itm", "blip2-itm"),
+    (r"blip-image-captioning|blip2-opt|blip2-flan", "visualgpt"),
+    (r"clip|siglip", "hf"),
+)
+_LLAVA = re.compile(r"llava(?:-?v?1\.5)?(?:-(7|13)b)?(?:-hf)?", re.IGNORECASE)
+_QWEN = re.compile(r"qwen(2\.5|2)?-?(?:vl)?(?:-(\d+)b)?(?:-instruct)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -86,15 +102,9 @@ class Registry:
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what all plugins bring, and the task files of further folders.
+    """Collects what all plugins bring, ``extra`` ones (name, object) too, and the task files of further folders.
 
-    Args:
-        include_paths: folders of task YAMLs.
-        extra: more plugins, as (name, object).
-        quiet: say nothing of what is wrong with installed plugins; the caller does.
-
-    Returns:
-        The registry. What is wrong with an installed plugin is left out of it, and stands in ``plugins.broken``.
+    What is wrong with an installed plugin is left out and stands in ``plugins.broken``; it is printed unless ``quiet``.
 
     Raises:
         UsageError: a plugin of ``extra`` or a folder is wrong, or a task of a folder has the name of another.
@@ -146,18 +156,7 @@ def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
-    """Imports ``"module:callable"``.
-
-    Args:
-        target: where it is.
-        needs: what to install if the import fails.
-
-    Returns:
-        The callable.
-
-    Raises:
-        UsageError: it cannot be imported; the message says what to install.
-    """
+    """Imports ``"module:callable"``; UsageError if it cannot be imported, with what it needs to have installed."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise UsageError(f"'{target}' is not module:callable")
@@ -171,3 +170,47 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{target} cannot be imported: {error_with_place(error)}") from error
+
+
+def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
+    """The options that run a model by a hub id, a folder, a name at a server or a family; None for other names.
+
+    Names of ``specs`` that have these weights come first.
+
+    >>> options_for("gpt-4o", [])
+    '--model openai --model_args model=gpt-4o'
+    >>> options_for("llava", [])
+    '--model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf'
+    """
+    registered = [
+        spec.name
+        for spec in specs
+        if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in _NAMED_BY)
+    ]
+    if registered:
+        return " or ".join(f"--model {one}" for one in dict.fromkeys(registered))
+    if served := _OPENAI.fullmatch(name):
+        more = ",scorer=choice,temperature=none,max_tokens=2000" if _THINKS.match(served[1]) else ""
+        return f"--model openai --model_args model={served[1]}{more}"
+    if _SERVED.fullmatch(name):
+        more = ",scorer=choice" if name.lower().startswith("claude") else ""
+        return f"--model openai --model_args model={name},base_url=ADDRESS,api_key_env=VARIABLE{more}"
+    if clip := _OPEN_CLIP.fullmatch(name):
+        model = clip[4] or f"{clip[1]}-{clip[2]}{'-336' if clip[3] else ''}"
+        return f"--model open_clip --model_args model={model},pretrained=openai"
+    if ("/" in name or "\\" in name) and Path(name).is_dir():
+        return f"--model hf --model_args pretrained={name}"
+    if _HUB_ID.fullmatch(name):
+        return _of_hub_id(name)
+    if llava := _LLAVA.fullmatch(name):
+        return f"--model vqascore --model_args pretrained=llava-hf/llava-1.5-{llava[1] or 7}b-hf"
+    if qwen := _QWEN.fullmatch(name):
+        return f"--model vqascore --model_args pretrained=Qwen/Qwen{qwen[1] or '2.5'}-VL-{qwen[2] or 7}B-Instruct"
+    return None
+
+
+def _of_hub_id(name: str) -> str:
+    if _OPEN_CLIP_HUB.match(name):
+        return f"--model open_clip --model_args model=hf-hub:{name}"
+    kind = next((kind for sign, kind in _KINDS if re.search(sign, name, re.IGNORECASE)), "vqascore")
+    return f"--model {kind} --model_args pretrained={name}"

@@ -144,18 +144,9 @@ _TESTS = {"adapter": _ADAPTER_TEST, "plugin": _PLUGIN_TEST}
 
 
 def new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with a package that works once it is installed.
+    """Writes a folder with an ``adapter`` or a ``plugin`` that works once it is installed; returns what to run next.
 
-    Args:
-        what: ``adapter`` or ``plugin``.
-        name: of the package, and of the model.
-        folder: where it goes; it must not exist, or be empty.
-
-    Returns:
-        Commands to go on with.
-
-    Raises:
-        UsageError: the name is none or taken, the folder is not empty, or it cannot be written.
+    UsageError if the name cannot be that of a package or is taken, or the folder is not empty or cannot be written.
     """
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name) or keyword.iskeyword(module):

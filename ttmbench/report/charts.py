@@ -86,13 +86,13 @@ def courses_of(document: ResultsDocument) -> Iterator[Course]:
     """Every course of a results document, task by task: TTM, its controls, its held-out part; then the oracle."""
     for task, record in document.ttm.items():
         variants = {"ttm": record.iterations}
-        variants |= {name: control.iterations for name, control in (record.controls or {}).items()}
+        variants |= {name: control.iterations for name, control in record.controls.items()}
         variants |= {} if record.holdout is None else {"holdout": record.holdout.iterations}
         for variant, rows in variants.items():
             if rows:
                 notes = record.notes if variant == "ttm" else []
                 yield Course(task, variant, rows, _charts(document, task, variant, rows), record.hyperparameters, notes)
-    for task, oracle in (document.oracle or {}).items():
+    for task, oracle in document.oracle.items():
         if oracle.iterations:
             yield Course(task, "oracle", oracle.iterations, _charts(document, task, "oracle", oracle.iterations), {})
 
@@ -167,7 +167,7 @@ class TagTable:
 
 def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
     """A table for each task and tag of a document's breakdowns."""
-    for task, tags in (document.breakdowns or {}).items():
+    for task, tags in document.breakdowns.items():
         tracks = document.tracks.get(task, {})
         for tag, values in tags.items():
             numbers = {value: row.model_extra or {} for value, row in values.items()}

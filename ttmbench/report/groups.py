@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._arrays.matchings import given_captions
-from ttmbench._util.jsonl import read_json_lines
 from ttmbench._util.option_values import groups_of
+from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
@@ -17,7 +17,6 @@ from ttmbench.matching import match_groups
 from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
-from ttmbench.results.numbers import finite, training_of
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import metric_values
@@ -150,11 +149,13 @@ def _given(captions: Any) -> int | list[int] | None:
 
 def _short(value: Any) -> float | int | None:
     """A number of few digits, a whole one without a point."""
-    # Most are floats that are finite; what is none gets its message.
-    number = value + 0 if type(value) is float and value - value == 0 else finite(value)
-    if number is None:
+    if value is None:
         return None
-    short = float(f"{number:.{DIGITS}g}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is not a number")
+    if value - value != 0:
+        raise ValueError(f"{value} is not a number of a results document")
+    short = float(f"{value + 0:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
 
 
@@ -202,7 +203,7 @@ def _lines_of_scores(
     for name, per_seed in stored.scores.items():
         if name in (HOLDOUT, HOLDOUT_RAW):
             continue  # of a part of the groups
-        seeds = training_of(run.document.to_dict(), task, name).get("seeds")
+        training = run.document.training(task, name)
         for index, scores in enumerate(per_seed):
             matching = match_groups(scores.groups, shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
@@ -212,7 +213,7 @@ def _lines_of_scores(
                     "group_id": group_id,
                     "filter": name,
                     "seed_index": index,
-                    "seed": seeds[index] if seeds else None,
+                    "seed": None if training is None else training.seeds[index],
                     "captions": [] if group is None else list(group.captions),
                     "images": [] if group is None else [image.name for image in group.images],
                     "scores": scores.groups[at].tolist(),

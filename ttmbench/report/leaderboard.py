@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.escape import one_line
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
@@ -93,23 +93,18 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     found_rows: list[list[Number]] = []
     documents: list[tuple[str, ResultsDocument]] = []
     found_transfers: list[list[Transfer]] = []
-    for found in walk_documents(folder, without=frozenset({OWN_FILE})):
-        name = found.path.relative_to(folder).as_posix()
-        if found.document is None:
-            skipped[name] = found.skipped or ""
+    for path, document in walk_documents(folder, without=frozenset({OWN_FILE})):
+        name = path.relative_to(folder).as_posix()
+        if isinstance(document, str):
+            skipped[name] = document
             continue
-        document, content = found.document, found.document.to_dict()
-        try:
-            rows = list(_rows(content, name))
-        except DataError as error:
-            skipped[name] = str(error)
-            continue
+        rows = list(_rows(document, name))
         if not rows:
             skipped[name] = f"has no finished task (status {document.status})"
-        stated.append(stated_model(content))
+        stated.append(stated_model(document))
         found_rows.append(rows)
         documents.append((name, document))
-        found_transfers.append(transfers_of(content, name))
+        found_transfers.append(transfers_of(document, name))
     if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
     names = [one_line(name, CELL) for name in tell_apart(stated)]
@@ -258,7 +253,7 @@ def extent_of_line(line: Mapping[str, Number]) -> Extent:
     return together({row.task: row.extent for row in line.values()}.values())
 
 
-def _rows(document: Mapping[str, Any], name: str) -> Iterator[Number]:
+def _rows(document: ResultsDocument, name: str) -> Iterator[Number]:
     """The numbers that rank, their names fit for a cell."""
     for one in numbers_of(document, name):
         if one.track is not None and one.value is not None:

@@ -11,7 +11,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.reader import Found, read_document, task_of_artifact, walk_documents
+from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
 from ttmbench.results.records import Artifact
 
 
@@ -63,22 +63,21 @@ def gather(place: Path) -> Gathered:
     if not place.exists():
         raise UsageError(f"{place} does not exist; name a folder that runs wrote to (--output_path), or a document")
     folder = place if place.is_dir() else place.parent
-    files = list(walk_documents(place)) if place.is_dir() else [_read(place)]
+    files = dict(walk_documents(place)) if place.is_dir() else {place: _read(place)}
     if not files:
         raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
     skipped = {
-        file.path.relative_to(folder).as_posix(): file.skipped or ""
-        for file in files
-        if file.document is None and not is_something_else(file.path)
+        path.relative_to(folder).as_posix(): why
+        for path, why in files.items()
+        if isinstance(why, str) and not is_something_else(path)
     }
-    documents = [(file.path, file.document) for file in files if file.document is not None]
-    models = tell_apart([stated_model(document.to_dict()) for _, document in documents])
+    documents = [(path, document) for path, document in files.items() if isinstance(document, ResultsDocument)]
+    models = tell_apart([stated_model(document) for _, document in documents])
     runs: list[ReportedRun] = []
     in_order = sorted(zip(models, documents, strict=True), key=lambda one: (one[0], str(one[1][0])))
     for index, (model, (path, document)) in enumerate(in_order, start=1):
         name = path.relative_to(folder).as_posix()
-        content = document.to_dict()
-        numbers = [*numbers_of(content, name), *means_of(content, name)]
+        numbers = [*numbers_of(document, name), *means_of(document, name)]
         run = ReportedRun(index, model, name, path, document, tuple(replace(one, model=model) for one in numbers))
         for file, artifact in document.artifacts.items():
             _take(run, file, artifact)
@@ -87,11 +86,12 @@ def gather(place: Path) -> Gathered:
     return Gathered(tuple(runs), skipped)
 
 
-def _read(path: Path) -> Found:
+def _read(path: Path) -> ResultsDocument | str:
+    """A document, or why it cannot be read."""
     try:
-        return Found(path, read_document(path))
+        return read_document(path)
     except DataError as error:
-        return Found(path, None, str(error).removeprefix(f"{path}: "))
+        return str(error).removeprefix(f"{path}: ")
 
 
 def is_something_else(path: Path) -> bool:
@@ -107,7 +107,7 @@ def is_something_else(path: Path) -> bool:
 
 def _take(run: ReportedRun, file: str, artifact: Artifact) -> None:
     """Adds a file beside a run, if it is there and as the run wrote it."""
-    task = task_of_artifact(file, {"kind": artifact.kind, "task": artifact.task}, run.document.results)
+    task = task_of_artifact(file, artifact, run.document.results)
     if task is None or Path(file).name != file:
         run.damaged[file] = "is of no task of its run"
         return

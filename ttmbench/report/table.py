@@ -68,7 +68,7 @@ def print_table(
             wide as needed. Columns that do not fit are named below the table.
     """
     console = terminal.console(width)
-    has_lines = not console.legacy_windows and terminal.fits_encoding("─", console.encoding)
+    has_lines = not console.legacy_windows and terminal.encodable("─", console.encoding) == "─"
 
     secrets = secrets_in_environment()
 

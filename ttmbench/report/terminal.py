@@ -9,6 +9,7 @@ from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable
 from ttmbench.report.table import NOTHING, TableColumn, print_table
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
     CHOICE,
     COLUMNS,
@@ -28,7 +29,6 @@ from ttmbench.results.labels import (
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.transfer_deltas import transfers_of
-from ttmbench.results.undecided import undecided_tasks
 
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 _STAGES = (TTM, SIMPLE_MATCH, ORACLE)
@@ -55,7 +55,8 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
     if document.get("ttm_also"):
         _print_transfers(document, width)
         console.print()
-    means = means_of(document)
+    typed = ResultsDocument.of(document)
+    means = means_of(typed)
     for name in dict.fromkeys(one.task for one in means):
         mine = [one for one in means if one.task == name]
         shown = ", ".join(f"{_named(one)} {_percent(one.value)}" for one in mine)
@@ -66,7 +67,7 @@ def print_results(document: Mapping[str, Any], width: int | None = None) -> None
             say(f"{task}/{mean}: mean over {about['cells']} of {', '.join(about['by'])} ({groups})")
     for note, tasks in _notes(document).items():
         say(f"{', '.join(tasks)}: {note}")
-    for task, why in undecided_tasks(document).items():
+    for task, why in typed.undecided_tasks().items():
         say(f"undecided: {task}: {why}")
     for error in document["errors"]:
         say(f"failed: {error['task']}: {error['message']}")
@@ -102,7 +103,7 @@ def _print_summary(document: Mapping[str, Any], width: int | None) -> None:
     columns = [TableColumn("task", "key"), TableColumn("", "key")]
     columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
     table: list[list[str]] = []
-    numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
+    numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(ResultsDocument.of(document))}
     for task in document["results"]:
         is_global = document["configs"][task]["matching"] == "global"
         mine = {(metric, name): one for (of, metric, name), one in numbers.items() if of == task}
@@ -157,8 +158,9 @@ def _print_metrics(document: Mapping[str, Any], width: int | None) -> None:
     columns += [TableColumn(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
     columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
     table: list[list[str]] = []
-    shown, open_tasks = None, undecided_tasks(document)
-    for one in numbers_of(document):
+    shown, typed = None, ResultsDocument.of(document)
+    open_tasks = typed.undecided_tasks()
+    for one in numbers_of(typed):
         marked = f"{one.task} (undecided)" if one.task in open_tasks else one.task
         if (document["datasets"].get(one.task) or {}).get("coverage"):
             marked += f" ({one.extent.words} groups)"
@@ -186,7 +188,7 @@ def _print_transfers(document: Mapping[str, Any], width: int | None) -> None:
     columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
     columns += [TableColumn(name, "number") for name in ("raw", "adapted", "difference", "95% interval", "over seeds")]
     shown, table = None, []
-    for one in (row for row in transfers_of(document) if row.shown):
+    for one in (row for row in transfers_of(ResultsDocument.of(document)) if row.shown):
         ends = None if one.seed_ci_low is None or one.seed_ci_high is None else (one.seed_ci_low, one.seed_ci_high)
         table.append(
             [

@@ -12,7 +12,8 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
-from ttmbench.results.coverage import Extent, is_stored, together
+from ttmbench.results.coverage import Extent, together
+from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import TTM, key_of
 from ttmbench.results.models import stated_model
 from ttmbench.results.numbers import Number, numbers_of
@@ -25,7 +26,7 @@ VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
 class _Run:
     """A results document, which model and which checkpoint it is of, and its numbers."""
 
-    document: Mapping[str, Any]
+    document: ResultsDocument
     checkpoint: str | None
     identity: tuple[str, dict[str, Any]] | None
     numbers: Sequence[Number]
@@ -98,7 +99,7 @@ def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -
 
 
 def compare(
-    table: PublishedTable, documents: Iterable[tuple[Path, Mapping[str, Any]]], registry: Registry
+    table: PublishedTable, documents: Iterable[tuple[Path, ResultsDocument]], registry: Registry
 ) -> list[ComparedRow]:
     """Compares every number of a table.
 
@@ -114,11 +115,10 @@ def compare(
         _Run(
             document,
             stated_model(document).fingerprint,
-            _identity(document["config"], registry),
-            numbers_of(document, where),
+            _identity(document.config, registry),
+            numbers_of(document, str(path)),
         )
         for path, document in documents
-        for where in [str(path)]
     ]
     return [_row(table, number, runs, registry) for number in table.numbers]
 
@@ -178,7 +178,7 @@ def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterabl
             yield Ours(
                 measured=Measured(float(one.value), one.seed_std, one.seeds or 1),
                 group=1 / max(1, one.groups or 0),
-                date=float(run.document["date"]),
+                date=float(run.document.date),
                 file=one.file,
                 extent=one.extent,
                 against=(*_differences(entry, one, run.document), *_other_groups(wanted.finetuned, run.document)),
@@ -186,7 +186,7 @@ def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterabl
             )
 
 
-def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
+def _differences(entry: TaskEntry, one: Number, document: ResultsDocument) -> Iterator[str]:
     wanted = entry.groups or one.groups_of_task
     if one.groups != wanted:
         yield f"{one.groups} groups, not {'all' if wanted is None else wanted}"
@@ -196,30 +196,25 @@ def _differences(entry: TaskEntry, one: Number, document: Mapping[str, Any]) -> 
         yield f"task version {one.version}, not {entry.version}"
     if entry.data is not None and one.data != entry.data:
         yield "other images or captions"
-    changes = _mapping(document["config"].get("task_args"))
+    changes = mapping(document.config.get("task_args"))
     if changes:
         yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
 
 
-def _finetuning(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a document says of the finetuning of its model; nothing for another model."""
-    return _mapping(_mapping(document.get("model_info")).get("finetuned"))
-
-
-def _other_groups(wanted: FinetuningEntry | None, document: Mapping[str, Any]) -> Iterator[str]:
-    groups = sum(int(_mapping(one).get("groups") or 0) for one in _finetuning(document).get("tasks") or ())
+def _other_groups(wanted: FinetuningEntry | None, document: ResultsDocument) -> Iterator[str]:
+    groups = sum(int(mapping(one).get("groups") or 0) for one in document.finetuned.get("tasks") or ())
     if wanted is not None and wanted.groups not in (None, groups):
         yield f"finetuned on {groups} groups, not {wanted.groups}"
 
 
-def _other_settings(wanted: FinetuningEntry | None, document: Mapping[str, Any]) -> Iterator[str]:
+def _other_settings(wanted: FinetuningEntry | None, document: ResultsDocument) -> Iterator[str]:
     if wanted is None:
         return
     from ttmbench.ttm.supervised import settings_of  # with torch, which no listing of tables should wait for
 
-    record = _finetuning(document)
+    record = document.finetuned
     usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
-    given = _mapping(record.get("hyperparameters"))
+    given = mapping(record.get("hyperparameters"))
     changed = [
         f"{key}={given.get(key)}" for key, value in usual.model_dump(mode="json").items() if given.get(key) != value
     ]
@@ -227,24 +222,23 @@ def _other_settings(wanted: FinetuningEntry | None, document: Mapping[str, Any])
         yield f"finetuning's settings were changed ({', '.join(changed)})"
 
 
-def _notes(table: PublishedTable, one: Number, document: Mapping[str, Any]) -> Iterator[str]:
-    config = document["config"]
+def _notes(table: PublishedTable, one: Number, document: ResultsDocument) -> Iterator[str]:
+    config = document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    record = document.get("ttm", {}).get(one.own_task)
+    record = document.ttm.get(one.own_task)
     if one.filter != TTM or record is None:
         return
     wanted = table.spec.settings.get("ttm_preset", "auto")
-    if record.get("preset") != wanted:
-        yield f"TTM's preset was {record.get('preset')}, not {wanted}"
+    if record.preset != wanted:
+        yield f"TTM's preset was {record.preset}, not {wanted}"
     usual = table.spec.settings.get("ttm_args", {})
-    changed = [f"{key}={value}" for key, value in _mapping(config.get("ttm_args")).items() if usual.get(key) != value]
+    changed = [f"{key}={value}" for key, value in mapping(config.get("ttm_args")).items() if usual.get(key) != value]
     if changed:
         yield f"TTM's settings were changed ({', '.join(changed)})"
-    notes = record.get("notes")
-    yield from (str(note) for note in (notes if isinstance(notes, list) else ()) if "learning rate" in str(note))
-    if len(record["seeds"]) < table.spec.runs:
-        yield f"{len(record['seeds'])} of {table.spec.runs} seeds"
+    yield from (note for note in record.notes if "learning rate" in note)
+    if len(record.seeds) < table.spec.runs:
+        yield f"{len(record.seeds)} of {table.spec.runs} seeds"
 
 
 def _best_mean(
@@ -283,18 +277,19 @@ def _mean(parts: Sequence[Ours | None], pooled: bool) -> Ours | None:
     )
 
 
-def _is_model(entry: ModelEntry, called: str, document: Mapping[str, Any], identity: Any, registry: Registry) -> bool:
-    name = document.get("model_name")
-    if _is_stored(document) and (name in entry.names or _bare(name) == _bare(called)):
+def _is_model(entry: ModelEntry, called: str, document: ResultsDocument, identity: Any, registry: Registry) -> bool:
+    name = document.model_name
+    # Of `ttmbench score`, which has no model but the name of a file.
+    if all(map(document.is_stored, document.datasets)) and (name in entry.names or _bare(name) == _bare(called)):
         return True
     if entry.model is None:
         return False
-    finetuning = _finetuning(document)
+    finetuning = document.finetuned
     if entry.finetuned is not None:
-        tasks = [_mapping(one).get("task") for one in finetuning.get("tasks") or ()]
+        tasks = [mapping(one).get("task") for one in finetuning.get("tasks") or ()]
         if (tasks, finetuning.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        base = _mapping(finetuning.get("base"))
+        base = mapping(finetuning.get("base"))
         if "model_args" not in base and base.get("model_name") != base.get("model"):
             return False  # an older record, of other weights than the name stands for
         return _identity(base, registry) == _identity(entry.model_dump(), registry)
@@ -304,11 +299,6 @@ def _is_model(entry: ModelEntry, called: str, document: Mapping[str, Any], ident
 def _bare(name: object) -> str:
     """A name as ``albef-4m`` and ``ALBEF_4M`` have it in common."""
     return "".join(filter(str.isalnum, str(name))).casefold()
-
-
-def _is_stored(document: Mapping[str, Any]) -> bool:
-    """Whether the results are of ``ttmbench score``, which has no model but the name of a file."""
-    return all(is_stored(document, task) for task in document["datasets"])
 
 
 # Arguments of a model behind a server that change no answer.
@@ -322,15 +312,11 @@ def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[
     name = config.get("model")
     if not isinstance(name, str):
         return None
-    given = {key: value for key, value in _mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
+    given = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
     if not _known_model(name, registry):
         return name, given
     spec = registry.adapter(name)
     return spec.target, {**spec.model_args, **given}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _known_model(name: str, registry: Registry) -> bool:

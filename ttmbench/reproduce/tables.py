@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Measured, Rule
 from ttmbench.reproduce.numbers_file import TRACKS, TypedNumber, published_column, published_track, read_typed

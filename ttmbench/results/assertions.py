@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import CHOICE, SLASH, base_metric, key_of, split_key
 
 COVERAGE = "coverage"  # share of a task's groups whose images are there
@@ -74,15 +75,9 @@ def _known(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
 
 
-def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> None:
+def check_assertions(assertions: Sequence[str], document: ResultsDocument) -> None:
     """Raises AssertionNotMet, naming each assertion that a results document does not meet."""
-    compare = {
-        ">=": lambda a, b: a >= b,
-        "<=": lambda a, b: a <= b,
-        ">": lambda a, b: a > b,
-        "<": lambda a, b: a < b,
-        "==": lambda a, b: a == b,
-    }
+    compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
     failures = []
     for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
@@ -95,19 +90,18 @@ def check_assertions(assertions: Sequence[str], document: Mapping[str, Any]) -> 
         raise AssertionNotMet("; ".join(failures))
 
 
-def _value(document: Mapping[str, Any], task: str, key: str) -> float | None:
+def _value(document: ResultsDocument, task: str, key: str) -> float | None:
     """The number that an assertion is about; None if there is none."""
     name, _, mean = task.partition(SLASH)
-    numbers = document["results"].get(name, {})
-    if mean:
-        numbers = document.get("tag_means", {}).get(name, {}).get(mean, {}).get("numbers", {})
-    found: float | None = numbers.get(key)
-    return found
+    if not mean:
+        return document.results.get(name, {}).get(key)
+    means = document.tag_means.get(name, {})
+    return means[mean].numbers.get(key) if mean in means else None
 
 
-def _coverage(document: Mapping[str, Any], task: str) -> float | None:
+def _coverage(document: ResultsDocument, task: str) -> float | None:
     """Share of a task's groups whose images are there: all of them, unless some are left out; None without the task."""
-    if task not in document["results"]:
+    if task not in document.results:
         return None
-    coverage = (document.get("datasets", {}).get(task) or {}).get("coverage")
-    return 1.0 if coverage is None else float(coverage["here"] / coverage["rows"])
+    coverage = document.datasets[task].coverage
+    return 1.0 if coverage is None else coverage.here / coverage.rows

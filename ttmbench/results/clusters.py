@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ttmbench._annotations import Bool, Int
 from ttmbench.errors import UsageError
-from ttmbench.results.coverage import source_kind
 from ttmbench.types import Group, ImageRef
 
 
@@ -138,13 +136,3 @@ def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None
         [(place, one[group]) for place, one in enumerate(known) if one is not None and group in one] for group in ids
     ]
     return np.array(connected(keys))
-
-
-def clusters_unknown(documents: Iterable[Mapping[str, Any]], task: str) -> str:
-    """Why results documents do not say which groups of a task share images."""
-    kinds = {source_kind(document, task) for document in documents}
-    if "stored_features" in kinds:
-        return "precomputed embeddings have no images, so which groups share one is unknown"
-    if kinds & {"stored_scores", "stored_answers"}:
-        return "files of scores and answers have no images, so which groups share one is unknown"
-    return "the samples do not say which groups share images (an older version wrote them)"

@@ -5,126 +5,24 @@ A results document holds means; the values of single groups lie in the samples b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from ttmbench import stats
-from ttmbench._util.jsonl import read_json_lines
-from ttmbench._util.third_party_errors import error_line
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.results.cell_means import CellValues
-from ttmbench.results.clusters import cluster_numbers, clusters_unknown
-from ttmbench.results.coverage import Extent, extent_of, is_stored, source_kind
+from ttmbench.results.clusters import cluster_numbers
+from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
+from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
-from ttmbench.results.reader import read_document, task_of_artifact
-from ttmbench.results.samples import sample_value
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.records import AlsoRecord
+from ttmbench.results.stored_runs import StoredRun
 from ttmbench.types import Group
-
-NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"
-Values = dict[str, dict[str, dict[str, float]]]
-"""filter -> metric -> group id -> value, a mean over seeds."""
-
-
-@dataclass(frozen=True)
-class TaskGroups:
-    """What is known of the single groups of a task.
-
-    Attributes:
-        values: filter -> metric -> group id -> value.
-        clusters: group id -> cluster; None where nothing says which groups share images.
-        tags: group id -> its tags.
-        means: name -> a mean of means over values of these.
-    """
-
-    values: Values
-    clusters: Mapping[str, str] | None = None
-    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    means: Mapping[str, TagMean] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run with the values of its groups.
-
-    Attributes:
-        path: its results document.
-        document: that document.
-        groups: task -> values and clusters of its groups.
-    """
-
-    path: Path
-    document: Mapping[str, Any]
-    groups: Mapping[str, TaskGroups]
-
-    @property
-    def values(self) -> dict[str, Values]:
-        """Task -> filter -> metric -> group id -> value."""
-        return {task: found.values for task, found in self.groups.items()}
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return str(self.document.get("model_name", self.path.stem))
-
-
-def read_run(path: Path, need_samples: bool = True) -> StoredRun:
-    """Reads a results document and the samples beside it.
-
-    Args:
-        path: the results document.
-        need_samples: whether a run without samples is an error; else it has no values.
-
-    Returns:
-        The run.
-
-    Raises:
-        DataError: a file is absent or damaged, or the run wrote no samples.
-    """
-    document = read_document(path).to_dict()
-    groups = stored_groups(path.parent, document)
-    if not groups and need_samples:
-        if any(is_stored(document, task) for task in document["results"]):
-            raise DataError(f"{path}: is of an older version's `ttmbench score`, which wrote no samples; run it again")
-        raise DataError(f"{path}: {NO_SAMPLES}")
-    return StoredRun(path, document, groups)
-
-
-def stored_groups(folder: Path, document: Mapping[str, Any]) -> dict[str, TaskGroups]:
-    """The values and clusters of groups in the samples that a document names.
-
-    Args:
-        folder: where the document lies.
-        document: of results.
-
-    Returns:
-        task -> its groups; tasks without samples are left out. Another task that an adapted model was measured on is
-        ``adapted to@measured on``.
-
-    Raises:
-        DataError: a file is absent or damaged.
-    """
-    found: dict[str, TaskGroups] = {}
-    for name, about in document.get("artifacts", {}).items():
-        if not isinstance(about, dict) or about.get("kind") not in ("samples", "also_samples"):
-            continue
-        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
-            raise DataError(
-                f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
-                "it are read"
-            )
-        task = task_of_artifact(name, about, document["results"])
-        if task is not None and about["kind"] == "also_samples":
-            task = f"{task}{AT}{about.get('measured_on')}"
-        if task is not None:
-            found[task] = replace(_groups(folder / name), means=stated_means(document, task))
-    return found
 
 
 def compare_runs(
@@ -132,6 +30,7 @@ def compare_runs(
     other: StoredRun,
     *,
     filters: tuple[str, str] | None = None,
+    metrics: Sequence[str] = (),
     allow_different: bool = False,
     iterations: int = 1000,
     seed: int = 0,
@@ -141,7 +40,9 @@ def compare_runs(
     Args:
         baseline: what is compared to.
         other: what is compared; may be the same run.
-        filters: compare this filter of the baseline with that of the other; by default every filter with itself.
+        filters: compare this filter of the baseline with that of the other; by default every filter with itself, and
+            of a single run the raw model with everything that was adapted from it.
+        metrics: to compare; all if none is named.
         allow_different: also compare tasks of another version or other data, by the group ids they share.
         iterations: resamples of intervals and permutation tests.
         seed: of these.
@@ -149,14 +50,15 @@ def compare_runs(
     Returns:
         One row for each task, filter and metric, and for each mean over values of tags that both runs have
         (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``);
-        ``p_holm`` is adjusted by `adjust_for_several`, over these rows alone.
+        `adjust_for_several` adds the adjusted p.
 
     Raises:
-        UsageError: the runs share no task or filter, or a task differs and that is not allowed.
+        UsageError: the runs share no task, filter or metric, or a task differs and that is not allowed.
     """
     shared = [task for task in baseline.values if task in other.values]
     if not shared:
         raise UsageError(f"{baseline.path} and {other.path} share no task with samples")
+    within = _pairs_within(baseline) if filters is None and baseline is other else None
     rows: list[dict[str, Any]] = []
     for task in shared:
         if not allow_different:
@@ -164,29 +66,40 @@ def compare_runs(
         known = [run.groups[task].clusters for run in (baseline, other)]
         # Metrics and filters of a task mostly have the same groups.
         clusters = cache(partial(cluster_numbers, known=known))
-        for pair in _filter_pairs(baseline.values[task], other.values[task], filters):
+        left, right = baseline.values[task], other.values[task]
+        pairs = [(name, name) for name in left] if filters is None else [filters]
+        for pair in ((one, two) for one, two in within or pairs if one in left and two in right):
             rows += list(_rows(baseline, other, task, pair, clusters, iterations, seed))
             rows += list(_mean_rows(baseline, other, task, *pair, iterations, seed))
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
-    adjust_for_several(rows)
+    if within is not None:
+        order = [f"{one}>{two}" for one, two in within]
+        rows.sort(key=lambda row: order.index(row["filter"]))
+    rows = [row for row in rows if not metrics or row["metric"] in metrics]
+    if not rows:
+        raise UsageError(f"the runs share none of the metrics {', '.join(metrics)}")
     return rows
 
 
-def adjust_for_several(rows: Sequence[dict[str, Any]]) -> None:
-    """Sets Holm's adjusted p of rows that are shown together (``p_holm``), and for how many tests (``holm_tests``).
+def adjust_for_several(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Rows that are shown together, with Holm's adjusted p (``p_holm``) and for how many tests (``holm_tests``).
 
     One family of tests is every row of one metric and filter: all tasks, and all runs that are compared. Means over
     values of tags (``task/name``) and other tasks (``adapted to@measured on``) are families of their own.
 
     Args:
         rows: of `compare_runs`; changed.
+
+    Returns:
+        The same rows.
     """
     families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
             row.update(p_holm=adjusted, holm_tests=len(family))
+    return rows
 
 
 def _rows(
@@ -280,113 +193,111 @@ def _mean_rows(
             }
 
 
-def stated_means(document: Mapping[str, Any], task: str) -> dict[str, TagMean]:
-    """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
-    known = (document.get("tag_means") or {}).get(task) or {}
-    try:
-        stated = document["configs"][task].get("means", {}) if known else {}
-        return {str(name): TagMean.model_validate(how) for name, how in stated.items() if name in known}
-    except (ValidationError, AttributeError, LookupError) as error:
-        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
-
-
-def _size(document: Mapping[str, Any], task: str, metric: str) -> int | None:
+def _size(document: ResultsDocument, task: str, metric: str) -> int | None:
     """How many answers a metric has on the whole task: groups, or the queries of a task that ranks."""
-    group = ((document.get("configs") or {}).get(task) or {}).get("group") or {}
-    if metric.startswith("t2i_") and isinstance(group.get("n_captions"), int):
-        return int(group["n_captions"])
+    captions = mapping(document.configs.get(task, {}).get("group")).get("n_captions")
+    if metric.startswith("t2i_") and isinstance(captions, int):
+        return captions
     return _extent(document, task).of
 
 
-def _extent(document: Mapping[str, Any], task: str) -> Extent:
-    """As `extent_of`, also of another task that an adapted model was measured on."""
+def _extent(document: ResultsDocument, task: str) -> Extent:
+    """As `ResultsDocument.extent`, also of another task that an adapted model was measured on."""
     if AT not in task:
-        return extent_of(document, task)
-    counts = _elsewhere(document, task).get("n-samples") or {}
-    scored, total = counts.get("effective"), counts.get("original")
-    return Extent(scored, total, scored is not None and total is not None and scored < total)
+        return document.extent(task)
+    record = _elsewhere(document, task)
+    if record is None:
+        return Extent(None, None, False)
+    counts = record.n_samples
+    return Extent(counts.effective, counts.original, counts.effective < counts.original)
 
 
-def _elsewhere(document: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """What a document says of ``adapted to@measured on``; nothing if it says nothing."""
+def _elsewhere(document: ResultsDocument, task: str) -> AlsoRecord | None:
+    """What a document says of ``adapted to@measured on``; None if it says nothing."""
     adapted_to, _, measured_on = task.partition(AT)
-    found: Mapping[str, Any] = ((document.get("ttm_also") or {}).get(adapted_to) or {}).get(measured_on) or {}
-    return found
+    return document.ttm_also.get(adapted_to, {}).get(measured_on)
 
 
-def _filter_pairs(left: Values, right: Values, filters: tuple[str, str] | None) -> Sequence[tuple[str, str]]:
-    if filters is None:
-        return [(name, name) for name in left if name in right]
-    return [filters] if filters[0] in left and filters[1] in right else []
+def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
+    """Why results documents do not say which groups of a task share images."""
+    kinds = {document.source_kind(task) for document in documents}
+    if "stored_features" in kinds:
+        return "precomputed embeddings have no images, so which groups share one is unknown"
+    if kinds & {STORED_SCORES, STORED_ANSWERS}:
+        return "files of scores and answers have no images, so which groups share one is unknown"
+    return "the samples do not say which groups share images (an older version wrote them)"
 
 
-def pairs_within(values: Mapping[str, Values]) -> list[tuple[str, str]]:
+def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
     """The filters of one run that a reader compares: the raw model with everything adapted from it."""
-    found = dict.fromkeys(name for one in values.values() for name in one)
-    pairs = [(RAW, name) for name in found if name not in (RAW, HOLDOUT, HOLDOUT_RAW)]
-    return pairs + ([(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in found else [])
+    names = dict.fromkeys(name for values in run.values.values() for name in values)
+    pairs = [(RAW, name) for name in names if name not in (RAW, HOLDOUT, HOLDOUT_RAW)]
+    pairs += [(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in names else []
+    if not pairs:
+        raise UsageError(f"{run.path} holds raw numbers only; give a second run to compare it with")
+    return pairs
 
 
-_SAME = {"versions": "version", "task_hashes": "data fingerprint"}
-
-
-def check_same(
-    baseline: StoredRun, other: StoredRun, task: str, advice: str, keys: Sequence[str] = tuple(_SAME)
-) -> None:
+def check_same(baseline: StoredRun, other: StoredRun, task: str, advice: str) -> None:
     """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
-    for key in keys:
-        one, two = (_stated(run.document, key, task) for run in (baseline, other))
+    runs = (baseline, other)
+    versions, data = zip(*(_stated(run.document, task) for run in runs), strict=True)
+    for what, (one, two) in (("version", versions), ("data fingerprint", data)):
         if one != two:
-            parts = [_extent(run.document, task) for run in (baseline, other)]
+            parts = [_extent(run.document, task) for run in runs]
             about = " and ".join(part.words for part in parts)
             why = f" ({about} groups)" if any(part.limited for part in parts) else ""
-            if key == "task_hashes" and is_stored(baseline.document, task) != is_stored(other.document, task):
+            if what != "version" and baseline.document.is_stored(task) != other.document.is_stored(task):
                 why += " (one of them was scored from a file, which does not say what its images and captions were)"
             raise UsageError(
-                f"task '{task}' has {_SAME[key]} {one} in {baseline.path} and {two} in {other.path}: they are not the "
+                f"task '{task}' has {what} {one} in {baseline.path} and {two} in {other.path}: they are not the "
                 f"same groups{why}{advice}"
             )
 
 
-def _stated(document: Mapping[str, Any], key: str, task: str) -> Any:
-    """Version or fingerprint of a task's data."""
+def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | None]:
+    """Version and fingerprint of a task's data."""
     if AT in task:
-        return _elsewhere(document, task).get({"versions": "version", "task_hashes": "fingerprint"}[key])
-    if key == "task_hashes" and source_kind(document, task) == "stored_features":  # it is of the model's embeddings
-        return f"none (precomputed embeddings of {_extent(document, task).words} groups)"
-    return document.get(key, {}).get(task)
+        record = _elsewhere(document, task)
+        return (None, None) if record is None else (record.version, record.fingerprint)
+    version, data = document.versions.get(task), document.task_hashes.get(task)
+    if document.source_kind(task) == "stored_features":  # the fingerprint is of the model's embeddings
+        data = f"none (precomputed embeddings of {_extent(document, task).words} groups)"
+    return version, data
 
 
-def _groups(path: Path) -> TaskGroups:
-    lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
-    seen: set[str] = set()
-    for number, line in read_json_lines(path):
-        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
-        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
-            raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")
-        again = (name, line.get("seed_index", 0), group)
-        if str(again) in seen:
-            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
-        seen.add(str(again))
-        lines.append({"group_id": group, "filter": name, "metrics": metrics})
-        cluster = line.get("cluster")
-        if not isinstance(cluster, str | None):
-            raise DataError(f"{path}: line {number} has a cluster that is no text")
-        if cluster is not None:
-            clusters[group] = cluster
-        if isinstance(line.get("tags"), dict):
-            tags[group] = {str(tag): str(value) for tag, value in line["tags"].items()}
-    return TaskGroups(values_of_lines(lines), clusters or None, tags)
+def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
+    """Which runs are compared: each task of each run with the first run that has the same task and data.
+
+    Args:
+        runs: in order.
+        allow_different: the same task with other data will do.
+
+    Returns:
+        (baseline, other run) for each pair, both with the tasks of this comparison alone.
+    """
+    first: dict[str, list[StoredRun]] = {}
+    found = []
+    for run in runs:
+        tasks: dict[Path, tuple[StoredRun, list[str]]] = {}
+        for task in run.groups:
+            earlier = first.get(task, [])
+            baseline = next((one for one in earlier if allow_different or _has_same_data(one, run, task)), None)
+            if baseline is None:
+                first.setdefault(task, []).append(run)
+            else:
+                tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
+        found += [(_only(baseline, names), _only(run, names)) for baseline, names in tasks.values()]
+    return found
 
 
-def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
-    """The values of groups, means over seeds, from samples lines."""
-    sums: dict[tuple[str, str, str], list[float]] = {}
-    for line in lines:
-        for metric, value in line["metrics"].items():
-            if value is not None:
-                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
-    values: Values = {}
-    for (name, metric, group), found in sums.items():
-        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)
-    return values
+def _has_same_data(one: StoredRun, other: StoredRun, task: str) -> bool:
+    try:
+        check_same(one, other, task, "")
+    except UsageError:
+        return False
+    return True
+
+
+def _only(run: StoredRun, tasks: Sequence[str]) -> StoredRun:
+    return replace(run, groups={task: run.groups[task] for task in tasks})

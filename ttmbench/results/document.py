@@ -6,13 +6,15 @@ A key of results is a field of `ResultsDocument`; one that holds an entry a task
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.results.records import (
     Absent,
     AlsoRecord,
@@ -20,8 +22,10 @@ from ttmbench.results.records import (
     BaselineRecord,
     Breakdown,
     ChoiceRecord,
+    Control,
     Dataset,
     Digest,
+    Holdout,
     Interval,
     Key,
     OracleRecord,
@@ -41,6 +45,7 @@ from ttmbench.results.samples import wrong_number
 from ttmbench.types import Track
 
 _BY_TASK = "by task"
+MOST_UNDECIDED = 0.5  # of a task's pairs; beyond it most comparisons are between bounds
 T = TypeVar("T")
 ByTask = Annotated[dict[str, T], _BY_TASK]
 """Task -> its entry."""
@@ -57,16 +62,16 @@ class ResultsDocument(Part):
     status: Literal["running", "done", "failed", "interrupted"] = Field(
         description="running while tasks are left: the file is rewritten after each."
     )
-    task_status: dict[str, Literal["done", "failed", "pending"]] | Absent = Field(
-        None, description="Every task that the run is to do."
+    task_status: dict[str, Literal["done", "failed", "pending"]] = Field(
+        {}, description="Every task that the run is to do."
     )
     track: Track = Field(description="The track furthest from plain scoring that any number belongs to.")
-    groups: dict[str, dict[str, Real | None]] | Absent = Field(
-        None, description="Dataset -> unweighted mean of its tasks, when all of them were run."
+    groups: dict[str, dict[str, Real | None]] = Field(
+        {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
-    group_subtasks: dict[str, list[str]] | Absent = None
-    group_notes: dict[str, list[str]] | Absent = Field(
-        None, description="Dataset -> what should be known of its mean: that its tasks may share images."
+    group_subtasks: dict[str, list[str]] = Field({})
+    group_notes: dict[str, list[str]] = Field(
+        {}, description="Dataset -> what should be known of its mean: that its tasks may share images."
     )
     tracks: ByTask[dict[Key, Track]] = Field(
         description="Task -> metric,filter -> track. Tracks are never ranked together."
@@ -75,11 +80,11 @@ class ResultsDocument(Part):
         description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
         "ttm, oracle. Also metric_stderr,filter (over groups) and metric_seed_std,filter (over seeds)."
     )
-    breakdowns: ByTask[dict[str, dict[str, Breakdown]]] | Absent = Field(
-        None, description="Task -> tag -> value -> numbers of the groups that have it."
+    breakdowns: ByTask[dict[str, dict[str, Breakdown]]] = Field(
+        {}, description="Task -> tag -> value -> numbers of the groups that have it."
     )
-    tag_means: ByTask[dict[str, TagMeanRecord]] | Absent = Field(
-        None, description="Task -> name -> a mean of means over the values of tags, beside the mean over all groups."
+    tag_means: ByTask[dict[str, TagMeanRecord]] = Field(
+        {}, description="Task -> name -> a mean of means over the values of tags, beside the mean over all groups."
     )
     ci: ByTask[dict[Key, Interval | None]] = Field(description="95 % interval over groups, by config.interval.")
     chance: ByTask[dict[str, Real | None]] = Field(
@@ -91,34 +96,34 @@ class ResultsDocument(Part):
     )
     ttm: ByTask[TtmRecord]
     simple_match: ByTask[SimpleMatchRecord]
-    oracle: ByTask[OracleRecord] | Absent = Field(
-        None, description="TTM that keeps exactly the right matchings: a skyline that reads labels, never a result."
+    oracle: ByTask[OracleRecord] = Field(
+        {}, description="TTM that keeps exactly the right matchings: a skyline that reads labels, never a result."
     )
-    ttm_also: ByTask[dict[str, AlsoRecord]] | Absent = Field(
-        None,
+    ttm_also: ByTask[dict[str, AlsoRecord]] = Field(
+        {},
         description="Task that TTM adapted to -> other task -> what the adapted model is on it. It ranks nowhere.",
     )
-    choice: ByTask[ChoiceRecord] | Absent = Field(
-        None,
+    choice: ByTask[ChoiceRecord] = Field(
+        {},
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
     )
-    ranking: ByTask[RankingRecord] | Absent = Field(
-        None, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
+    ranking: ByTask[RankingRecord] = Field(
+        {}, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
     )
-    truncated: ByTask[Truncated] | Absent = Field(
-        None, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
+    truncated: ByTask[Truncated] = Field(
+        {}, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
     )
-    seen_in_training: ByTask[list[str]] | Absent = Field(
-        None, description="Image collections that the model was trained on and the task's images are of."
+    seen_in_training: ByTask[list[str]] = Field(
+        {}, description="Image collections that the model was trained on and the task's images are of."
     )
-    notes: ByTask[list[str]] | Absent = None
-    undecided: ByTask[Undecided] | Absent = Field(
-        None, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
+    notes: ByTask[list[str]] = Field({})
+    undecided: ByTask[Undecided] = Field(
+        {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
     )
     configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")
     versions: ByTask[int]
-    n_shot: ByTask[Zero] | Absent = Field(None, alias="n-shot")
+    n_shot: ByTask[Zero] = Field({}, alias="n-shot")
     n_samples: ByTask[Samples] = Field(alias="n-samples")
     higher_is_better: ByTask[dict[str, bool]]
     task_hashes: ByTask[str] = Field(description="Digest of decoded pixels and captions.")
@@ -135,8 +140,8 @@ class ResultsDocument(Part):
     date: Real = Field(description="Seconds since 1970.")
     git_hash: str | None
     packages: dict[str, str]
-    code: dict[str, Digest | None] | Absent = Field(
-        None,
+    code: dict[str, Digest | None] = Field(
+        {},
         description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
         "metrics and schedules from; null where the source cannot be read. Part of run_key.",
     )
@@ -145,9 +150,82 @@ class ResultsDocument(Part):
     command: str = Field(description="Secrets redacted.")
     artifacts: dict[str, Artifact]
 
+    @classmethod
+    def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:
+        """A document that a program holds as a mapping, checked; of tuples it makes lists."""
+        return document if isinstance(document, cls) else cls.model_validate(document, strict=False)
+
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON has it; keys of a newer minor version are not in it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    @property
+    def started(self) -> str:
+        """When the run began, ISO 8601 in UTC."""
+        return datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds")
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What the model's adapter states of it; nothing in older documents."""
+        return mapping(self.model_info.get("fingerprint"))
+
+    @property
+    def finetuned(self) -> Mapping[str, Any]:
+        """What is stated of the finetuning of the model; nothing of another model."""
+        return mapping(self.model_info.get("finetuned"))
+
+    def extent(self, task: str) -> Extent:
+        """How many groups of a task were scored, of how many.
+
+        ``n-samples`` tells where the task file states its size. Where it does not, both counts of ``n-samples`` are
+        what was scored: then a run with a limit that was reached, or with ``samples``, is one of a part of unknown
+        size.
+        """
+        counts, coverage = self.n_samples[task], self.datasets[task].coverage
+        scored, total = counts.effective, counts.original
+        if coverage is not None and scored == coverage.here:
+            return Extent(scored, coverage.rows, False)
+        if scored != total:
+            return Extent(scored, total, scored < total)
+        limit = self.config.get("limit")
+        cut = (type(limit) is int and scored >= limit) or self.config.get("samples") is not None
+        states_size = mapping(self.configs[task].get("group")).get("n_groups") is not None
+        # Of stored scores the limit itself was once written down as the task's size.
+        if cut and (self.source_kind(task) == STORED_SCORES or not states_size):
+            return Extent(scored, None, True)
+        return Extent(scored, total, False)
+
+    def source_kind(self, task: str) -> str | None:
+        """The kind of source that a task was read from: ``folder``, ``stored_features``, ..."""
+        kind = self.datasets[task].source.get("kind") if task in self.datasets else None
+        return kind if isinstance(kind, str) else None
+
+    def is_stored(self, task: str) -> bool:
+        """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
+        return self.source_kind(task) in (STORED_SCORES, STORED_ANSWERS)
+
+    def training(
+        self, task: str, filter_: str
+    ) -> TtmRecord | SimpleMatchRecord | OracleRecord | Control | Holdout | None:
+        """What is recorded of the training for a filter; None without training."""
+        if filter_ in (SIMPLE_MATCH, ORACLE):
+            return (self.simple_match if filter_ == SIMPLE_MATCH else self.oracle).get(task)
+        of_ttm = self.ttm.get(task)
+        if of_ttm is None or filter_ == TTM:
+            return of_ttm
+        if filter_ == HOLDOUT:
+            return of_ttm.holdout
+        return next((control for name, control in of_ttm.controls.items() if name == filter_), None)
+
+    def undecided_tasks(self) -> dict[str, str]:
+        """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
+        return {
+            task: f"{found.pairs} of {found.of} pairs are undecided (a bound, or neither yes nor no among the listed "
+            "tokens), so the numbers say little of the model; a larger top_logprobs, score_as=probability or a model "
+            "that answers yes or no helps"
+            for task, found in self.undecided.items()
+            if found.pairs > MOST_UNDECIDED * found.of
+        }
 
     @model_validator(mode="after")
     def _is_consistent(self) -> ResultsDocument:
@@ -185,14 +263,15 @@ _WHOLE = (
 """A task in ``results`` has to be in each of these, or its numbers cannot be told apart or explained."""
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A value of which the schema does not say what it is, if it is an object; else nothing."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def keys_by_task() -> list[str]:
     """The keys of a results document that hold one entry a task, in its order."""
-    found = []
-    for name, field in ResultsDocument.model_fields.items():
-        marks = [*field.metadata, *(mark for part in get_args(field.annotation) for mark in _marks(part))]
-        if any(mark == _BY_TASK for mark in marks):
-            found.append(field.alias or name)
-    return found
+    fields = ResultsDocument.model_fields.items()
+    return [field.alias or name for name, field in fields if _BY_TASK in field.metadata]
 
 
 def json_schema() -> dict[str, Any]:
@@ -235,7 +314,3 @@ def _plain(value: Any, named: bool = False) -> Any:
     if "description" in kept:
         kept["description"] = " ".join(kept["description"].split())
     return {key: _plain(one, named=key == "properties") for key, one in kept.items()}
-
-
-def _marks(part: Any) -> tuple[Any, ...]:
-    return getattr(part, "__metadata__", ())

@@ -184,5 +184,5 @@ def base_metric(metric: str) -> str:
 
 def numbers_in(keys: Iterable[str]) -> list[tuple[str, str]]:
     """Metric and filter of the keys that are numbers: neither an error nor a spread, and no key without a filter."""
-    pairs = [split_key(key) for key in keys if "," in key]
+    pairs = [split_key(key) for key in keys if key.count(",") == 1]
     return [(metric, name) for metric, name in pairs if base_metric(metric) == metric]

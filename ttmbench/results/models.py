@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from ttmbench.results.document import ResultsDocument, mapping
+
 MACHINE = frozenset({"device", "attn_implementation", "compiled", "n_parameters", "quick_gelu"})
 """Keys of fingerprints that say how a model was run, or repeat what others say: not which model it is.
 
@@ -53,21 +55,18 @@ class StatedModel:
     date: float
 
 
-def stated_model(document: Mapping[str, Any]) -> StatedModel:
+def stated_model(document: ResultsDocument) -> StatedModel:
     """What a results document says of its model; older documents lack most of it."""
-    config = _mapping(document.get("config"))
-    declared = _mapping(_mapping(document.get("model_info")).get("fingerprint"))
-    name = str(document.get("model_name") or "unnamed")
-    words = [str(one) for one in (_mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if one]
+    config, declared, name = document.config, document.fingerprint, document.model_name or "unnamed"
+    words = [str(one) for one in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if one]
     dtype = declared.get("dtype") or config.get("dtype")
-    date = document.get("date")
     return StatedModel(
         name,
         "model" in config and not _is_made_of(name, str(config["model"]), words),
         _parts(words[-1]) if words else (),
         fingerprint_of(declared),
         None if dtype is None else str(dtype),
-        float(date) if isinstance(date, int | float) else 0.0,
+        document.date,
     )
 
 
@@ -192,11 +191,7 @@ def _is_made_of(name: str, model: str, words: Iterable[str]) -> bool:
     return bool(choices) and (name in made or name.removeprefix(f"{model}/") in made)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def training_data(document: Mapping[str, Any]) -> str:
+def training_data(document: ResultsDocument) -> str:
     """The image collections that a document's model was trained on, separated by commas; ``none``, or ``unknown``."""
-    collections = document.get("model_info", {}).get("trained_on")
+    collections = document.model_info.get("trained_on")
     return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN

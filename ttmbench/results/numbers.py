@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from ttmbench._util.third_party_errors import error_line
-from ttmbench.errors import DataError, UsageError
-from ttmbench.results.coverage import Extent, extent_of, is_stored, together
+from ttmbench.errors import UsageError
+from ttmbench.results.coverage import Extent, together
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
+    AT,
     CHOICE,
     HOLDOUT,
     HOLDOUT_RAW,
-    ORACLE,
-    SIMPLE_MATCH,
     SLASH,
     TRACK_OF_FILTER,
     TTM,
@@ -28,9 +26,7 @@ from ttmbench.results.labels import (
     stderr_key,
 )
 from ttmbench.results.models import stated_model, tell_apart, training_data
-from ttmbench.results.reader import Found, read_document, walk_documents
-
-_WRONG = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError)
+from ttmbench.results.reader import read_document, walk_documents
 
 
 @dataclass(frozen=True)
@@ -130,23 +126,20 @@ class DocumentFile:
     """A results document and where it lies; ``called`` is the name that tells its model from those of others."""
 
     path: Path
-    document: Mapping[str, Any]
+    document: ResultsDocument
     called: str | None = None
 
     @property
     def model(self) -> str:
         """What tables call it."""
-        return self.called or str(self.document["model_name"])
+        return self.called or self.document.model_name
 
     def numbers(self) -> list[Number]:
-        """The numbers of its tasks; DataError naming the file if it contradicts itself."""
-        try:
-            return [replace(one, model=self.model) for one in numbers_of(self.document, self.path.name)]
-        except DataError as error:
-            raise DataError(f"{self.path}: {error}") from None
+        """The numbers of its tasks."""
+        return [replace(one, model=self.model) for one in numbers_of(self.document, self.path.name)]
 
 
-def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
+def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
     """Every number of a results document, undefined ones too; a task's means over values of tags behind its own.
 
     Args:
@@ -155,16 +148,81 @@ def numbers_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
 
     Returns:
         Task by task in the document's order.
-
-    Raises:
-        DataError: the document is not as its schema says; what is wrong, in words that follow the name of the file.
     """
-    return checked(_numbers(document, file))
+    numbers = []
+    for task in document.results:
+        mine = list(_of_task(document, task, file))
+        numbers += [*mine, *_tag_means(document, task, mine)]
+    return numbers
 
 
-def means_of(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """The means over the tasks of datasets that a document states; errors as for `numbers_of`."""
-    return checked(_means(document, file))
+def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
+    """The means over the tasks of datasets that a document states, as far as it has these tasks."""
+    number, found = _numbers_from(document, file), []
+    for dataset, values in document.groups.items():
+        tasks = document.group_subtasks.get(dataset, [])
+        if not tasks or not document.results.keys() >= {*tasks}:
+            continue
+        extent = together(document.extent(task) for task in tasks)
+        for metric, name in numbers_in(values):
+            track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name)
+            found.append(
+                number(
+                    task=dataset,
+                    metric=metric,
+                    filter=name,
+                    method=name_of(name, track, metric),
+                    track=track,
+                    **_measured(metric, name, values, {}),
+                    of_tasks=len(tasks),
+                    seen=_seen_in(document, *tasks),
+                    trained_on=training_data(document),
+                    groups=extent.groups,
+                    groups_of_task=extent.of,
+                    limited=extent.limited,
+                    higher_is_better=document.higher_is_better[tasks[0]].get(metric, True),
+                )
+            )
+    return found
+
+
+def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
+    """Every number of adapted models on other tasks, to stand beside those of `numbers_of`.
+
+    Args:
+        document: of a run with ``--ttm_also``; of another run there is nothing.
+        file: its name.
+
+    Returns:
+        Numbers of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
+        other task, ``ttm`` the adapted one.
+    """
+    number, found = _numbers_from(document, file), []
+    for adapted_to, measured_on, record in (
+        (task, other, record) for task, others in document.ttm_also.items() for other, record in others.items()
+    ):
+        counts = record.n_samples
+        found += [
+            number(
+                task=f"{adapted_to}{AT}{measured_on}",
+                metric=metric,
+                filter=name,
+                method=name_of(name, metric=metric),
+                track=None,
+                **_measured(metric, name, record.results, record.ci),
+                chance=record.chance.get(metric),
+                ties=record.ties.get(key_of(metric, name)),
+                seeds=len(record.seeds) if name == TTM else None,
+                groups=counts.effective,
+                groups_of_task=counts.original,
+                version=record.version,
+                data=record.fingerprint,
+                limited=counts.effective < counts.original,
+                adapted_to=adapted_to,
+            )
+            for metric, name in numbers_in(record.results)
+        ]
+    return found
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
@@ -192,126 +250,102 @@ def takes_place_of(one: Number, other: Number) -> bool:
     return (one.date or "") >= (other.date or "")
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], list[Found]]:
+def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str]]:
     """Reads results documents.
 
     Args:
         paths: files, or folders to search.
 
     Returns:
-        The documents, and the files of folders that were skipped.
+        The documents, and why files of folders were skipped.
 
     Raises:
         DataError: a file that was named is no results document.
         UsageError: there is none.
     """
-    runs, skipped = [], []
-    for path in paths:
-        if not path.is_dir():
-            runs.append(DocumentFile(path, read_document(path).to_dict()))
-            continue
-        for found in walk_documents(path):
-            if found.document is None:
-                skipped.append(found)
+    runs, skipped = [], dict[Path, str]()
+    for given in paths:
+        for path, document in walk_documents(given) if given.is_dir() else [(given, read_document(given))]:
+            if isinstance(document, str):
+                skipped[path] = document
             else:
-                runs.append(DocumentFile(found.path, found.document.to_dict()))
-    if not any(run.document["results"] for run in runs):
+                runs.append(DocumentFile(path, document))
+    if not any(run.document.results for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
     names = tell_apart([stated_model(run.document) for run in runs])
     return [replace(run, called=name) for run, name in zip(runs, names, strict=True)], skipped
 
 
-def finite(value: Any) -> float | None:
-    """A finite number of a document, or None.
-
-    Args:
-        value: as it was read.
-
-    Returns:
-        The same; ``-0.0`` as ``0.0``.
-
-    Raises:
-        TypeError, ValueError: it is something else.
-
-    >>> finite(-0.0), finite(3), finite(None)
-    (0.0, 3, None)
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.40} is no number")
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is no number of a results document")
-    return value + 0
-
-
-def training_of(document: Mapping[str, Any], task: str, filter_: str) -> Mapping[str, Any]:
-    """What a document records of the training for a filter, its seeds among it; empty without training."""
-    if filter_ in (TTM, SIMPLE_MATCH, ORACLE):
-        return _of(document, filter_, task)
-    of_ttm = _of(document, TTM, task)
-    found: Mapping[str, Any] = of_ttm.get("controls", {}).get(filter_) or {}
-    return of_ttm.get(HOLDOUT) or {} if filter_ == HOLDOUT else found
-
-
-def checked(numbers: Iterator[Number]) -> list[Number]:
-    """All of them; DataError for a document that is not as its schema says."""
-    try:
-        return list(numbers)
-    except _WRONG as error:
-        raise DataError(f"is no complete results document ({error_line(error)})") from None
-
-
-def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    for task in document["results"]:
-        mine = list(_numbers_of_task(document, task, file))
-        yield from mine
-        yield from _tag_means(document, task, mine)
-
-
-def _numbers_of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Number]:
-    date, model = date_of(document), str(document.get("model_name") or "")
-    fingerprint = stated_model(document).fingerprint
-    values = document["results"][task]
-    tracks, intervals, ties, chance = (_of(document, key, task) for key in ("tracks", "ci", "ties", "chance"))
-    extent = extent_of(document, task)
-    data = document.get("task_hashes", {}).get(task)
-    version = document.get("versions", {}).get(task)
-    held_out = (_of(document, TTM, task).get(HOLDOUT) or {}).get("scored_groups")
-    upwards = _of(document, "higher_is_better", task)
-    for metric, name in numbers_in(values):
-        key = key_of(metric, name)
-        seeds = training_of(document, task, name).get("seeds")
-        low, high = intervals.get(key) or (None, None)
-        part = held_out if name in (HOLDOUT, HOLDOUT_RAW) else None
-        yield Number(
-            task=str(task),
+def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number]:
+    number, extent = _numbers_from(document, file), document.extent(task)
+    of_ttm, tracks = document.ttm.get(task), document.tracks[task]
+    for metric, name in numbers_in(document.results[task]):
+        key, training = key_of(metric, name), document.training(task, name)
+        held_out = of_ttm.holdout if of_ttm is not None and name in (HOLDOUT, HOLDOUT_RAW) else None
+        yield number(
+            task=task,
             metric=metric,
             filter=name,
             method=name_of(name, tracks.get(key), metric),
             track=_track(tracks.get(key), name),
-            value=finite(values[key]),
-            stderr=finite(values.get(stderr_key(metric, name))),
-            ci_low=finite(low),
-            ci_high=finite(high),
-            chance=finite(chance.get(metric)),
-            ties=finite(ties.get(key)),
-            seed_std=finite(values.get(seed_std_key(metric, name))),
-            seeds=None if seeds is None else len(seeds),
-            groups=extent.groups if part is None else len(part),
+            **_measured(metric, name, document.results[task], document.ci[task]),
+            chance=document.chance[task].get(metric),
+            ties=document.ties[task].get(key),
+            seeds=None if training is None else len(training.seeds),
+            groups=extent.groups if held_out is None else len(held_out.scored_groups),
             groups_of_task=extent.of,
-            version=_whole(version),
-            data=None if data is None else str(data),
-            model=model,
-            date=date,
-            file=file,
+            version=document.versions[task],
+            data=document.task_hashes[task],
             seen=_seen_in(document, task),
             trained_on=training_data(document),
             limited=extent.limited,
-            from_file=is_stored(document, task),
-            fingerprint=fingerprint,
-            higher_is_better=upwards.get(metric) is not False,
+            from_file=document.is_stored(task),
+            higher_is_better=document.higher_is_better[task].get(metric, True),
         )
+
+
+def _tag_means(document: ResultsDocument, task: str, mine: Sequence[Number]) -> Iterator[Number]:
+    """The means over values of a task's tags, with what belongs to its own numbers of the same metric and filter."""
+    for name, mean in document.tag_means.get(task, {}).items():
+        for one in (one for one in mine if one.key in mean.numbers):
+            yield replace(
+                one,
+                task=f"{task}{SLASH}{name}",
+                **_measured(one.metric, one.filter, mean.numbers, mean.ci),
+                ties=None,
+                groups=mean.groups,
+                groups_of_task=None if one.limited else mean.groups,
+                cells=mean.cells,
+            )
+
+
+class _Measured(TypedDict):
+    """What one mean has: the value, and how sure it is."""
+
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    seed_std: float | None
+
+
+def _measured(
+    metric: str, filter_: str, numbers: Mapping[str, float | None], ci: Mapping[str, list[float] | None]
+) -> _Measured:
+    low, high = ci.get(key_of(metric, filter_)) or (None, None)
+    return {
+        "value": numbers[key_of(metric, filter_)],
+        "stderr": numbers.get(stderr_key(metric, filter_)),
+        "ci_low": low,
+        "ci_high": high,
+        "seed_std": numbers.get(seed_std_key(metric, filter_)),
+    }
+
+
+def _numbers_from(document: ResultsDocument, file: str) -> partial[Number]:
+    """What makes a number of a document, with all that its numbers have in common."""
+    fingerprint = stated_model(document).fingerprint
+    return partial(Number, model=document.model_name, date=document.started, file=file, fingerprint=fingerprint)
 
 
 def _track(stated: str | None, filter_: str) -> str | None:
@@ -319,76 +353,6 @@ def _track(stated: str | None, filter_: str) -> str | None:
     return TRACK_OF_FILTER[CHOICE] if filter_ == CHOICE and stated == "zero_shot" else stated
 
 
-def _means(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    for dataset, values in document.get("groups", {}).items():
-        tasks = document["group_subtasks"][dataset]
-        tracks = _of(document, "tracks", tasks[0]) if tasks else {}
-        extent = together(extent_of(document, task) for task in tasks)
-        for metric, name in numbers_in(values):
-            track = _track(tracks.get(key_of(metric, name)), name)
-            yield Number(
-                task=str(dataset),
-                metric=metric,
-                filter=name,
-                method=name_of(name, track, metric),
-                track=track,
-                value=finite(values[key_of(metric, name)]),
-                stderr=finite(values.get(stderr_key(metric, name))),
-                model=str(document.get("model_name") or ""),
-                date=date_of(document),
-                file=file,
-                of_tasks=len(tasks),
-                seen=_seen_in(document, *tasks),
-                trained_on=training_data(document),
-                groups=extent.groups,
-                groups_of_task=extent.of,
-                limited=extent.limited,
-                fingerprint=stated_model(document).fingerprint,
-                higher_is_better=not tasks or _of(document, "higher_is_better", tasks[0]).get(metric) is not False,
-            )
-
-
-def _tag_means(document: Mapping[str, Any], task: str, mine: Sequence[Number]) -> Iterator[Number]:
-    """The means over values of a task's tags, with what belongs to its own numbers of the same metric and filter."""
-    for name, mean in _of(document, "tag_means", task).items():
-        numbers, intervals = mean["numbers"], mean.get("ci") or {}
-        for one in (one for one in mine if one.key in numbers):
-            low, high = intervals.get(one.key) or (None, None)
-            yield replace(
-                one,
-                task=f"{task}{SLASH}{name}",
-                value=finite(numbers[one.key]),
-                stderr=finite(numbers.get(stderr_key(one.metric, one.filter))),
-                ci_low=finite(low),
-                ci_high=finite(high),
-                ties=None,
-                seed_std=finite(numbers.get(seed_std_key(one.metric, one.filter))),
-                groups=_whole(mean["groups"]),
-                groups_of_task=None if one.limited else _whole(mean["groups"]),
-                cells=_whole(mean["cells"]),
-            )
-
-
-def _seen_in(document: Mapping[str, Any], *tasks: str) -> str | None:
-    found = document.get("seen_in_training") or {}
-    return ", ".join(dict.fromkeys(str(name) for task in tasks for name in found.get(task) or ())) or None
-
-
-def date_of(document: Mapping[str, Any]) -> str | None:
-    """When a document's run began, ISO 8601 in UTC."""
-    seconds = finite(document.get("date"))
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _whole(value: Any) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise ValueError(f"{value!r:.80} is no whole number from 0")
-    return value
-
-
-def _of(document: Mapping[str, Any], key: str, task: str) -> Mapping[str, Any]:
-    """What a document says of a task under a key; nothing if it says nothing."""
-    found: Mapping[str, Any] = (document.get(key) or {}).get(task) or {}
-    return found
+def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:
+    names = dict.fromkeys(name for task in tasks for name in document.seen_in_training.get(task, ()))
+    return ", ".join(names) or None

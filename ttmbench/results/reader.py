@@ -7,7 +7,6 @@ names it; whoever walks a folder gets the reason beside the path and goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +17,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
+from ttmbench.results.records import Artifact
 
 _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "object"),
@@ -30,21 +30,6 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 """Schema version -> (the next version, what makes a document of it). 1.0 is the first, so nothing is older yet."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A JSON file of a folder.
-
-    Attributes:
-        path: the file.
-        document: the results document, None if it was skipped.
-        skipped: why it was, None if it was not.
-    """
-
-    path: Path
-    document: ResultsDocument | None
-    skipped: str | None = None
 
 
 def read_document(path: Path) -> ResultsDocument:
@@ -66,7 +51,7 @@ def read_document(path: Path) -> ResultsDocument:
         raise DataError(f"{path}: {refused}") from None
 
 
-def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Found]:
+def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
     """Every results document below a folder, and every other JSON file but summaries with the reason why not.
 
     Args:
@@ -74,7 +59,7 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
         without: names of files to pass over.
 
     Yields:
-        The files in the order of their paths.
+        The files in the order of their paths, each with the document, or with the reason why it is skipped.
     """
     for path in sorted(folder.rglob("*.json")):
         # What a stopped run goes on from lies in a hidden folder.
@@ -85,9 +70,9 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
             content = _parse(path)
             if isinstance(content, dict) and content.get("kind") in ("sweep", "leaderboard"):
                 continue  # made of documents, and none itself
-            yield Found(path, parse_document(content))
+            yield path, parse_document(content)
         except _RefusedError as refused:
-            yield Found(path, None, str(refused))
+            yield path, str(refused)
 
 
 def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
@@ -124,7 +109,7 @@ def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]]
         _refuse("is no complete results document (it nests too deeply)")
 
 
-def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]) -> str | None:
+def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
     """The task that a file beside a results document is of.
 
     Args:
@@ -136,13 +121,13 @@ def task_of_artifact(name: str, about: Mapping[str, Any], tasks: Collection[str]
         The task. Older documents do not state it: then the one that the name holds, which is the longest of several,
         since one task may be called as another begins. None if there is none.
 
-    >>> task_of_artifact("x_samples_a_2b.jsonl", {"kind": "samples"}, ["b", "2b", "a_2b"])
+    >>> about = Artifact(kind="samples", sha256="0" * 64, bytes=0)
+    >>> task_of_artifact("x_samples_a_2b.jsonl", about, ["b", "2b", "a_2b"])
     'a_2b'
     """
-    kind, stem = about.get("kind"), name.rsplit(".", 1)[0]
+    kind, stem = about.kind, name.rsplit(".", 1)[0]
     named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
-    declared = about.get("task")
-    return str(declared) if declared in tasks else max(named, key=len, default=None)
+    return about.task if about.task in tasks else max(named, key=len, default=None)
 
 
 class _RefusedError(Exception):

@@ -27,8 +27,8 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-# A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant.
-Real = Annotated[int | float, WithJsonSchema({"type": "number"})]
+# A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant. No table should show -0.0.
+Real = Annotated[int | float, AfterValidator(lambda value: value + 0), WithJsonSchema({"type": "number"})]
 Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Share = Annotated[
@@ -155,8 +155,8 @@ class TtmRecord(Part):
     reported: Literal["last iteration"]
     notes: list[str]
     iterations: list[Iteration]
-    controls: dict[Literal["placebo", "shuffle"], Control] | Absent = Field(
-        None, description="TTM with other pseudo-labels: drawn at random, or moved to other groups."
+    controls: dict[Literal["placebo", "shuffle"], Control] = Field(
+        {}, description="TTM with other pseudo-labels: drawn at random, or moved to other groups."
     )
     holdout: Holdout | Absent = Field(
         None, description="TTM on some groups, scored on the others; positions as in the score arrays."
@@ -351,6 +351,12 @@ class Artifact(Part):
     bytes: int
     task: str | Absent = None
 
+    @property
+    def measured_on(self) -> str | None:
+        """The other task that an adapted model was measured on, which the file is of; None for its own task."""
+        other = (self.model_extra or {}).get("measured_on")
+        return other if isinstance(other, str) else None
+
 
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
@@ -361,8 +367,8 @@ class TagMeanRecord(Part):
     numbers: dict[Key, Real | None] = Field(
         description="metric,filter, metric_stderr,filter and metric_seed_std,filter."
     )
-    ci: dict[Key, Interval | None] | Absent = Field(
-        None, description="95 % interval over groups, by config.interval; cells are strata."
+    ci: dict[Key, Interval | None] = Field(
+        {}, description="95 % interval over groups, by config.interval; cells are strata."
     )
 
 

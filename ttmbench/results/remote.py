@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.places import is_address, read_place
+from ttmbench._util.option_values import is_address, read_place
 from ttmbench._util.remote import RemoteError, RemoteFolder, folder_and_name
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import UsageError

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.arrays import LARGEST, NPY, Arrays, metadata_list, read_arrays, refuse_pickle, too_large
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
 from ttmbench.results.labelled_scores import (

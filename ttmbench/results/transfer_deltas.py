@@ -5,13 +5,14 @@ They are no results of the other task: they have no track, and no table ranks th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ttmbench.results.labels import AT, RAW, TTM, key_of, name_of, numbers_in, seed_std_key, stderr_key
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key
 from ttmbench.results.models import stated_model
-from ttmbench.results.numbers import Number, checked, date_of
+from ttmbench.results.records import AlsoRecord
 
 TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
 MATCHES = ("group_match", "global_assignment_accuracy")
@@ -80,7 +81,7 @@ class Transfer:
         return asdict(self)
 
 
-def transfers_of(document: Mapping[str, Any], file: str = "") -> list[Transfer]:
+def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
     """What a results document says of adapted models on other tasks, and beside it of their own.
 
     Args:
@@ -90,59 +91,27 @@ def transfers_of(document: Mapping[str, Any], file: str = "") -> list[Transfer]:
     Returns:
         By the task adapted to, its own first, then the other tasks in the document's order.
     """
-    return [one for task in document.get("ttm_also") or {} for one in _of_task(document, task, file)]
-
-
-def numbers_elsewhere(document: Mapping[str, Any], file: str = "") -> list[Number]:
-    """Every number of adapted models on other tasks, to stand beside `ttmbench.results.numbers.numbers_of`.
-
-    Args:
-        document: of a run with ``--ttm_also``; of another run there is nothing.
-        file: its name.
-
-    Returns:
-        Numbers of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
-        other task, ``ttm`` the adapted one.
-
-    Raises:
-        DataError: the document is not as its schema says.
-    """
-    return checked(_numbers(document, file))
-
-
-def _numbers(document: Mapping[str, Any], file: str) -> Iterator[Number]:
-    fingerprint = stated_model(document).fingerprint
-    pairs = ((to, on, one) for to, others in (document.get("ttm_also") or {}).items() for on, one in others.items())
-    for adapted_to, measured_on, record in pairs:
-        results, counts = record["results"], record["n-samples"]
-        for metric, name in numbers_in(results):
-            key = key_of(metric, name)
-            low, high = record["ci"].get(key) or (None, None)
-            yield Number(
-                task=f"{adapted_to}{AT}{measured_on}",
-                metric=metric,
-                filter=name,
-                method=name_of(name, metric=metric),
-                track=None,
-                value=results[key],
-                stderr=results.get(stderr_key(metric, name)),
-                ci_low=low,
-                ci_high=high,
-                chance=record["chance"].get(metric),
-                ties=record["ties"].get(key),
-                seed_std=results.get(seed_std_key(metric, name)),
-                seeds=len(record["seeds"]) if name == TTM else None,
-                groups=counts["effective"],
-                groups_of_task=counts["original"],
-                version=record["version"],
-                data=record["fingerprint"],
-                limited=counts["effective"] < counts["original"],
-                fingerprint=fingerprint,
-                adapted_to=adapted_to,
-                model=str(document.get("model_name") or ""),
-                date=date_of(document),
-                file=file,
+    found: list[Transfer] = []
+    for task, others in document.ttm_also.items():
+        own = document.ttm.get(task)
+        if own is not None and own.differences is not None and task in document.results:
+            itself = AlsoRecord.model_construct(
+                seeds=own.seeds,
+                results=document.results[task],
+                chance=document.chance[task],
+                differences=own.differences,
+                matching="global" if document.configs[task].get("matching") == "global" else "group",
+                n_samples=document.n_samples[task],
+                ci=document.ci[task],
+                ties=document.ties[task],
+                version=document.versions[task],
+                fingerprint=document.task_hashes[task],
+                shape=document.datasets[task].shape,
+                seconds=0.0,
             )
+            others = {task: itself, **others}
+        found += [one for other, record in others.items() for one in _rows(document, task, other, record, file)]
+    return found
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
@@ -155,33 +124,14 @@ def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
     return [match] if match in metrics else list(metrics)
 
 
-def _of_task(document: Mapping[str, Any], task: str, file: str) -> Iterator[Transfer]:
-    own = (document["ttm"].get(task) or {}).get("differences")
-    if own is not None and task in document["results"]:
-        record = {
-            "seeds": document["ttm"][task]["seeds"],
-            "differences": own,
-            "matching": document["configs"][task]["matching"],
-            "n-samples": document["n-samples"][task],
-            **{key: document[key][task] for key in ("results", "chance")},
-        }
-        yield from _rows(document, task, task, record, file)
-    for other, record in document["ttm_also"][task].items():
-        yield from _rows(document, task, other, record, file)
-
-
-def _rows(
-    document: Mapping[str, Any], task: str, other: str, record: Mapping[str, Any], file: str
-) -> Iterator[Transfer]:
-    results = record["results"]
+def _rows(document: ResultsDocument, task: str, other: str, record: AlsoRecord, file: str) -> Iterator[Transfer]:
+    results = record.results
     names = [metric for metric, name in numbers_in(results) if name == RAW]
-    shown = shown_metrics(names, record["matching"])
-    for metric in names:
-        if key_of(metric, TTM) not in results:
-            continue
-        difference = record["differences"].get(metric) or {}
-        low, high = difference.get("ci") or (None, None)
-        seed_low, seed_high = difference.get("seed_ci") or (None, None)
+    shown, fingerprint = shown_metrics(names, record.matching), stated_model(document).fingerprint
+    for metric in (metric for metric in names if key_of(metric, TTM) in results):
+        gain = record.differences.get(metric)
+        low, high = (gain and gain.ci) or (None, None)
+        seed_low, seed_high = (gain and gain.seed_ci) or (None, None)
         yield Transfer(
             adapted_on=task,
             measured_on=other,
@@ -189,18 +139,18 @@ def _rows(
             raw=results[key_of(metric, RAW)],
             value=results[key_of(metric, TTM)],
             seed_std=results.get(seed_std_key(metric, TTM)),
-            seeds=len(record["seeds"]),
-            difference=difference.get("value"),
+            seeds=len(record.seeds),
+            difference=None if gain is None else gain.value,
             ci_low=low,
             ci_high=high,
             seed_ci_low=seed_low,
             seed_ci_high=seed_high,
-            chance=record["chance"].get(metric),
-            groups=record["n-samples"]["effective"],
-            groups_of_task=record["n-samples"]["original"],
+            chance=record.chance.get(metric),
+            groups=record.n_samples.effective,
+            groups_of_task=record.n_samples.original,
             shown=metric in shown,
-            model=str(document.get("model_name") or ""),
-            fingerprint=stated_model(document).fingerprint,
-            date=float(document.get("date") or 0.0),
+            model=document.model_name,
+            fingerprint=fingerprint,
+            date=float(document.date),
             file=file,
         )

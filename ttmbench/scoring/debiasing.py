@@ -1,19 +1,26 @@
-"""Debiasing of generative scores: log P(t|i) - alpha log P(t) (arXiv:2306.01879, Eq. 7 and 9), as arrays."""
+"""Debiasing of generative scores: log P(t|i) - alpha log P(t) (arXiv:2306.01879, Eq. 7 and 9), as arrays.
+
+An alpha chosen on the groups that it is reported on has read their labels. So what is reported as tuned is tuned
+elsewhere: each half of the groups is scored with the alpha that is best on the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import logsumexp
 
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import Debiasable, NoisePrior
+from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.scoring.inputs import distinct_captions
-from ttmbench.scoring.prepared_pairs import PairTable
-from ttmbench.types import Group, Scores
+from ttmbench.scoring.pairs import PairTable
+from ttmbench.types import Group, MetricSpec, Scores
+
+STEPS = 200  # of alpha between 0 and 1
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,22 @@ class NoiseOfTask:
         return self._model.log_priors(captions, self.noise_images)
 
 
-def prior_for(model: Debiasable, noise_images: int | None) -> Debiasable:
-    """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number."""
+def prior_for(model: Debiasable | None, noise_images: int | None, always: bool = False) -> Debiasable | None:
+    """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number.
+
+    None where nothing is taken off, unless log P(t) is wanted ``always``, whatever alpha.
+    """
+    if model is None or (model.alpha == 0 and not always):
+        return None
     if noise_images is None or model.prior != "noise":
         return model
     takes = isinstance(model, NoisePrior) and model.noise_images is None
     return NoiseOfTask(cast(NoisePrior, model), noise_images) if takes else model
+
+
+def declared_prior(prior: Debiasable) -> dict[str, Any]:
+    """What debiased scores depend on beside the model's own fingerprint."""
+    return {"alpha": prior.alpha, "prior": prior.prior, "noise_images": getattr(prior, "noise_images", None)}
 
 
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
@@ -81,12 +98,104 @@ def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, 
     Raises:
         TtmbenchError: the model gives no usable log P(t).
     """
-    captions = distinct_captions(groups)
-    if adapter.prior == "test_images":
+    every = table.every.astype(np.float64) if adapter.prior == "test_images" else None
+    prior = _log_priors(adapter, distinct_captions(groups), every)
+    return Likelihoods(table.scores(all_pairs), prior[table.rows.captions])
+
+
+def debias(
+    prior: Debiasable, values: np.ndarray, captions: Sequence[str], wanted: np.ndarray, n_images: int
+) -> np.ndarray:
+    """Takes alpha log P(t) off scores of listed pairs.
+
+    Args:
+        prior: where log P(t) comes from.
+        values: log P(t|i), float32 [pairs].
+        captions: distinct ones.
+        wanted: rows of images and captions, int [pairs, 2].
+        n_images: of the task; P(t) as a mean over them needs every pair.
+
+    Returns:
+        float32 [pairs].
+
+    Raises:
+        UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
+        TtmbenchError: the model gives no usable log P(t).
+    """
+    table = None
+    if prior.prior == "test_images":
+        if len(wanted) < n_images * len(captions):
+            raise UsageError(
+                "prior=test_images is a mean over all images of every caption, and of chosen candidates not all are "
+                "scored; use prior=noise"
+            )
+        table = np.empty((n_images, len(captions)))
+        table[tuple(wanted.T)] = values
+    debiased: np.ndarray = values - np.float32(prior.alpha) * _log_priors(prior, captions, table)[wanted[:, 1]]
+    return debiased
+
+
+def _log_priors(prior: Debiasable, captions: Sequence[str], table: np.ndarray | None) -> np.ndarray:
+    """Log P(t) of captions, float32 [captions]; ``table`` is log P(t|i) of every image where P(t) is their mean."""
+    if table is not None:
         # Eq. 13 with the test images as the sample; the mean is one of probabilities, not of logarithms.
-        prior = logsumexp(table.every.astype(np.float64), axis=0) - np.log(len(table.every))
+        values = logsumexp(table, axis=0) - np.log(len(table))
     else:
-        prior = np.asarray(adapter.log_priors(captions))
-    if prior.shape != (len(captions),) or not np.isfinite(prior).all():
-        raise TtmbenchError(f"log P(t) of {len(captions)} captions has shape {prior.shape} or is not finite")
-    return Likelihoods(table.scores(all_pairs), prior.astype(np.float32)[table.rows.captions])
+        values = np.asarray(prior.log_priors(captions))
+    if values.shape != (len(captions),) or not np.isfinite(values).all():
+        raise TtmbenchError(f"log P(t) of {len(captions)} captions has shape {values.shape} or is not finite")
+    return values.astype(np.float32)
+
+
+def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: int) -> dict[str, Any]:
+    """Metrics as functions of alpha, and what tuning on other groups gives.
+
+    Args:
+        parts: log P(t|i) and log P(t) of a task.
+        metrics: that the curves show.
+        tuned: name of the one that alpha is tuned for.
+        seed: splits the groups into halves.
+
+    Returns:
+        ``alpha``; for each metric its values, chance, and whether it changes; and ``held_out``: the alpha that is best
+        on each half (the smallest of equals), the metric with each half scored by the other's alpha, and with alpha 0
+        and 1 throughout. It is null for a task of one group.
+    """
+    alphas = np.linspace(0, 1, STEPS + 1)
+    curves: dict[str, Any] = {}
+    table: np.ndarray | None = None
+    for metric in metrics:
+        values = [metric_values(metric, parts.debiased(alpha)) for alpha in alphas.tolist()]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            continue
+        means = [float(value.mean()) for value in known]
+        curves[metric.name] = {
+            "values": means,
+            "chance": metric_chance(metric, parts.conditional),
+            "depends_on_alpha": max(means) > min(means),
+        }
+        if metric.name == tuned:
+            table = np.stack(known)
+    return {
+        "alpha": alphas.tolist(),
+        "metrics": curves,
+        "tuned_for": tuned,
+        "held_out": None if table is None or table.shape[1] < 2 else _held_out(alphas, table, seed),
+    }
+
+
+def _held_out(alphas: np.ndarray, table: np.ndarray, seed: int) -> dict[str, Any]:
+    """Tunes on each half of the groups and scores the other; ``table`` is the metric [alphas, groups]."""
+    order = np.random.default_rng([seed, 5]).permutation(table.shape[1])
+    halves = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
+    chosen = [int(table[:, half].mean(axis=1).argmax()) for half in halves]
+    values = np.empty(table.shape[1])
+    values[halves[0]], values[halves[1]] = table[chosen[1], halves[0]], table[chosen[0], halves[1]]
+    return {
+        "alphas": [float(alphas[index]) for index in chosen],
+        "groups": [len(half) for half in halves],
+        "value": float(values.mean()),
+        "alpha_0": float(table[0].mean()),
+        "alpha_1": float(table[-1].mean()),
+    }

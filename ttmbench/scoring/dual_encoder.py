@@ -1,7 +1,7 @@
 """Scoring by dual encoders: every distinct image and caption is encoded once a pass.
 
-Scores are float32 logits [groups, images, captions]. Inside groups only; every image meets every caption only where
-the global variant asks for it.
+Scores are float32 logits. Features alone are held: images that are not prepared already are opened as their turn comes,
+so that memory does not grow with their size. Finished blocks of features are kept where a place for them is given.
 """
 
 from __future__ import annotations
@@ -9,38 +9,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, phase
-from ttmbench.protocols import DualEncoder
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import FEATURES, BlockStore, load, save, spans
-from ttmbench.scoring.inputs import Prepared, Rows, n_rows, take
-from ttmbench.types import Group
+from ttmbench.protocols import DualEncoder, StoredFeatures
+from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, load, save, spans
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.image_rows import ImageRows, PreparedImages
+from ttmbench.scoring.inputs import Prepared, n_rows, take
+from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
+    from ttmbench.scoring.ranking import ScoreRows
 
     RowSource: TypeAlias = Callable[[Sequence[np.ndarray]], AbstractContextManager[Iterator[Batch]]]
     """Lists of rows -> prepared inputs of each of them, one list after the other."""
 
+CLASSES = 8  # whose prompts make a block
+
+
+@dataclass(frozen=True)
+class Side:
+    """Images, captions or classes as a tower gives them.
+
+    Attributes:
+        features: float32 [distinct, d], on the model's device.
+        rows: which distinct one stands where, int: of a task with groups [groups, images or captions], else one axis.
+            Equal things have one row, so that they tie to the last bit.
+    """
+
+    features: torch.Tensor
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def some(self, chosen: slice) -> torch.Tensor:
+        """Features of some of them, [chosen, d]."""
+        return self.features[torch.from_numpy(np.ascontiguousarray(self.rows[chosen])).to(self.features.device)]
+
 
 @dataclass(frozen=True)
 class Features:
-    """Encoded distinct images [n, d] and captions [n, d]."""
+    """Encoded images, and encoded captions or classes."""
 
-    images: torch.Tensor
-    captions: torch.Tensor
+    images: Side
+    captions: Side
 
 
 def encode(
     adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer, blocks: BlockStore | None = None
 ) -> Features:
-    """Encodes every distinct image and caption once, without gradients.
+    """Encodes every distinct image and caption of a prepared task once, without gradients.
 
     Args:
         adapter: the model.
@@ -51,15 +76,14 @@ def encode(
     Returns:
         Features of both sides.
     """
-    batch_sizer = BatchSizer.of(batch_size)
-    images, captions = in_memory(prepared.images), in_memory(prepared.captions)
+    sizer, rows = BatchSizer.of(batch_size), prepared.rows
+    images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer, blocks)
     return Features(
-        images=encode_side(adapter, "images", images, n_rows(prepared.images), batch_sizer, blocks),
-        captions=encode_side(adapter, "captions", captions, n_rows(prepared.captions), batch_sizer, blocks),
+        Side(images, rows.images), Side(encode_tokens(adapter, prepared.captions, sizer, blocks), rows.captions)
     )
 
 
-def encode_captions(
+def encode_tokens(
     adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
 ) -> torch.Tensor:
     """Features of prepared captions; arguments as for `encode`."""
@@ -71,76 +95,168 @@ def in_memory(batch: Batch) -> RowSource:
     return lambda wanted: nullcontext(take(batch, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
 
 
-def score_groups(adapter: DualEncoder, features: Features, rows: Rows) -> np.ndarray:
-    """Logits inside every group.
-
-    Each group is its own product, so that its scores depend neither on its neighbours nor on their number.
+def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
+    """Logits inside every group, each its own product: its scores depend neither on its neighbours nor on their number.
 
     Args:
         adapter: the model.
-        features: of all distinct images and captions.
-        rows: which of them stand in which group.
+        features: of a task with groups.
+        all_pairs: also score every image with every caption.
 
     Returns:
-        float32 [groups, images, captions].
+        The scores.
+
+    Raises:
+        TtmbenchError: the model gave something else than a logit for each image and caption.
     """
-    scores = np.empty((*rows.images.shape, rows.captions.shape[1]), dtype=np.float32)
-    image_features = features.images[torch.from_numpy(rows.images)]
-    caption_features = features.captions[torch.from_numpy(rows.captions)]
+    images, captions = features.images, features.captions
     with torch.inference_mode():
-        logits = [
-            adapter.logits(images, captions) for images, captions in zip(image_features, caption_features, strict=True)
-        ]
-        wanted = scores.shape[1:]
-        wrong = next((one for one in logits if tuple(getattr(one, "shape", ())) != wanted), None)
-        if wrong is not None:
-            raise TtmbenchError(f"the model's logits have shape {_shape(wrong)}, {list(wanted)} are expected")
-        scores[:] = torch.stack(logits).float().cpu().numpy()
-    return scores
-
-
-def score_all_pairs(adapter: DualEncoder, features: Features, rows: Rows) -> np.ndarray:
-    """Logits of every image with every caption, in the order of the groups.
-
-    Args:
-        adapter: the model.
-        features: of all distinct images and captions.
-        rows: which of them stand in which group.
-
-    Returns:
-        float32 [groups * images, groups * captions].
-    """
-    with torch.inference_mode():
-        distinct = adapter.logits(features.images, features.captions).float().cpu().numpy()
-    if distinct.shape != (len(features.images), len(features.captions)):
-        raise TtmbenchError(
-            f"the model's logits have shape {list(distinct.shape)} for {len(features.images)} images and "
-            f"{len(features.captions)} captions"
+        in_groups = zip(
+            images.features[torch.from_numpy(images.rows)],
+            captions.features[torch.from_numpy(captions.rows)],
+            strict=True,
         )
-    table: np.ndarray = distinct[np.ix_(rows.images.reshape(-1), rows.captions.reshape(-1))]
-    return table
+        groups = torch.stack([_logits(adapter, *group) for group in in_groups]).float().cpu().numpy()
+        if not all_pairs:
+            return Scores(groups)
+        distinct = _logits(adapter, images.features, captions.features).float().cpu().numpy()
+    return Scores(groups, distinct[np.ix_(images.rows.reshape(-1), captions.rows.reshape(-1))])
 
 
-def check_finite(scores: np.ndarray, groups: Sequence[Group]) -> None:
-    """Raises TtmbenchError naming the first group for which the model gave a score that is not finite."""
-    finite = np.isfinite(scores).all(axis=(1, 2))
-    if not finite.all():
-        group_id = groups[int(np.argmin(finite))].group_id
-        raise TtmbenchError(f"the model gave group {group_id} a score that is not a finite number")
+def image_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
+    """What scores some images with all captions or classes: float32 [some images, others]."""
+
+    def score(rows: slice) -> np.ndarray:
+        with torch.inference_mode():
+            logits = _logits(adapter, features.images.some(rows), features.captions.features)
+            return logits.float().cpu().numpy()[:, features.captions.rows]
+
+    return score
 
 
-def _shape(value: Any) -> str:
-    return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
+def caption_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
+    """What scores some captions with all images: float32 [some captions, images]."""
+
+    def score(rows: slice) -> np.ndarray:
+        with torch.inference_mode():
+            logits = _logits(adapter, features.images.features, features.captions.some(rows))
+            return logits.float().cpu().numpy().T[:, features.images.rows]
+
+    return score
 
 
-def encoded_rows(encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
-    """Features of some rows of a batch; TtmbenchError where the model gives something else than one row each."""
-    """Features of some rows; TtmbenchError if there is not one each."""
-    part = encoder(take(batch, rows))
-    count = rows.stop - rows.start
-    if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
-        raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {count} inputs (encoding {side})")
-    return part
+def encode_images(
+    adapter: DualEncoder,
+    images: Sequence[tuple[str, ImageRef]],
+    batch_sizer: BatchSizer,
+    fingerprint: Fingerprint,
+    kept: PreparedImages | None = None,
+    blocks: BlockStore | None = None,
+) -> Side:
+    """Encodes images, each opened when its turn comes.
+
+    Args:
+        adapter: the model.
+        images: with a group that has each, for messages.
+        batch_sizer: images encoded at a time.
+        fingerprint: takes them in; images of the same pixels are one.
+        kept: where prepared images are kept, if anywhere.
+        blocks: where finished blocks of features are kept; then the fingerprint has taken in all images before.
+
+    Returns:
+        The images, in their order.
+
+    Raises:
+        DataError: an image cannot be read.
+        TtmbenchError: the model gave something else than one feature vector an image.
+    """
+    source = ImageRows(adapter, images, fingerprint, kept).parts
+    features = encode_side(adapter, "images", source, len(images), batch_sizer, blocks).float()
+    fingerprint.add_remaining()
+    rows = _numbered([fingerprint.of(image) for _, image in images])[1]
+    _, first = np.unique(rows, return_index=True)
+    return Side(features[torch.from_numpy(first).to(features.device)], rows)
+
+
+def encode_captions(
+    adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer, blocks: BlockStore | None = None
+) -> Side:
+    """Encodes captions, each distinct one once; arguments and errors as for `encode_images`."""
+    distinct, rows = _numbered(captions)
+    return Side(encode_tokens(adapter, adapter.prepare_captions(distinct), batch_sizer, blocks).float(), rows)
+
+
+def encode_classes(
+    adapter: DualEncoder,
+    names: Sequence[str],
+    templates: Sequence[str],
+    batch_sizer: BatchSizer,
+    blocks: BlockStore | None = None,
+) -> Side:
+    """A feature vector for each class, as in CLIP: features of its prompts normalised, their mean, normalised again.
+
+    Args:
+        adapter: the model.
+        names: of the classes; those of one name have one row.
+        templates: prompts with ``{}`` where the name goes.
+        batch_sizer: prompts encoded at a time.
+        blocks: where finished blocks are kept, if anywhere.
+
+    Returns:
+        The classes, in their order.
+
+    Raises:
+        TtmbenchError: the model gave something else than one feature vector a prompt.
+    """
+    distinct, rows = _numbered(names)
+    prompts = [template.replace("{}", name) for name in distinct for template in templates]
+    tokens = adapter.prepare_captions(prompts)
+    each, parts = len(templates), []
+
+    def encode_some(chosen: slice) -> torch.Tensor:
+        return _encoded_rows(adapter.encode_captions, tokens, chosen, "captions")
+
+    with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
+        for span in spans(len(distinct), CLASSES, 1):
+            found = load(blocks, "classes", span)
+            if found is None:
+                done = batch_sizer.map_batches(span.start * each, span.stop * each, encode_some)
+                features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
+                means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
+                parts.append(torch.nn.functional.normalize(means, dim=-1))
+                save(blocks, "classes", span, parts[-1].cpu().numpy())
+            else:
+                parts.append(torch.from_numpy(found))
+            shown.update((span.stop - span.start) * each)
+    # Those that were kept come from the CPU.
+    device = _declared_device(adapter) or parts[-1].device
+    return Side(torch.cat([part.to(device) for part in parts]), rows)
+
+
+def encode_stored(
+    adapter: DualEncoder, stored: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer
+) -> Features:
+    """Features from a file, as the model's heads make them.
+
+    Args:
+        adapter: the model.
+        stored: the same, which has the features.
+        n_images: how many of the first images are used.
+        others: which captions or classes are used, bool.
+        batch_sizer: rows encoded at a time.
+
+    Returns:
+        Both sides.
+
+    Raises:
+        TtmbenchError: the model gave something else than one feature vector a row.
+    """
+    images = in_memory(take(stored.stored_images(), slice(0, n_images)))
+    captions = take(stored.stored_captions(), np.flatnonzero(others))
+    return Features(
+        Side(encode_side(adapter, "images", images, n_images, batch_sizer).float(), np.arange(n_images)),
+        Side(encode_tokens(adapter, captions, batch_sizer).float(), np.arange(n_rows(captions))),
+    )
 
 
 def encode_side(
@@ -183,19 +299,76 @@ def encode_side(
             else:
                 parts.append(torch.from_numpy(found))
             shown.update(span.stop - span.start)
-    return torch.cat([part.to(device or _device(adapter, encoder, source)) for part in parts])
+        device = device or _declared_device(adapter)
+    if device is None:  # all of it was kept, on the CPU; any row shows where the model has its features
+        with torch.inference_mode(), source([np.arange(1)]) as coming:
+            device = encoder(next(coming)).device
+    return torch.cat([part.to(device) for part in parts])
+
+
+def caption_pairs(
+    adapter: DualEncoder, groups: list[Group], batch_sizer: BatchSizer, stored: Batch | None = None
+) -> np.ndarray | None:
+    """Cosines of the captions inside every group, for metrics that never see an image.
+
+    Every distinct caption is encoded once. Nothing is kept: captions are few and quick beside images.
+
+    Args:
+        adapter: the model.
+        groups: of the task.
+        batch_sizer: captions encoded at a time.
+        stored: captions as stored features have them, in the order of the groups; None for the groups' own.
+
+    Returns:
+        float64 [groups, captions, captions]; None of a model that has not one vector for a caption.
+    """
+    distinct, rows = _numbered([caption for group in groups for caption in group.captions])
+    batch = adapter.prepare_captions(distinct) if stored is None else stored
+    with torch.inference_mode():
+        features = _encoded(adapter.encode_captions, batch, n_rows(batch), batch_sizer, "captions").double().cpu()
+    if features.ndim != 2:
+        return None
+    unit = torch.nn.functional.normalize(features, dim=1).numpy()
+    inside = unit[rows if stored is None else np.arange(len(rows))].reshape(len(groups), -1, unit.shape[1])
+    return np.matmul(inside, inside.transpose(0, 2, 1))
+
+
+def _numbered(values: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Each distinct value once, in order, and which of them stands where."""
+    number: dict[str, int] = {}
+    rows = np.array([number.setdefault(value, len(number)) for value in values])
+    return list(number), rows
+
+
+def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    logits = adapter.logits(images, captions)
+    if tuple(getattr(logits, "shape", ())) != (len(images), len(captions)):
+        raise TtmbenchError(
+            f"the model's logits have shape {_shape(logits)} for {len(images)} images and {len(captions)} captions"
+        )
+    return logits
 
 
 def _encoded(
-    encoder: Callable[[Any], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
+    encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
 ) -> torch.Tensor:
-    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: encoded_rows(encoder, batch, some, side))))
+    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: _encoded_rows(encoder, batch, some, side))))
 
 
-def _device(adapter: DualEncoder, encoder: Callable[[Any], torch.Tensor], source: RowSource) -> torch.device:
-    """Where the model has its features: what was kept is on the CPU. If it does not say so, any row shows it."""
-    declared = getattr(adapter, "device", None)
-    if isinstance(declared, torch.device):
-        return declared
-    with torch.inference_mode(), source([np.arange(1)]) as coming:
-        return encoder(next(coming)).device
+def _encoded_rows(encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
+    """Features of some rows of a batch; TtmbenchError where the model gives something else than one row each."""
+    part = encoder(take(batch, rows))
+    count = rows.stop - rows.start
+    if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
+        raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {count} inputs (encoding {side})")
+    return part
+
+
+def _shape(value: object) -> str:
+    return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
+def _declared_device(adapter: DualEncoder) -> torch.device | None:
+    """Where the model has its features, if it says so."""
+    device = getattr(adapter, "device", None)
+    return device if isinstance(device, torch.device) else None

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from ttmbench.protocols import DualEncoder, PreparedPairScorer
-from ttmbench.scoring.fingerprint import Fingerprint, open_all
+from ttmbench.scoring.fingerprint import Fingerprint, ahead, open_all, threads_beside_the_model
 from ttmbench.scoring.inputs import concatenate, distinct_images, take
-from ttmbench.scoring.prefetch import ahead, threads_beside_the_model
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:

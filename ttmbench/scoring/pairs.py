@@ -1,96 +1,185 @@
-"""Scoring by the least that a model can offer: one score for an image and a caption, pair by pair."""
+"""Scores of pairs of an image and a caption, by models that see both together; each distinct pair is scored once.
+
+A model that prepares images (`PreparedPairScorer`) encodes each of them once a pass; any other is given opened images.
+Pairs are taken image by image, so that what an image was encoded to is held only as long as its captions come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
 
 from ttmbench._util.images import KEPT, LazyImages
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import ManyAtOnce, PairScorer
-from ttmbench.scoring.batch_size import BatchSizer
-from ttmbench.scoring.blocks import PAIRS, BlockStore, load, own_spans, save
+from ttmbench.protocols import PreparedPairScorer
+from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.inputs import distinct_captions, distinct_images
-from ttmbench.types import Group, Scores
+from ttmbench.scoring.image_rows import ImageRows, PreparedImages, Window
+from ttmbench.scoring.inputs import (
+    Prepared,
+    Rows,
+    concatenate,
+    distinct_captions,
+    distinct_images,
+    n_rows,
+    rows_of,
+    take,
+)
+from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from ttmbench.protocols import Batch
 
 MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is refused
+LOWEST = np.float32(-1e30)  # below every logit
+_TOGETHER = 8  # images that are made ready at a time
+
+_Score: TypeAlias = Callable[[slice], np.ndarray]
+"""Some of the pairs that are wanted -> their scores, float32."""
+
+_Open: TypeAlias = Callable[[np.ndarray], AbstractContextManager[Callable[[], _Score]]]
+"""Rows of images that will be asked for, rising -> what begins a span of pairs."""
 
 
-def score_with_pairs(
-    adapter: PairScorer,
+@dataclass(frozen=True)
+class PairTable:
+    """Scores of the distinct pairs of a task.
+
+    Attributes:
+        groups: float32 [groups, images, captions].
+        values: float32 [distinct images, distinct captions]; None where only pairs inside groups were asked for.
+        rows: which distinct image and caption stands where.
+    """
+
+    groups: np.ndarray
+    values: np.ndarray | None
+    rows: Rows
+
+    @property
+    def every(self) -> np.ndarray:
+        """The values; for who asked for every pair."""
+        assert self.values is not None, "every pair was asked for"
+        return self.values
+
+    def scores(self, all_pairs: bool) -> Scores:
+        """The same by group; every pair of the task too if that was asked for."""
+        order = np.ix_(self.rows.images.reshape(-1), self.rows.captions.reshape(-1))
+        return Scores(self.groups, self.every[order] if all_pairs else None)
+
+
+def score_task_pairs(
+    model: Capabilities,
     groups: Sequence[Group],
     batch_size: int | BatchSizer,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
+    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
-) -> tuple[Scores, str]:
-    """Scores a task pair by pair; each distinct pair is asked for once.
+) -> PairTable:
+    """Scores a task, opening each image when its pairs come and dropping it afterwards.
 
     Args:
-        adapter: the model.
+        model: a `PairScorer`.
         groups: all of one shape, at least one.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
-        all_pairs: also score every image with every caption of the task.
-        fingerprint: of the data, if it has been begun.
+        all_pairs: score every image with every caption of the task.
+        fingerprint: takes the images in.
+        kept: where prepared images are kept, if anywhere.
         blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
-        The scores and the fingerprint of the data.
+        The scores.
 
     Raises:
         DataError: an image cannot be read.
-        TtmbenchError: too many pairs for the global variant, or the model did not return one score a pair.
+        TtmbenchError: too many pairs, or the model did not return one score a pair.
     """
     fingerprint = fingerprint or Fingerprint(groups)
-    names = [image.name for _, image in distinct_images(groups)]
-    captions = distinct_captions(groups)
-    inside = [(image.name, c) for g in groups for image, c in product(g.images, g.captions)]
-    wanted = list(dict.fromkeys(inside))
-    if all_pairs:
-        if len(names) * len(captions) > MAX_GLOBAL_PAIRS:
-            raise TtmbenchError(
-                f"a global metric needs {len(names) * len(captions)} pairs from a model that scores pair by pair; "
-                f"at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or a task inside groups."
-            )
-        wanted = list(product(names, captions))
-    wanted.sort(key=_order_of(names))
-    open_image = fingerprint.opener()
-    score = dict(zip(wanted, score_opened(adapter, wanted, batch_size, open_image, blocks).tolist(), strict=True))
+    images, captions = list(distinct_images(groups)), distinct_captions(groups)
+
+    def score(wanted: np.ndarray) -> np.ndarray:
+        return score_pairs(model, images, captions, wanted, batch_size, fingerprint, kept, blocks)
+
+    table = _table(rows_of(groups), len(images), len(captions), all_pairs, score)
     fingerprint.add_remaining()
-    shape = (len(groups), len(groups[0].images), len(groups[0].captions))
-    grouped = np.array([score[pair] for pair in inside], dtype=np.float32).reshape(shape)
-    matrix = None
-    if all_pairs:
-        rows = [image.name for group in groups for image in group.images]
-        columns = [caption for group in groups for caption in group.captions]
-        matrix = np.array([[score[(row, column)] for column in columns] for row in rows], dtype=np.float32)
-    return Scores(grouped, matrix), fingerprint.hexdigest()
+    return table
 
 
-def score_opened(
-    adapter: PairScorer,
-    wanted: Sequence[tuple[str, str]],
+def score_in_memory(
+    adapter: PreparedPairScorer,
+    prepared: Prepared,
     batch_size: int | BatchSizer,
-    open_image: Callable[[str], Image],
+    all_pairs: bool,
+    blocks: BlockStore | None = None,
+) -> PairTable:
+    """Scores prepared inputs: what TTM does again after every iteration; arguments and errors as `score_task_pairs`."""
+
+    def score(wanted: np.ndarray) -> np.ndarray:
+        def begin() -> _Score:
+            return _PreparedBatches(adapter, lambda rows: take(prepared.images, rows), prepared.captions, wanted).score
+
+        return _in_blocks(wanted, lambda rows: nullcontext(begin), BatchSizer.of(batch_size), blocks)
+
+    return _table(prepared.rows, n_rows(prepared.images), n_rows(prepared.captions), all_pairs, score)
+
+
+def score_ranked_pairs(
+    model: Capabilities,
+    images: Sequence[tuple[str, ImageRef]],
+    captions: Sequence[str],
+    wanted: np.ndarray,
+    batch_sizer: BatchSizer,
+    fingerprint: Fingerprint,
+    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
-    """Scores pairs by a model that takes opened images; a few of them are open at a time.
+    """As `score_pairs`, for ranking: a pair that the model refuses has the lowest score if its refusals count as wrong.
+
+    Raises:
+        DataError: an image cannot be read.
+        TtmbenchError: the model did not return one finite score a pair.
+    """
+    values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, kept, blocks)
+    fingerprint.add_remaining()
+    finite = np.isfinite(values)
+    if not finite.all() and not (model.may_refuse is not None and model.may_refuse.refusals_are_wrong):
+        image, caption = wanted[int(np.argmin(finite))]
+        raise TtmbenchError(
+            f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
+        )
+    return np.where(finite, values, LOWEST)
+
+
+def score_pairs(
+    model: Capabilities,
+    images: Sequence[tuple[str, ImageRef]],
+    captions: Sequence[str],
+    wanted: np.ndarray,
+    batch_size: int | BatchSizer,
+    fingerprint: Fingerprint,
+    kept: PreparedImages | None = None,
+    blocks: BlockStore | None = None,
+) -> np.ndarray:
+    """Scores pairs, each image opened when its pairs come.
 
     Args:
-        adapter: the model.
-        wanted: names of images, and captions; the pairs of an image together.
+        model: a `PairScorer`.
+        images: distinct ones, with a group that has each.
+        captions: distinct ones.
+        wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
-        open_image: name -> decoded image.
+        fingerprint: takes the images in.
+        kept: where prepared images are kept, if anywhere.
         blocks: where finished blocks of scores are kept, if anywhere.
 
     Returns:
@@ -100,60 +189,122 @@ def score_opened(
         DataError: an image cannot be read.
         TtmbenchError: the model did not return one score a pair.
     """
-    many = isinstance(adapter, ManyAtOnce)
-    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
-    opened = lru_cache(KEPT)(open_image)
-    open_now: dict[str, Image] = {}
+    adapter, many = model.prepared_pair_scorer, model.many_at_once
+    if adapter is None:
+        opened = _OpenedBatches(model, [(images[row][1].name, captions[c]) for row, c in wanted.tolist()], fingerprint)
+        sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
+        return _in_blocks(wanted, lambda rows: nullcontext(lambda: opened.score), sizer, blocks)
+    rows, tokens = ImageRows(adapter, images, fingerprint, kept), adapter.prepare_captions(captions)
 
-    def score(rows: slice) -> np.ndarray:
-        nonlocal open_now
-        part = wanted[rows]
-        names = [name for name, _ in part]
-        if many:
-            images: Sequence[Image] = LazyImages(names, opened)
-        else:
-            open_now = {name: open_now.get(name) or opened(name) for name in dict.fromkeys(names)}
-            images = [open_now[name] for name in names]
-        values = one_score_each(adapter.score_pairs(images, [c for _, c in part]), len(part))
-        shown.update(len(part))
-        return values
+    @contextmanager
+    def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
+        lists = [opened[start : start + _TOGETHER] for start in range(0, len(opened), _TOGETHER)]
+        with rows.parts(lists) as parts:
+            window = Window(parts, lists)
+            yield lambda: _PreparedBatches(adapter, window.get, tokens, wanted).score
 
+    return _in_blocks(wanted, streamed, BatchSizer.of(batch_size), blocks)
+
+
+def _table(
+    rows: Rows, n_images: int, n_captions: int, all_pairs: bool, score: Callable[[np.ndarray], np.ndarray]
+) -> PairTable:
+    """Each distinct pair of a task scored once, image by image."""
+    places = rows.images[:, :, None] * n_captions + rows.captions[:, None, :]
+    if not all_pairs:
+        distinct, inside = np.unique(places, return_inverse=True)
+        return PairTable(
+            score(np.stack(np.divmod(distinct, n_captions), axis=1))[inside.reshape(places.shape)], None, rows
+        )
+    if n_images * n_captions > MAX_GLOBAL_PAIRS:
+        raise TtmbenchError(
+            f"every image with every caption makes {n_images * n_captions} pairs for a model that scores pair by "
+            f"pair; at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or what stays inside groups."
+        )
+    scores = score(np.indices((n_images, n_captions)).reshape(2, -1).T)
+    return PairTable(scores[places], scores.reshape(n_images, n_captions), rows)
+
+
+def _in_blocks(
+    wanted: np.ndarray, open_images: _Open, batch_sizer: BatchSizer, blocks: BlockStore | None
+) -> np.ndarray:
+    """Scores pairs span by span, float32 [pairs]; only images of pairs that are in no finished block are opened."""
+    cut = own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks)
+    finished = [load(blocks, "pairs", span) for span in cut]
+    missing = [wanted[span.start : span.stop, 0] for span, values in zip(cut, finished, strict=True) if values is None]
+    opened = np.unique(np.concatenate(missing)) if missing else np.array([], dtype=np.int64)
     scores = np.full(len(wanted), np.nan, dtype=np.float32)  # what is not of a share stays open
-    with progress_bar(len(wanted), "scoring", "pairs") as shown:
-        for span in own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks):
-            values = load(blocks, "pairs", span)
+    with progress_bar(len(wanted), "scoring", "pairs") as shown, open_images(opened) as begin:
+        for span, values in zip(cut, finished, strict=True):
+            start = span.start
+            for part in batch_sizer.map_batches(start, span.stop, begin()) if values is None else [values]:
+                scores[start : start + len(part)] = part
+                start += len(part)
+                shown.update(len(part))
             if values is None:
-                values = np.concatenate(list(batch_sizer.map_batches(span.start, span.stop, score)))
-                save(blocks, "pairs", span, values)
-            else:
-                shown.update(len(values))
-            scores[span.start : span.stop] = values
+                save(blocks, "pairs", span, scores[span.start : span.stop])
     return scores
 
 
-def one_score_each(values: Any, pairs: int) -> np.ndarray:
-    """What a model returned for pairs, checked.
+class _PreparedBatches:
+    """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once.
 
-    Args:
-        values: what it returned.
-        pairs: number of pairs.
-
-    Returns:
-        float32 [pairs].
-
-    Raises:
-        TtmbenchError: it is no array of one real number a pair.
+    Begun anew with every span: what a batch encodes must not depend on where the run began.
     """
-    found = np.asarray(values)
-    if found.shape != (pairs,):
-        raise TtmbenchError(f"the model returned scores of shape {found.shape} for {pairs} pairs; one each is expected")
-    if found.dtype.kind not in "fiu":
-        raise TtmbenchError(f"the model returned scores of type {found.dtype}; real numbers are expected")
+
+    def __init__(
+        self,
+        adapter: PreparedPairScorer,
+        images: Callable[[np.ndarray], Batch],
+        captions: Batch,
+        wanted: np.ndarray,
+    ) -> None:
+        self._adapter, self._images, self._captions, self._wanted = adapter, images, captions, wanted
+        self._encoded: dict[int, Batch] = {}
+
+    def score(self, rows: slice) -> np.ndarray:
+        """Scores of some of the pairs, float32 [rows]."""
+        pairs = self._wanted[rows]
+        with torch.inference_mode():
+            needed = np.unique(pairs[:, 0]).tolist()
+            self._encoded = {row: self._encoded[row] for row in needed if row in self._encoded}
+            new = np.array([row for row in needed if row not in self._encoded], dtype=np.int64)
+            if len(new):
+                encoded = self._adapter.encode_images(self._images(new))
+                self._encoded |= {row: take(encoded, slice(at, at + 1)) for at, row in enumerate(new.tolist())}
+            images = concatenate([self._encoded[row] for row in pairs[:, 0].tolist()])
+            return _one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
+
+
+class _OpenedBatches:
+    """Scores batches of pairs by a model that takes opened images, of which few are open at a time."""
+
+    def __init__(self, model: Capabilities, wanted: Sequence[tuple[str, str]], fingerprint: Fingerprint) -> None:
+        self._model, self._wanted = model, wanted
+        self._open = lru_cache(KEPT)(fingerprint.opener())
+        self._opened: dict[str, Image] = {}
+
+    def score(self, rows: slice) -> np.ndarray:
+        """Scores of some of the pairs, float32 [rows]."""
+        assert self._model.pair_scorer is not None, "only such a model is given pairs"
+        names, captions = zip(*self._wanted[rows], strict=True)
+        images: Sequence[Image]
+        if self._model.many_at_once is not None:
+            images = LazyImages(names, self._open)
+        else:
+            self._opened = {name: self._opened.get(name) or self._open(name) for name in dict.fromkeys(names)}
+            images = [self._opened[name] for name in names]
+        return _one_score_each(self._model.pair_scorer.score_pairs(images, list(captions)), len(names))
+
+
+def _one_score_each(values: object, pairs: int) -> np.ndarray:
+    """What a model returned for pairs as float32 [pairs]; TtmbenchError unless it is one real number a pair."""
+    scores = np.asarray(values)
+    if scores.shape != (pairs,):
+        raise TtmbenchError(
+            f"the model returned scores of shape {scores.shape} for {pairs} pairs; one each is expected"
+        )
+    if scores.dtype.kind not in "fiu":
+        raise TtmbenchError(f"the model returned scores of type {scores.dtype}; real numbers are expected")
     with np.errstate(over="ignore"):  # becomes infinite, which is refused by group
-        return found.astype(np.float32)
-
-
-def _order_of(images: Sequence[str]) -> Callable[[tuple[str, str]], int]:
-    """Sort key that keeps the pairs of one image together, so that it is opened once."""
-    position = {name: index for index, name in enumerate(images)}
-    return lambda pair: position[pair[0]]
+        return scores.astype(np.float32)

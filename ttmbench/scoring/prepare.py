@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError, UsageError
 from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, StoredFeatures
+from ttmbench.scoring.batches import BatchSizer, BlockStore
+from ttmbench.scoring.capabilities import Trained
+from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.image_rows import ImageRows, Opened, PreparedImages
-from ttmbench.scoring.inputs import (
-    Prepared,
-    Rows,
-    concatenate,
-    distinct_captions,
-    n_rows,
-    rows_of,
-    subset,
-)
-from ttmbench.types import Group, GroupShape
+from ttmbench.scoring.inputs import Prepared, Rows, concatenate, distinct_captions, n_rows, rows_of, subset
+from ttmbench.scoring.pairs import score_in_memory
+from ttmbench.types import Group, GroupShape, Scores
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
@@ -54,7 +50,8 @@ def prepare(
         DataError: an image cannot be read.
         UsageError: the model has no way to augment, and ``enlarge`` is set.
     """
-    if enlarge is not None and not isinstance(adapter, Augmentable):
+    augmentable = adapter if enlarge is not None and isinstance(adapter, Augmentable) else None
+    if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
     images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
@@ -62,13 +59,18 @@ def prepare(
     larger: list[Batch] = []
     wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
     with progress_bar(len(images), "preparing", "images") as shown:
-        if enlarge is None:
+        if enlarge is None or augmentable is None:
             with images.parts(wanted) as batches:
                 for batch in batches:
                     parts.append(batch)
                     shown.update(n_rows(batch))
         else:
-            with images.made_of(wanted, partial(_prepare_twice, adapter, enlarge), reads=False) as pairs:
+            larger_size = enlarge
+
+            def twice(opened: Opened) -> tuple[Batch, Batch]:
+                return adapter.prepare_images(opened.new), augmentable.prepare_enlarged(opened.new, larger_size)
+
+            with images.made_of(wanted, twice, reads=False) as pairs:
                 for pair in (pair for listed in pairs for pair in listed):
                     parts.append(pair[0])
                     larger.append(pair[1])
@@ -77,11 +79,6 @@ def prepare(
     enlarged = concatenate(larger) if larger else None
     tokens = adapter.prepare_captions(captions)
     return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
-
-
-def _prepare_twice(adapter: Any, enlarge: float, opened: Opened) -> tuple[Batch, Batch]:
-    """Prepares images in the model's own size and in a larger one."""
-    return adapter.prepare_images(opened.new), adapter.prepare_enlarged(opened.new, enlarge)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
@@ -117,3 +114,23 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tup
         for tensor in tensors:
             digest.update(tensor.contiguous().numpy().tobytes())
     return prepared, digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
+
+    adapter: Trained
+    prepared: Prepared
+    batch_size: int | BatchSizer
+    is_global: bool
+    all_pairs: bool
+
+    def score(self, blocks: BlockStore | None = None) -> Scores:
+        """One scoring pass, serving metrics and matching alike; finished blocks are kept if it is said where."""
+        if not isinstance(self.adapter, DualEncoder):
+            table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
+            return table.scores(self.all_pairs)
+        return score_features(
+            self.adapter, encode(self.adapter, self.prepared, self.batch_size, blocks), self.all_pairs
+        )

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from ttmbench._util.console import warn
 from ttmbench.config import RunConfig
+from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.hookspecs import PROJECT
 from ttmbench.plugins.registry import ENDINGS
-from ttmbench.sweep.cells import Cell
-from ttmbench.sweep.units import Unit
 
 MOST = 100_000_000  # bytes of one folder that travels
 _FILES, _PLUGINS = "files", "plugins"

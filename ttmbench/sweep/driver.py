@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ttmbench._util.console import warn
-from ttmbench.sweep.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.evaluator.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.evaluator.unit import Unit
 from ttmbench.sweep.finished import stages_left, why_again
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
 from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
-from ttmbench.sweep.transfer import take_in
-from ttmbench.sweep.units import Unit
 
 _TICK = 0.5  # seconds between two looks at the clock while nothing happens
 
@@ -90,8 +89,7 @@ class Driver:
         try:
             if finished:
                 return self._summary
-            for joined in executor.start():
-                self._take(joined, display)
+            executor.start()
             while not self._scheduler.over:
                 self._give_out(executor)
                 self._save()
@@ -155,8 +153,6 @@ class Driver:
         self._idle[event.worker] = None
         self._doing[event.worker] = "waits"
         end = self._scheduler.finish(event.worker, unit, result)
-        if result.files:
-            take_in(self._root, unit.cell, result.files, over=end is not None and end.error is None)
         if end is not None:
             self._end(end, display)
         elif result.state == "unfit":

@@ -66,8 +66,8 @@ def rates(root: Path) -> dict[str, Rate]:
     """Model -> how long it took, from the documents below a folder that are done."""
     scored: dict[str, list[tuple[float, int]]] = defaultdict(list)
     trained: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for found in walk_documents(root) if root.is_dir() else ():
-        document = found.document.to_dict() if found.document else {}
+    for _, found in walk_documents(root) if root.is_dir() else ():
+        document = {} if isinstance(found, str) else found.to_dict()
         for task in document.get("timing", {}):
             groups = document.get("n-samples", {}).get(task, {}).get("effective")
             if not isinstance(groups, int) or groups < 1:

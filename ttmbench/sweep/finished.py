@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
+from ttmbench.evaluator.unit import Unit, units_of
 from ttmbench.sweep.plan import PlannedCell
-from ttmbench.sweep.units import Unit, units_of
 
 
 def stages_left(root: Path, one: PlannedCell) -> list[list[Unit]]:
@@ -63,6 +63,6 @@ def is_done(path: Path, key: str) -> bool:
 
 
 def _seed_is_done(root: Path, unit: Unit, key: str) -> bool:
-    from ttmbench.evaluator.parts import seed_is_done  # imports torch; only where there is something to look at
+    from ttmbench.evaluator.partial_runs import seed_is_done  # imports torch; only where there is something to look at
 
     return seed_is_done(unit.cell.config_at(root), unit.cell.task, unit.part, key)

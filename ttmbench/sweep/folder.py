@@ -10,7 +10,7 @@ import filelock
 
 from ttmbench._util.files import share_lock, take_lock
 from ttmbench.errors import UsageError
-from ttmbench.sweep.transfer import OWN
+from ttmbench.evaluator.local_executor import OWN
 
 
 @contextmanager

@@ -15,12 +15,12 @@ import filelock
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.settings import choose
 from ttmbench.sweep.finished import stages_left
 from ttmbench.sweep.folder import beside_other_cells
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.summary import SUMMARY, SweepSummary, new_summary, read_summary
-from ttmbench.sweep.transfer import OWN
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults

@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ttmbench._util.files import safe_name
 from ttmbench._util.text import Unreadable, read_yaml
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
+from ttmbench.evaluator.unit import Cell
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.sweep.cells import Cell
 
 PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 NOT_OF_A_CELL = {

@@ -18,17 +18,16 @@ from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
 from ttmbench.cache.location import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.executor import Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import OWN
+from ttmbench.evaluator.unit import Cell, Unit, UnitResult
 from ttmbench.results import environment
 from ttmbench.sweep.carried import Carried, gather
-from ttmbench.sweep.cells import Cell
-from ttmbench.sweep.executor import Event, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.ray_board import board_class
 from ttmbench.sweep.ray_cluster import Node, connect, first_line, import_ray, nodes, silence
-from ttmbench.sweep.ray_options import RayOptions
 from ttmbench.sweep.ray_worker import Begin, Greeting, actor_class, leave_token
-from ttmbench.sweep.transfer import OWN, files_of, take_in
-from ttmbench.sweep.units import Unit, UnitResult, result_from_json
-from ttmbench.sweep.watch import Watch
+from ttmbench.sweep.transfer import files_of, take_in
 
 _LOOK = 2.0  # seconds between two looks at the nodes, and at the board
 _FIRST = 60.0  # seconds for the first worker to begin, after which it is said that none has
@@ -66,7 +65,7 @@ class _Remote:
 
 
 class RayExecutor:
-    """Workers on a cluster; a `ttmbench.sweep.executor.Executor`.
+    """Workers on a cluster; a `ttmbench.evaluator.executor.Executor`.
 
     Args:
         root: the sweep's folder.
@@ -90,7 +89,7 @@ class RayExecutor:
         self._head: str | None = None
         self._gone_head = False
 
-    def start(self) -> Sequence[WorkerJoined]:
+    def start(self) -> None:
         """Joins the cluster and waits for the first worker.
 
         Raises:
@@ -112,14 +111,12 @@ class RayExecutor:
         self._actors = ray.remote(concurrency_groups={"work": 1, "control": 1})(actor_class())
         self._greeting = self._greet(carried)
         self._top_up()
-        began, joined = time.monotonic(), list[Event]()
-        while not joined:
-            joined = self.wait(1.0)
+        began = time.monotonic()
+        while not (joined := self.wait(1.0)):
             if time.monotonic() - began > _FIRST:
                 warn(f"no worker has begun in {_FIRST:.0f} s: the cluster has no {_shown(self._wanted)} free")
                 break
-        self._queued = [event for event in joined if not isinstance(event, WorkerJoined)]
-        return [event for event in joined if isinstance(event, WorkerJoined)]
+        self._queued = joined
 
     def submit(self, worker: str, unit: Unit) -> None:
         """Gives a unit to a worker, with what earlier units left where it does not see the sweep's folder."""
@@ -284,7 +281,9 @@ class RayExecutor:
         self._watch.end(remote.name)
         unit, remote.unit, remote.answer, remote.asked = remote.unit, None, None, "nothing"
         assert unit is not None and said[0] is not None, "an answer is of a unit"
-        result = result_from_json({**said[0], "files": said[1]})
+        result, files = UnitResult(**said[0]), said[1]
+        if files:
+            take_in(self._root, unit.cell, files, over=unit.kind == "run" and result.state == "done")
         if result.state == "unfit":
             result = UnitResult("unfit", f"on node {remote.node.address}: {result.error}", result.seconds)
         return [Finished(remote.name, unit, result)]

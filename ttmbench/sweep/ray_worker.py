@@ -23,13 +23,15 @@ from typing import Any, TypeAlias
 from ttmbench._util.heartbeat import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.location import SCORES, cache_folder
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.executor import Signs
+from ttmbench.evaluator.local_executor import OWN
+from ttmbench.evaluator.unit import UnitResult, unit_from_json
+from ttmbench.evaluator.worker import Worker
 from ttmbench.results import environment
 from ttmbench.sweep.carried import Carried, missing_plugins, relocated
-from ttmbench.sweep.process import Signs
 from ttmbench.sweep.ray_board import BoardPauses
-from ttmbench.sweep.transfer import OWN
-from ttmbench.sweep.units import unit_from_json
-from ttmbench.sweep.worker import Worker
+from ttmbench.sweep.transfer import Changes, put_files
 
 _AGAIN = 0.5  # seconds between two lines
 _SIGNS = 2.0  # seconds between two signs of progress: all workers tell one board
@@ -100,17 +102,26 @@ class RayWorker:
             places = {path: place for path, place in places.items() if not Path(path).exists()}
         self._places = places
         self._root = root if self.common else _own_folder()
-        self._worker = Worker(self._root, common=self.common, cache=self._cache(greeting))
+        self._use_cache = self._cache(greeting)
+        self._worker = Worker(self._root, self._use_cache)
 
     def do(self, unit: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Result:
         """Does a unit: its result as JSON values, and the files that it wrote where no folder is common."""
         self._thread = threading.get_ident()
+        asked = relocated(unit_from_json(dict(unit)), self._places)
         try:
             with sharing_pauses(BoardPauses(self._board)), _notes_told(self._tell), steps_told(self._signs):
-                result = self._worker.do(relocated(unit_from_json(unit), self._places), files, self._tell)
+                if self.common:
+                    self._last = (vars(self._worker.do(asked, self._tell)), {})
+                else:
+                    cache = None if self._use_cache is None else Path(self._use_cache)
+                    put_files(self._root, asked.cell, files or {}, cache)
+                    changes = Changes(self._root, asked.cell, cache)
+                    self._last = (vars(self._worker.do(asked, self._tell)), changes.found())
+        except TtmbenchError as error:  # files of earlier units cannot be written here
+            self._last = (vars(UnitResult("failed", str(error))), {})
         finally:
             self._thread = None
-        self._last = (result.to_json(), dict(result.files))
         return self._last
 
     def again(self) -> Result | None:

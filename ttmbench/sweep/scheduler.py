@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ttmbench.sweep.cells import Cell
-from ttmbench.sweep.units import Kind, Unit, UnitResult
+from ttmbench.evaluator.unit import Cell, Kind, Unit, UnitResult
 
 ATTEMPTS = 3  # workers that may be lost with a unit until its cell has failed
 _Key = tuple[int, Kind, int]
@@ -73,7 +72,7 @@ class Scheduler:
 
     Args:
         stages: of every cell that is not finished, in order: the units that are left, stage by stage
-            (`ttmbench.sweep.units.units_of`), at least one.
+            (`ttmbench.evaluator.unit.units_of`), at least one.
         attempts: how many workers may be lost with a unit.
         on_error: with ``raise`` nothing more is given out once a cell has failed.
     """

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ttmbench._util.console import warn
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
-from ttmbench.sweep.cells import Cell
+from ttmbench.evaluator.unit import Cell
 
 SUMMARY = "sweep.json"
 VERSION: Literal["1.0"] = "1.0"

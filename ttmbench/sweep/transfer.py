@@ -13,11 +13,9 @@ from pathlib import Path, PurePosixPath
 from ttmbench._util.files import replace_file
 from ttmbench.cache.location import SCORES
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.resume import LOCK
-from ttmbench.sweep.cells import Cell
-
-OWN = ".sweep"
-"""Below a sweep's folder: what the sweep keeps for itself."""
+from ttmbench.evaluator.unit import Cell
 
 
 def files_of(root: Path, cell: Cell) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.selection import PseudoLabels, Selection, first_threshold, select
 from ttmbench.ttm.trainer import Trainer, TrainingState

@@ -186,7 +186,7 @@ ANALYSES: Mapping[str, Callable[[Question], dict[str, Any]]] = {
     "lr": lr,
 }
 TRAINS = ("schedules", "oracle", "tau", "lr")
-ALPHA = "alpha"  # of generative scores, in `ttmbench.scoring.alpha`
+ALPHA = "alpha"  # of generative scores, in `ttmbench.scoring.debiasing`
 
 
 def _curve(question: Question, stage: Adaptation, supervision: Supervision = algorithm1_selection) -> dict[str, Any]:

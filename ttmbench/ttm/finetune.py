@@ -14,7 +14,7 @@ from ttmbench._util.heartbeat import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
-from ttmbench.scoring.batch_size import DEFAULT, BatchSizer, attempt
+from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
 from ttmbench.scoring.inputs import Prepared, n_rows, take
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PairTrainable, Trainable
 from ttmbench.scoring.inputs import subset
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import restore, snapshot
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same

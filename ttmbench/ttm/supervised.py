@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
-from ttmbench.scoring.batch_size import DEFAULT, BatchSizer
+from ttmbench.scoring.batches import DEFAULT, BatchSizer
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 from ttmbench.ttm.restoring import resume_weights
@@ -75,7 +75,7 @@ PRESET_NOTES: Mapping[str, str] = {
 }
 
 
-def loss_of(adapter: Any) -> Loss:
+def loss_of(adapter: Trainable | PairTrainable) -> Loss:
     """The loss that a model is finetuned by; it is one that can be trained."""
     return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
 

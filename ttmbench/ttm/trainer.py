@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
-from ttmbench.scoring.prepared_task import PreparedTask
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs, finetune, iteration_learning_rate, make_optimizer
 from ttmbench.ttm.restoring import resume_weights
 from ttmbench.types import Scores

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.data.paths import read_options
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, Loaded
+from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 TRIES = 1000  # draws for one foil until its caption and image are others
 
@@ -33,7 +33,7 @@ class RandomFoilsOptions(BaseModel):
     seed: int = Field(0, ge=0)
 
 
-def read_random_foils(request: LoadRequest) -> Loaded:
+def read_random_foils(request: SourceRequest) -> Loaded:
     """As many groups as the other source has, each with one of its own pairs and pairs of other groups.
 
     Args:
@@ -57,9 +57,9 @@ def read_random_foils(request: LoadRequest) -> Loaded:
     return Loaded(groups, {**loaded.source, "random_foils": {"seed": options.seed, "pairs_of": len(loaded.groups)}})
 
 
-def locations(request: LoadRequest) -> list[DataLocation]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """The places of the other source."""
-    return request.places(read_options(RandomFoilsOptions, request).of[0], request)
+    return request.locations(read_options(RandomFoilsOptions, request).of[0], request)
 
 
 def _group(groups: Sequence[Group], index: int, seed: int) -> Group:
@@ -78,7 +78,7 @@ def _group(groups: Sequence[Group], index: int, seed: int) -> Group:
 
 
 def _foil(
-    groups: Sequence[Group], index: int, images: Sequence[Any], captions: Sequence[str], rng: np.random.Generator
+    groups: Sequence[Group], index: int, images: Sequence[ImageRef], captions: Sequence[str], rng: np.random.Generator
 ) -> tuple[int, int]:
     """Another group and one of its pairs, whose image and caption are not there yet."""
     for _ in range(TRIES if len(groups) > 1 else 0):

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.loading import LoadRequest, read_options
+from ttmbench.data.paths import read_options
 from ttmbench.data.sources.first_of import first_available, locations_of_all
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, GroupShape, ImageRef, Loaded
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
 RELATIONS = {  # relation as file names have it -> the word that tells it in a caption
     "on": "on",
@@ -94,7 +94,7 @@ class Photo:
         return f"{self.first}__{self.second}"
 
 
-def read_whatsup(request: LoadRequest) -> Loaded:
+def read_whatsup(request: SourceRequest) -> Loaded:
     """WhatsUp's photographs, scene by scene, alone (1x4) or in pairs (2x2).
 
     Args:
@@ -126,12 +126,12 @@ def read_whatsup(request: LoadRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: LoadRequest) -> list[DataLocation]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """The places of the photographs."""
     return locations_of_all(read_options(WhatsupOptions, request).of, _photographs(request))
 
 
-def _photographs(request: LoadRequest) -> LoadRequest:
+def _photographs(request: SourceRequest) -> SourceRequest:
     """The request for the single photographs, whatever groups are made of them."""
     return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
 

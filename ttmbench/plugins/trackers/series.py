@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import key_of, numbers_in
 from ttmbench.results.numbers import numbers_of
 
 UNRANKED = "unranked"  # controls and held-out groups have no track
@@ -51,10 +53,12 @@ def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping
     {'zero_shot/t/none/text_score': 0.5}
     """
     found: dict[str, float] = {}
-    for one in numbers_of({"results": {task: results}, "tracks": {task: tracks}}):
-        place = f"{one.track or UNRANKED}/{task}/{one.filter}/{one.metric}"
-        values = {place: one.value, f"{place}_stderr": one.stderr, f"{place}_seed_std": one.seed_std}
-        found |= {name: float(value) for name, value in values.items() if value is not None}
+    for metric, name in numbers_in(results):
+        place = f"{tracks.get(key_of(metric, name), UNRANKED)}/{task}/{name}/"
+        values = {
+            place + kind: results.get(key_of(kind, name)) for kind in (metric, f"{metric}_stderr", f"{metric}_seed_std")
+        }
+        found |= {key: float(value) for key, value in values.items() if value is not None}
     return found
 
 
@@ -65,5 +69,5 @@ def result_rows(document: Mapping[str, Any]) -> list[list[Any]]:
             *(one.task, one.filter, one.method, one.track or UNRANKED, one.metric),
             *(one.value, one.stderr, one.ci_low, one.ci_high, one.chance),
         ]
-        for one in numbers_of(document)
+        for one in numbers_of(ResultsDocument.of(document))
     ]

@@ -62,7 +62,7 @@ def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None)
     models = list(dict.fromkeys(run.model for run in runs))
     if len(models) > 1:
         raise UsageError(f"a model card is of one model, and these runs are of {', '.join(models)}: export each alone")
-    configs = {task: about for run in runs for task, about in run.document["datasets"].items()}
+    configs = {task: about for run in runs for task, about in run.document.to_dict()["datasets"].items()}
     found = []
     for one in numbers:
         about = configs[one.own_task]
@@ -138,7 +138,7 @@ def evaluation_results(
     numbers, left_out = results_of(runs)
     if len({run.model for run in runs}) > 1:
         raise UsageError("evaluation results lie in the repository of one model: export the runs of each model alone")
-    datasets = {task: about for run in runs for task, about in run.document["datasets"].items()}
+    datasets = {task: about for run in runs for task, about in run.document.to_dict()["datasets"].items()}
     files: dict[str, list[Any]] = {}
     for one in numbers:
         dataset = _hub_dataset(datasets[one.own_task])

@@ -46,12 +46,12 @@ def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
     Returns:
         The document; keys that are only ours are below ``ttmbench``.
     """
-    document = run.document
+    document = run.document.to_dict()
     subtasks = document.get("group_subtasks", {})
     numbers = run.numbers()
     own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a task to its readers
     tasks = _values(dict.fromkeys([*document["results"], *own_task]), numbers)
-    means = _values(document.get("groups", {}), means_of(document))
+    means = _values(document.get("groups", {}), means_of(run.document))
     in_a_group = {task for names in subtasks.values() for task in names}
     packages = document["packages"]
     return {
@@ -95,7 +95,7 @@ def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
 
 def file_name(run: DocumentFile) -> str:
     """Where lm-evaluation-harness would put it below its output folder: ``<model>/results_<time>.json``."""
-    stamp = datetime.fromtimestamp(float(run.document["date"])).isoformat().replace(":", "-")
+    stamp = datetime.fromtimestamp(float(run.document.date)).isoformat().replace(":", "-")
     return f"{sanitised(run.model)}/results_{stamp}.json"
 
 

@@ -22,8 +22,8 @@ from ttmbench.results.labels import (
     TRACK_TITLES,
     TTM_COLUMN,
 )
-from ttmbench.results.numbers import DocumentFile, Number, newest
-from ttmbench.results.transfer_deltas import TITLE, numbers_elsewhere, transfers_of
+from ttmbench.results.numbers import DocumentFile, Number, newest, numbers_elsewhere
+from ttmbench.results.transfer_deltas import TITLE, transfers_of
 
 _COLUMNS = [
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
@@ -106,9 +106,7 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
 def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> str:
     """What a paper's main table shows: the raw model, what matching gives, what adaptation gives, and the gains."""
     by_key = {(one.model, one.task, one.metric, one.filter): one for one in numbers}
-    matching = {
-        (run.model, task): spec.get("matching") for run in runs for task, spec in run.document["configs"].items()
-    }
+    matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
     adapted = [column for column in _ADAPTED if any(one.filter == column.filter for one in numbers)]
     head = ["model", "task", RAW_COLUMN.name, SIMPLE_MATCH_COLUMN.name]
     tracks = ["", "", "zero-shot", "matching"]

@@ -99,7 +99,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
     """
     runs, rows = report.gathered.runs, report.rows
     numbers = [number for run in runs for number in run.numbers]
-    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document.to_dict())]
+    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document)]
     counts = {"run": len(runs), "model": len({run.model for run in runs})}
     counts["task"] = len({task for run in runs for task in run.document.results})
     keys = list(report.thumbnails)
@@ -186,16 +186,13 @@ def _tag_bar(table: charts.TagTable, numbers: Sequence[float | None]) -> Markup:
 
 def _run(run: ReportedRun) -> dict[str, Any]:
     document = run.document
-    notes: dict[str, list[str]] = {}
-    for about in (document.notes, document.group_notes):
-        notes |= about or {}
     return {
         "run": run,
         "document": document,
         "status_words": STATUS[document.status],
         "good": document.status == "done" and not run.damaged,
         "date": datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "notes": notes,
+        "notes": document.notes | document.group_notes,
         "facts": dict(_facts(document)),
     }
 
@@ -206,7 +203,7 @@ def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
         if document.config.get(key) is not None:
             yield key, _words(document.config[key])
     for state, words in (("pending", "not reached"), ("failed", "failed")):
-        tasks = [task for task, status in (document.task_status or {}).items() if status == state]
+        tasks = [task for task, status in document.task_status.items() if status == state]
         if tasks:
             yield f"tasks {words}", ", ".join(tasks)
     kinds = [artifact.kind for artifact in document.artifacts.values()]
@@ -217,11 +214,10 @@ def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
             yield key, str(document.hardware[key])
     if document.git_hash:
         yield "commit", document.git_hash
-    declared = document.model_info.get("fingerprint")
-    if isinstance(declared, Mapping) and declared:
-        plain = {key: value for key, value in declared.items() if not isinstance(value, Mapping)}
+    plain = {key: value for key, value in document.fingerprint.items() if not isinstance(value, Mapping)}
+    if document.fingerprint:
         yield "the model states", _words(plain)
-        yield from ((str(key), _words(value)) for key, value in declared.items() if key not in plain)
+    yield from ((str(key), _words(value)) for key, value in document.fingerprint.items() if key not in plain)
 
 
 def _words(value: object, depth: int = 3) -> str:

@@ -302,8 +302,6 @@ def _model_entry(content: SiteContent, model: str) -> dict[str, Any]:
 
 def _run_entry(content: SiteContent, run: MergedRun, index: int) -> dict[str, Any]:
     document = run.document
-    declared = document.model_info.get("fingerprint")
-    declared = declared if isinstance(declared, Mapping) else {}
     fingerprint = next((row.fingerprint for row in run.rows if row.fingerprint), None)
     return {
         "index": index,
@@ -312,7 +310,7 @@ def _run_entry(content: SiteContent, run: MergedRun, index: int) -> dict[str, An
         "document": content.documents[run.file],
         "file": run.file,
         "fingerprint": fingerprint,
-        "declared": {key: str(declared[key]) for key in _SHOWN_KEYS if declared.get(key)},
+        "declared": {key: str(document.fingerprint[key]) for key in _SHOWN_KEYS if document.fingerprint.get(key)},
         "packages": ", ".join(f"{name} {version}" for name, version in document.packages.items()),
         "seeds": ", ".join(map(str, sorted({seed for record in document.ttm.values() for seed in record.seeds}))),
         "audited": [task for task, record in document.ttm.items() if record.audit_labels],

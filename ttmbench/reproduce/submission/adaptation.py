@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ttmbench._util.jsonl import read_json_lines
-from ttmbench._util.validation import describe
+from ttmbench._util.text import read_json_lines
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups

@@ -46,8 +46,9 @@ def check_submission(
     Raises:
         DataError: the file is no results document.
     """
-    document = read_document(path).to_dict()
-    findings = Findings(model=stated_model(document).fingerprint)
+    typed = read_document(path)
+    document = typed.to_dict()
+    findings = Findings(model=stated_model(typed).fingerprint)
     config = check_settings(document, registry, read_command, findings)
     artifacts = check_artifacts(path, document, findings)
     check_track(document, findings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench.errors import DataError
 from ttmbench.matching import match_groups
 from ttmbench.reproduce.submission.findings import Findings, agree

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.arrays import read_arrays
-from ttmbench._util.jsonl import read_json_lines
+from ttmbench._util.text import read_json_lines
 from ttmbench.errors import TtmbenchError
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.lines import check_choice_lines, check_rank_lines, check_sample_lines, choices_of

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ttmbench._util.option_values import groups_of
-from ttmbench._util.validation import describe
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.settings import filters_of

@@ -13,9 +13,10 @@ import numpy as np
 from ttmbench._util.images import KEPT, LazyImages, side_by_side
 from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, ChoiceStyle, ManyAtOnce
+from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
-from ttmbench.scoring.batch_size import BatchSizer
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.scoring.forced_choice.prompts import (
@@ -65,7 +66,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredQuestions:
     """All answers of a task, which questions were answered right, the fingerprint of the data, and their clusters."""
 
     given: list[Given]
@@ -74,11 +75,13 @@ class Answered:
     clusters: Clusters
 
 
-def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int) -> Answered:
+def ask_choices(
+    model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int
+) -> AnsweredQuestions:
     """Asks every question of a task.
 
     Args:
-        adapter: the model.
+        model: a `ChoiceScorer`.
         groups: all of one shape, at least one.
         batch_size: questions given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         seed: of the order of options; the order in a group does not depend on the other groups.
@@ -91,6 +94,8 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
         TtmbenchError: the model did not return one answer a question.
         UsageError: the groups have more captions than there are letters for.
     """
+    adapter, many = model.choice_scorer, model.many_at_once
+    assert adapter is not None, "only such a model is asked"
     options = len(groups[0].captions)
     if options > len(LETTERS):
         raise UsageError(
@@ -99,7 +104,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed))
     open_image = lru_cache(KEPT)(fingerprint.opener())
-    batch_sizer = BatchSizer.of(adapter.pairs_at_once if isinstance(adapter, ManyAtOnce) else batch_size)
+    batch_sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
     given: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
@@ -118,7 +123,7 @@ def ask_choices(adapter: ChoiceScorer, groups: Sequence[Group], batch_size: int 
             shown.update(len(part))
     fingerprint.add_remaining()
     right = _choices(given, len(groups), GroupShape(len(groups[0].images), options))
-    return Answered(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
+    return AnsweredQuestions(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:

@@ -1,0 +1,293 @@
+"""What plugins register is checked when they register it, and what they compute when it is computed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, score, simple_evaluate
+from ttmbench.cli import main
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.plugins.registry import build_registry
+
+
+def ones(scores):
+    return np.ones(len(scores))
+
+
+METRIC = MetricSpec("good", ones)
+ADAPTER = AdapterSpec("good", "module:load")
+SOURCE = SourceSpec("good", "module:read")
+SCHEDULE = ScheduleSpec("good", np.linspace)
+
+
+def plugin_of(*specs):
+    """A plugin that registers specifications through the hook of their kind."""
+    kinds = {
+        AdapterSpec: "ttmbench_register_adapters",
+        SourceSpec: "ttmbench_register_sources",
+        MetricSpec: "ttmbench_register_metrics",
+        ScheduleSpec: "ttmbench_register_schedules",
+    }
+    return type("Made", (), {kinds[type(specs[0])]: hookimpl(lambda self: list(specs))})()
+
+
+WRONG = [
+    (METRIC, {"track": "zeroshot"}, "track should be one of zero_shot, matching, test_time, oracle, got 'zeroshot'"),
+    (METRIC, {"track": ["zero_shot"]}, "track should be one of"),
+    (METRIC, {"scope": "all"}, "scope should be one of group, global, captions, i2t, t2i, class, got 'all'"),
+    (METRIC, {"name": "my metric"}, "a name is made of letters, digits and _, got 'my metric'"),
+    (METRIC, {"name": "a,none"}, "a name is made of"),
+    (METRIC, {"name": ""}, "a name is made of"),
+    (METRIC, {"name": None}, "a name is made of"),
+    (METRIC, {"name": "x_stderr"}, "a name cannot end in _stderr"),
+    (METRIC, {"compute": 0.5}, "compute should be a function, got 0.5"),
+    (METRIC, {"ties": "x"}, "ties should be a function"),
+    (METRIC, {"chance": 0.25}, "chance should be a function, got 0.25"),
+    (METRIC, {"defined": True}, "defined should be a function"),
+    (METRIC, {"higher_is_better": "yes"}, "higher_is_better should be True or False"),
+    (METRIC, {"summary": None}, "summary should be a text"),
+    (ADAPTER, {"name": "my model"}, "a name is made of"),
+    (ADAPTER, {"target": "module.load"}, "target should be 'module:callable', got 'module.load'"),
+    (ADAPTER, {"target": ones}, "target should be 'module:callable'"),
+    (ADAPTER, {"needs": "torch"}, "needs should be a tuple of texts, got 'torch'"),
+    (ADAPTER, {"aliases": "towers"}, "aliases should be a tuple of texts"),
+    (ADAPTER, {"aliases": ("a b",)}, "a alias is made of"),
+    (ADAPTER, {"model_args": ["seed"]}, "model_args should be a mapping"),
+    (ADAPTER, {"ttm_defaults": {"learning_rate": 1}}, "ttm_defaults: unknown key 'learning_rate'"),
+    (ADAPTER, {"ttm_defaults": {"epochs": -1}}, "ttm_defaults: 'epochs'"),
+    (ADAPTER, {"card": {"weights": "x"}}, "card should be a ModelCard"),
+    (SOURCE, {"kind": "a b"}, "a kind is made of"),
+    (SOURCE, {"target": "read"}, "target should be 'module:callable'"),
+    (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
+    (SCHEDULE, {"name": "half-way"}, "a name is made of"),
+    (SCHEDULE, {"compute": [1.0, 0.0]}, "compute should be a function"),
+]
+
+
+@pytest.mark.parametrize(
+    ("good", "changes", "says"), WRONG, ids=[f"{type(g).__name__} {' '.join(c)}" for g, c, _ in WRONG]
+)
+def test_a_wrong_specification_is_named_with_plugin_file_and_line(good, changes, says):
+    build_registry(extra=[("mine", plugin_of(good))])
+    with pytest.raises(UsageError) as caught:
+        build_registry(extra=[("mine", plugin_of(replace(good, **changes)))])
+    message = str(caught.value)
+    assert message.startswith("plugin 'mine' in ttmbench_register_") and says in message and "\n" not in message
+    assert re.search(r"\(test_manager\.py, line \d+\): " + type(good).__name__, message), message
+
+
+def test_an_instance_of_another_class_is_nothing_to_register():
+    wrong = type("Made", (), {"ttmbench_register_metrics": hookimpl(lambda self: [SCHEDULE])})()
+    with pytest.raises(UsageError, match="ScheduleSpec is nothing to register here; it takes MetricSpecs of ttmbench"):
+        build_registry(extra=[("mine", wrong)])
+
+
+def test_what_ships_fits():
+    assert not build_registry().plugins.broken
+
+
+@pytest.mark.parametrize("values", [lambda s: np.full(len(s), 5.43), lambda s: np.full(len(s), -0.1)])
+def test_a_metric_outside_its_range_is_an_error_and_never_a_percentage(values, folder_task, tmp_path, capsys):
+    task = folder_task(metrics=["clear"]) / "mine.yaml"
+    mine = plugin_of(MetricSpec("clear", values))
+    with pytest.raises(TtmbenchError) as caught:
+        simple_evaluate(Even(), str(task), plugins=[("mine", mine)], output_path=str(tmp_path / "r.json"))
+    assert re.fullmatch(
+        r"metric 'clear' of plugin 'mine' gave (5\.43|-0\.1) for group 0; a metric is a fraction from 0 to 1 "
+        r"\(test_manager\.py, line \d+\)",
+        str(caught.value),
+    )
+    assert json.loads((tmp_path / "r.json").read_text())["status"] == "failed" and "543" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"chance": lambda images, captions: 25}, "says that its chance level is 25; it is a fraction from 0 to 1"),
+        ({"chance": lambda images, captions: 1 / 0}, "chance of metric 'clear' of plugin 'mine' failed: ZeroDivision"),
+        (
+            {"defined": lambda images, captions: 1 / 0},
+            "defined of metric 'clear' of plugin 'mine' failed: ZeroDivision",
+        ),
+        ({"ties": lambda scores: 1 / 0}, "ties of metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
+        ({"compute": lambda scores: 1 / 0}, "metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
+    ],
+)
+def test_what_fails_in_a_metric_is_named_with_file_and_line(more, says, folder_task):
+    task = folder_task(metrics=["clear"]) / "mine.yaml"
+    mine = plugin_of(replace(MetricSpec("clear", ones), **more))
+    with pytest.raises(TtmbenchError, match=re.escape(says)) as caught:
+        simple_evaluate(Even(), str(task), plugins=[("mine", mine)])
+    assert re.search(r"\(test_manager\.py, line \d+\)$", str(caught.value)), caught.value
+
+
+class Even:
+    """Scores by the number of letters."""
+
+    def fingerprint(self):
+        return {"model": "even"}
+
+    def score_pairs(self, images, captions):
+        return np.array([len(caption) % 7 + image.width % 3 for image, caption in zip(images, captions, strict=True)])
+
+
+def test_stored_scores_too(capsys):
+    assert score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"] == 1.0
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Writes a package and makes it look installed."""
+    from importlib.metadata import EntryPoint
+
+    def write(name: str, text: str, **files: str) -> None:
+        package = tmp_path / "site" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "plugin.py").write_text(text)
+        for file, content in files.items():
+            target = package / file.replace("__", "/").replace("_dot_", ".")
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(content)
+        points.append(EntryPoint(name, f"{name}.plugin", "ttmbench"))
+
+    points: list[EntryPoint] = []
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: points)
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] in {point.name for point in points}]:
+        del sys.modules[name]
+
+
+HEAD = "from ttmbench import AdapterSpec, MetricSpec, hookimpl\nimport pathlib\n"
+ADAPTERS = '@hookimpl\ndef ttmbench_register_adapters():\n    return [AdapterSpec("{0}", "{0}.model:load")]\n'
+BROKEN = {
+    "import": ("import acme_nowhere\n", "could not be imported: ModuleNotFoundError", "broken_a/plugin.py, line 3"),
+    "syntax": ("def f(:\n", "could not be imported: SyntaxError", "broken_a/plugin.py, line 3"),
+    "hook": (
+        "@hookimpl\ndef ttmbench_register_metrics():\n    return 1 / 0\n",
+        "failed in ttmbench_register_metrics: ZeroDivisionError",
+        "broken_a/plugin.py, line 5",
+    ),
+    "track": (
+        '@hookimpl\ndef ttmbench_register_metrics():\n    return [MetricSpec("m", len, track="zeroshot")]\n',
+        "MetricSpec 'm': track should be one of",
+        "broken_a/plugin.py, line 3",
+    ),
+    "misspelt": ("@hookimpl\ndef ttmbench_register_metric():\n    return []\n", "does not fit: ", ""),
+    "taken": (
+        '@hookimpl\ndef ttmbench_register_adapters():\n    return [AdapterSpec("tiny-clip", "a:b")]\n',
+        "'ttmbench' both register 'tiny-clip'",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
+    text, says, place = BROKEN[case]
+    installed("broken_a", HEAD + text)
+    installed("sound_b", HEAD + ADAPTERS.format("sound_b"))
+    for command in (["ls", "tasks"], ["ls", "models"], ["show", "tiny-clip"]):
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+        assert err.startswith("ttmbench: plugin 'broken_a' ") and err.count("\n") == 1, err
+        assert says in err and place in err and "everything else works" in err
+        assert "sound_b" in out or command[1] != "models"
+    assert main(["doctor", "--models", "tiny-clip"]) == 0
+    assert says in capsys.readouterr().out
+    assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]) == 0
+    assert says in capsys.readouterr().err
+    for option in (["--model", "acme", "--tasks", "shapes_color"], ["--model", "tiny-clip", "--tasks", "acme"]):
+        assert main(option) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert "unknown" in last and says in last and place in last, "what is not there may be the broken plugin's"
+    assert main(["ls", "plugins", "--json"]) == 0
+    rows = {row["plugin"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["broken_a"]["status"] == "broken" and rows["sound_b"]["status"] == "loaded"
+
+
+def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):
+    adapters = ADAPTERS.format("loud_a").replace("    return", "    print('asked')\n    return")
+    installed("loud_a", 'print("hello at import")\n' + HEAD + adapters)
+    assert main(["ls", "plugins", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert {row["plugin"]: row["status"] for row in json.loads(out)}["loud_a"] == "loaded"
+    assert "hello at import" in err and "asked" in err
+
+
+ENDLESS = """import itertools
+@hookimpl
+def {hook}():
+    yield from ({item} for n in itertools.count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "item"),
+    [
+        ("ttmbench_register_adapters", 'AdapterSpec(f"m{n}", "a:b")'),
+        ("ttmbench_register_task_dirs", "pathlib.Path(__file__).parent"),
+    ],
+)
+def test_a_plugin_that_registers_without_end_is_refused_with_its_name(hook, item, installed, capsys, monkeypatch):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "plugin_items=50")
+    installed("endless_a", HEAD + ENDLESS.format(hook=hook, item=item))
+    assert main(["ls", "models"]) == 0
+    out, err = capsys.readouterr()
+    assert f"plugin 'endless_a' returns more than 50 items from {hook}" in err and "tiny-clip" in out
+    assert "endless_a/plugin.py, line 4" in err and "TTMBENCH_LIMITS=plugin_items=N raises the limit" in err
+    assert not re.search(r"\bm\d+\b", out)
+
+
+@pytest.mark.parametrize(
+    ("text", "doing"),
+    [
+        ("raise KeyboardInterrupt\n", "imported"),
+        ("@hookimpl\ndef ttmbench_register_metrics():\n    raise KeyboardInterrupt\n", "asked what it registers"),
+    ],
+)
+def test_an_interrupt_inside_a_plugin_names_it(text, doing, installed, capsys):
+    installed("slow_a", HEAD + text)
+    assert main(["ls", "models"]) == 130
+    assert capsys.readouterr().err == f"ttmbench: interrupted while plugin 'slow_a' was being {doing}\n"
+
+
+def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):
+    installed("first_a", HEAD + ADAPTERS.format("shared"))
+    installed("second_b", HEAD + ADAPTERS.format("shared"))
+    assert main(["--model", "shared", "--tasks", "shapes_color"]) == 2
+    err = capsys.readouterr().err
+    assert "unknown model 'shared'" in err and err.count("'second_b' both register 'shared'") == 2
+    assert main(["ls", "models"]) == 0 and "shared" not in capsys.readouterr().out
+
+
+def test_a_wrong_task_of_a_plugin_is_left_out(installed, capsys):
+    dirs = "@hookimpl\ndef ttmbench_register_task_dirs():\n    return [pathlib.Path(__file__).parent / 'tasks']\n"
+    installed("broken_a", HEAD + dirs, tasks__bad_dot_yaml="task: bad\nversion: x\n")
+    for command in (["ls", "tasks"], ["doctor"], ["ls", "tags"]):
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+        assert err.startswith("ttmbench: task 'bad' of plugin 'broken_a' is left out: ") and "shapes_" in out
+    assert main(["--model", "tiny-clip", "--tasks", "bad"]) == 2
+
+
+def test_a_model_of_a_plugin_that_fails_is_named_with_its_file_and_line(installed, capsys):
+    model = "def load():\n    numbers = {}\n    return numbers['gone']\n"
+    installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py=model)
+    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 1
+    err = capsys.readouterr().err
+    assert "model 'broken_a' of plugin 'broken_a' failed: KeyError: 'gone' (broken_a/model.py, line 3)\n" in err
+
+
+def test_a_model_of_a_plugin_that_cannot_be_imported_is_named_with_its_file_and_line(installed, capsys):
+    installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py="import json\nimport acme_nowhere\n")
+    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 2
+    err = capsys.readouterr().err
+    assert "broken_a.model:load cannot be imported: No module named 'acme_nowhere' (broken_a/model.py, line 2)\n" in err

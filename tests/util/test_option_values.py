@@ -1,0 +1,122 @@
+"""Devices and folders as people type them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+import ttmbench
+from ttmbench._util.option_values import read_device
+from ttmbench.cli import main
+from ttmbench.cli.parser import build_parser
+from ttmbench.errors import UsageError
+
+BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]
+UNDERSTOOD = {
+    "CPU": "cpu",
+    " cpu ": "cpu",
+    "cpu:0": "cpu",
+    "Auto": "auto",
+    "GPU": "mps" if sys.platform == "darwin" else "cuda",
+    "cuda0": "cuda:0",
+    "gpu1": "mps" if sys.platform == "darwin" else "cuda:1",
+    "CUDA:1": "cuda:1",
+    "cuda:": "cuda",
+    "1": "cuda:1",
+    "mps:0": "mps",
+    "xpu:2": "xpu:2",
+    "cuda:0,1,2,3": "cuda:0,cuda:1,cuda:2,cuda:3",
+    "0, 2": "cuda:0,cuda:2",
+    "cuda:0,cuda:1": "cuda:0,cuda:1",
+    "CPU,cpu,": "cpu,cpu",
+}
+ANSWERED = {
+    "cuda:O": "cuda:O is no device; did you mean cuda:0?",
+    "cude": "cude is no device; did you mean cuda?",
+    "cpu:3": "cpu:3 is no device; did you mean cpu?",
+    "apple": "apple is no device; known: auto, cpu, cuda, cuda:1, mps",
+    "": " is no device; known: auto, cpu, cuda, cuda:1, mps",
+    "cpu,auto": "cpu,auto: name each device once, with its number, such as cuda:0,cuda:1",
+    "cuda:0,cuda:0": "cuda:0,cuda:0: name each device once",
+    "cuda,cuda:1": "cuda,cuda:1: name each device once",
+    "cuda:0,nonsense": "nonsense is no device; known: auto, cpu",
+    ",": ", is no device; known: auto",
+}
+
+
+@pytest.mark.parametrize("typed", [one for one in UNDERSTOOD if "gpu1" != one or sys.platform != "darwin"])
+def test_a_device_that_can_only_mean_one_thing_is_understood(typed):
+    assert read_device(typed) == UNDERSTOOD[typed]
+
+
+@pytest.mark.parametrize("typed", ANSWERED)
+def test_another_is_answered_in_one_line(typed, capsys):
+    assert main([*BASE, "--device", typed]) == 2
+    err = capsys.readouterr().err
+    assert ANSWERED[typed] in err and err.count("\n") == 1, err
+
+
+def test_the_results_have_the_name_that_torch_has(tmp_path, capsys):
+    assert main([*BASE, "--device", "CPU", "-o", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["config"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("device", ["cuda:9", "mps", "cuda:8,cuda:9"])
+def test_a_device_that_is_not_here_is_one_line(device, capsys):
+    import torch
+
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("it is here")
+    assert main([*BASE, "--device", device]) == 2
+    err = capsys.readouterr().err
+    assert f"device {device.partition(',')[0]} was asked for, but" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])
+@pytest.mark.parametrize("option", ["--data_dir", "--use_cache", "--save_adapted", "--include_path", "--config"])
+def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*BASE, option, address]) == 2
+    err = capsys.readouterr().err
+    assert f"{address} is an address, and only files and folders of this machine" in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("report https://b/x", "leaderboard http://b/x", "run --model tiny-clip --tasks shapes_color -o https://b/x"),
+        *("finetune --model tiny-clip --tasks shapes_color -o s3://b/x", "cache ls --use_cache s3://b/x"),
+    ],
+)
+def test_pages_and_what_other_commands_write_are_no_folders_either(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    assert "is an address, and only files and folders" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
+    folder = tmp_path / "my results"
+    assert main([*BASE, "--output_path", f"file://{folder}".replace(" ", "%20"), "--use_cache", "file:///nowhere"]) == 0
+    (document,) = folder.glob("tiny-clip/results_*.json")
+    assert json.loads(document.read_text())["config"]["output_path"] == str(folder)
+    assert main(["leaderboard", f"file://localhost{tmp_path}/my%20results"]) == 0
+    assert (folder / "leaderboard.json").exists()
+    capsys.readouterr()
+    assert main(["leaderboard", f"file://elsewhere{tmp_path}"]) == 2
+    assert "is no file or folder of this machine" in capsys.readouterr().err
+
+
+def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
+    words = ["export", str(tmp_path), "--to", "evaluation-results", "--source_url", "https://example.org"]
+    assert build_parser("export").parse_args(words).source_url == "https://example.org"
+
+
+def test_python_takes_none_and_numbers_are_devices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="data_dir s3://b is an address, and only files and folders"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", data_dir="s3://b", limit=2)
+    with pytest.raises(UsageError, match="device cuda:99 was asked for, but"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", device=99, limit=2)  # type: ignore[arg-type]

@@ -1,0 +1,170 @@
+"""Parts of a run that can be done apart, each leaving what the run finds when it comes: as if it had been stopped.
+
+A seed of the test-time stage leaves its folder of state, under the run's own key; a share of the raw scores leaves
+blocks in the cache. `ttmbench.evaluator.run.run` then computes neither again, and it alone writes numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from ttmbench._util.console import each_note_once
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.config import RunConfig
+from ttmbench.errors import DivergedError, UsageError, phase
+from ttmbench.evaluator.determinism import deterministic as fixed_bits
+from ttmbench.evaluator.determinism import naming_what_cannot
+from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
+from ttmbench.evaluator.resume import open_place
+from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.score_task import load_data, score_share
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
+from ttmbench.evaluator.task import adapt_ahead, one_seed, scored_task, with_others
+from ttmbench.evaluator.unit import Unit
+from ttmbench.results.files import RunFiles
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.forced_choice.ask import ask_choices
+from ttmbench.scoring.pairs import score_task_pairs
+from ttmbench.ttm.checkpoint import is_finished
+from ttmbench.ttm.variants import adapted_folders
+
+_PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
+
+
+def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
+    """Runs the test-time stage of one seed of a task, and leaves its state beside the run's document.
+
+    Args:
+        unit: names the task and the seed.
+        config: the whole run, with all of its seeds; its ``output_path`` is a ``.json`` file.
+        chosen: what the configuration's names stand for.
+        adapter: the model; it leaves as it came.
+        memory: see `RunContext`.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        TtmbenchError: no usable scores, or training left the finite numbers.
+        UsageError: the model cannot be adapted to this task.
+    """
+    name = unit.cell.task
+    with _part(config, chosen, adapter, memory, name) as context:
+        _make_way(config, chosen.key(config))
+        folders = adapted_folders(config, list(chosen.tasks), new=False)
+        context = with_others(replace(one_seed(context, unit.part), folders=folders), chosen.also)
+        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
+        if not plan.adapts:
+            return
+        try:
+            adapt_ahead(scored_task(plan, context), context, chosen.settings[name], _state_of(config, name))
+        except DivergedError as error:
+            error.usual = usual_rate(chosen.registry, config, plan.spec)
+            raise
+
+
+def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
+    """Computes a part of the raw scores of a task, and leaves it where the run looks for it.
+
+    Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
+    the answers on some of the groups; of any other the first part is everything. What nobody keeps is not computed.
+
+    Args:
+        unit: names the task and the part.
+        config: the whole run.
+        chosen: what the configuration's names stand for.
+        adapter: the model.
+        memory: see `RunContext`.
+
+    Raises:
+        DataError: data out of reach, or not what the task file says.
+        TtmbenchError: the model gave no usable scores.
+    """
+    name, part, of = unit.cell.task, unit.part, unit.cell.shards
+    if chosen.tasks[name].spec.kind != "groups":
+        return
+    with _part(config, chosen, adapter, memory, name) as context:
+        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
+        if context.capabilities.reporting is not None:
+            _ask(plan, context, part, of)
+        elif context.cache is None or context.capabilities.scores == "choices":
+            return
+        elif of > 1 and context.capabilities.scores != "embeddings":
+            score_share(plan, context, part, of)
+        elif part == 0 and plan.way in ("prepared", "pairs"):
+            scored_task(plan, context)
+
+
+@contextmanager
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory, task: str) -> Iterator[RunContext]:
+    """The context of the run of which this process does a part."""
+    with each_note_once(), fixed_bits(config.deterministic, config.seed):
+        samples = read_samples(config.samples) if config.samples else None
+        key = chosen.key(config).sha256
+        can = capabilities_of(adapter)
+        context = RunContext.of_model(chosen.registry, config, can, samples, cache_of(config), key, memory=memory)
+        with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
+            yield context
+
+
+def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+    """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
+    can, sizer = context.capabilities, context.batch_sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
+    if divide_costs is not None:
+        divide_costs(of)
+    with phase("load"):
+        groups = load_data(context.registry, context.config, plan.task, context.samples)[0][part::of]
+    with phase("score"):
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, context.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_task_pairs(can, groups, sizer, False)
+
+
+def _state_of(config: RunConfig, task: str) -> Path:
+    assert config.output_path is not None, "a part of a run leaves files"
+    return RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+
+
+def _make_way(config: RunConfig, key: RunKey) -> None:
+    """Moves another run's document and state aside before anything is left in its place."""
+    path, waits_until = Path(config.output_path or ""), time.monotonic() + _PATIENCE
+    while path.exists():
+        try:
+            if read_json(path).get("run_key") == key.sha256:
+                return
+        except (Unreadable, AttributeError):
+            return  # for the run to say
+        try:
+            with open_place(config, key, datetime.now().astimezone()):
+                return
+        except UsageError:
+            if time.monotonic() > waits_until:
+                raise
+        time.sleep(0.1)
+
+
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
+    """Whether everything that a run does with a seed lies finished beside its document.
+
+    Args:
+        config: the whole run; its ``output_path`` is a ``.json`` file.
+        task: its one task.
+        seed: one of its seeds.
+        key: of the run (`ttmbench.evaluator.run_key.RunKey`).
+    """
+    state = _state_of(config, task)
+    wanted: dict[str, bool] = {
+        SIMPLE_MATCH: config.simple_match,
+        TTM: config.ttm,
+        **{name: True for name in config.ttm_controls},
+        HOLDOUT: config.ttm_holdout is not None,
+        ORACLE: config.oracle,
+    }
+    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)

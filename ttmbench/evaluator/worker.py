@@ -1,0 +1,138 @@
+"""A worker: does units one after the other and keeps what it has loaded. It knows of no process and no network."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ttmbench._util.third_party_errors import error_line
+from ttmbench.config import RunConfig
+from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
+from ttmbench.evaluator.adapters import make_adapter
+from ttmbench.evaluator.determinism import deterministic
+from ttmbench.evaluator.partial_runs import run_scores, run_seed
+from ttmbench.evaluator.plan import TaskMemory
+from ttmbench.evaluator.run import run
+from ttmbench.evaluator.settings import Chosen, choose, model_settings
+from ttmbench.evaluator.unit import State, Unit, UnitResult
+from ttmbench.hookspecs import hookimpl
+from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.types import IterationRecord
+
+Tell = Callable[[str], None]
+"""Takes a short line on what is being done."""
+
+
+class Worker:
+    """Does units; the same object from first to last, in one thread.
+
+    Args:
+        root: the sweep's folder; of a worker that has none in common with the driver, one of its own.
+        cache: folder of raw scores in place of what the configurations say; None to leave that.
+        device: of models, in place of what the configurations say; None to leave that.
+    """
+
+    def __init__(self, root: Path, cache: str | None = None, device: str | None = None) -> None:
+        self._root, self._cache, self._device = root, cache, device
+        self._loaded: tuple[str, Model] | None = None
+        self._memory: tuple[int, TaskMemory] | None = None
+
+    def do(self, unit: Unit, tell: Tell = lambda line: None) -> UnitResult:
+        """Does a unit. Whatever goes wrong is in the result; KeyboardInterrupt is what asks it to stop.
+
+        Args:
+            unit: what to do.
+            tell: is told what is going on.
+
+        Returns:
+            How it ended.
+        """
+        began = time.perf_counter()
+        state: State = "done"
+        error: str | None = None
+        try:
+            self._do(unit, tell)
+        except KeyboardInterrupt:
+            state, error = "stopped", "stopped"
+        except (Exception, SystemExit) as failure:
+            state = "unfit" if _lacks_something(failure) else "failed"
+            error = str(failure) if isinstance(failure, TtmbenchError) else error_line(failure)
+        if state != "done":
+            self._forget()  # whatever state it is in
+        return UnitResult(state, error, time.perf_counter() - began)
+
+    def _do(self, unit: Unit, tell: Tell) -> None:
+        config = unit.cell.config_at(self._root)
+        if self._cache is not None:
+            config = config.model_copy(update={"use_cache": self._cache})
+        with phase("model"):
+            chosen = choose(config, plugins=[("sweep", _Listener(unit, tell))])
+        with self._adapter(unit, config, chosen, tell) as adapter:
+            memory = self._memory_of(unit)
+            tell(unit.name)
+            if unit.kind == "groups":
+                run_scores(unit, config, chosen, adapter, memory)
+            elif unit.kind == "seed":
+                run_seed(unit, config, chosen, adapter, memory)
+            elif unit.kind == "run":
+                run(config, adapter=adapter, command=unit.cell.command, chosen=chosen, memory=memory)
+
+    @contextmanager
+    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell) -> Iterator[Model]:
+        """The unit's model, loaded before or now; one that counts what it uses belongs to one unit alone."""
+        key = unit.cell.model_key
+        if self._loaded is None or self._loaded[0] != key:
+            self._forget()
+            tell(f"{unit.name}: loading the model")
+            settings = model_settings(config) | ({} if self._device is None else {"device": self._device})
+            with phase("model"), deterministic(config.deterministic, config.seed):
+                self._loaded = key, make_adapter(chosen.registry, config.model, config.model_args, settings)
+        adapter = self._loaded[1]
+        try:
+            yield adapter
+        finally:
+            if capabilities_of(adapter).reporting is not None:
+                self._forget()
+
+    def _memory_of(self, unit: Unit) -> TaskMemory:
+        """The prepared task that units of one cell share."""
+        if self._memory is None or self._memory[0] != unit.cell.number:
+            self._memory = (unit.cell.number, TaskMemory())
+        return self._memory[1]
+
+    def _forget(self) -> None:
+        """Lets go of the model, of the task that was prepared for it, and of the memory of both."""
+        self._memory = None
+        if self._loaded is None:
+            return
+        self._loaded = None
+        gc.collect()
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+class _Listener:
+    """A plugin that passes on how far a unit is."""
+
+    def __init__(self, unit: Unit, tell: Tell) -> None:
+        self._unit, self._tell = unit, tell
+
+    @hookimpl
+    def ttmbench_task_scored(self, task: str, filter: str) -> None:
+        """Raw scores are there, or a variant is over."""
+        self._tell(f"{self._unit.name}: {'raw scores' if filter == 'none' else filter} done")
+
+    @hookimpl
+    def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
+        """An iteration is over."""
+        self._tell(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")
+
+
+def _lacks_something(error: BaseException) -> bool:
+    """Whether a failure says something of the place: weights, data, a package or a plugin may be there elsewhere."""
+    return isinstance(error, DataError) or phase_of(error, "run") == "model"

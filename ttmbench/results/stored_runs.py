@@ -1,0 +1,189 @@
+"""Runs as they are stored: a results document, and the values of single groups from the samples beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from ttmbench._util.text import read_json_lines
+from ttmbench._util.third_party_errors import error_line
+from ttmbench.errors import DataError
+from ttmbench.results.document import ResultsDocument, mapping
+from ttmbench.results.labels import AT
+from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
+from ttmbench.results.samples import sample_value
+from ttmbench.results.tag_means import TagMean
+
+NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"
+Values = dict[str, dict[str, dict[str, float]]]
+"""filter -> metric -> group id -> value, a mean over seeds."""
+
+
+@dataclass(frozen=True)
+class TaskGroups:
+    """What is known of the single groups of a task.
+
+    Attributes:
+        values: filter -> metric -> group id -> value.
+        clusters: group id -> cluster; None where nothing says which groups share images.
+        tags: group id -> its tags.
+        means: name -> a mean of means over values of these.
+    """
+
+    values: Values
+    clusters: Mapping[str, str] | None = None
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    means: Mapping[str, TagMean] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A finished run with the values of its groups.
+
+    Attributes:
+        path: its results document.
+        document: that document.
+        groups: task -> values and clusters of its groups.
+    """
+
+    path: Path
+    document: ResultsDocument
+    groups: Mapping[str, TaskGroups]
+
+    @property
+    def values(self) -> dict[str, Values]:
+        """Task -> filter -> metric -> group id -> value."""
+        return {task: found.values for task, found in self.groups.items()}
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.document.model_name
+
+
+def read_run(path: Path, need_samples: bool = True) -> StoredRun:
+    """Reads a results document and the samples beside it.
+
+    Args:
+        path: the results document.
+        need_samples: whether a run without samples is an error; else it has no values.
+
+    Returns:
+        The run.
+
+    Raises:
+        DataError: a file is absent or damaged, or the run wrote no samples.
+    """
+    document = read_document(path)
+    groups = stored_groups(path.parent, document)
+    if not groups and need_samples:
+        if any(map(document.is_stored, document.results)):
+            raise DataError(f"{path}: is of an older version's `ttmbench score`, which wrote no samples; run it again")
+        raise DataError(f"{path}: {NO_SAMPLES}")
+    return StoredRun(path, document, groups)
+
+
+def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
+    """The values and clusters of groups in the samples that a document names.
+
+    Args:
+        folder: where the document lies.
+        document: of results.
+
+    Returns:
+        task -> its groups; tasks without samples are left out. Another task that an adapted model was measured on is
+        ``adapted to@measured on``.
+
+    Raises:
+        DataError: a file is absent or damaged.
+    """
+    found: dict[str, TaskGroups] = {}
+    for name, about in document.artifacts.items():
+        if about.kind not in ("samples", "also_samples"):
+            continue
+        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
+            raise DataError(
+                f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
+                "it are read"
+            )
+        task = task_of_artifact(name, about, document.results)
+        if task is not None and about.kind == "also_samples":
+            task = f"{task}{AT}{about.measured_on}"
+        if task is not None:
+            found[task] = replace(_groups(folder / name), means=stated_means(document, task))
+    return found
+
+
+def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
+    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
+
+    Args:
+        folder: searched with all folders below it.
+
+    Returns:
+        The runs; path -> reason.
+    """
+    runs, skipped = [], dict[Path, str]()
+    for path, document in walk_documents(folder):
+        if isinstance(document, str):
+            skipped[path] = document
+            continue
+        try:
+            groups = stored_groups(path.parent, document)
+        except DataError as error:
+            skipped[path] = str(error)
+            continue
+        if groups:
+            runs.append(StoredRun(path, document, groups))
+        else:
+            skipped[path] = NO_SAMPLES
+    return runs, skipped
+
+
+def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
+    """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
+    known = document.tag_means.get(task, {})
+    stated = mapping(document.configs[task].get("means")) if known else {}
+    try:
+        return {name: TagMean.model_validate(how) for name, how in stated.items() if name in known}
+    except ValidationError as error:
+        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
+
+
+def _groups(path: Path) -> TaskGroups:
+    lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
+    seen: set[str] = set()
+    for number, line in read_json_lines(path):
+        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
+        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
+            raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")
+        again = (name, line.get("seed_index", 0), group)
+        if str(again) in seen:
+            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
+        seen.add(str(again))
+        lines.append({"group_id": group, "filter": name, "metrics": metrics})
+        cluster = line.get("cluster")
+        if not isinstance(cluster, str | None):
+            raise DataError(f"{path}: line {number} has a cluster that is no text")
+        if cluster is not None:
+            clusters[group] = cluster
+        if isinstance(line.get("tags"), dict):
+            tags[group] = {str(tag): str(value) for tag, value in line["tags"].items()}
+    return TaskGroups(values_of_lines(lines), clusters or None, tags)
+
+
+def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
+    """The values of groups, means over seeds, from samples lines."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for line in lines:
+        for metric, value in line["metrics"].items():
+            if value is not None:
+                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
+    values: Values = {}
+    for (name, metric, group), found in sums.items():
+        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)
+    return values
