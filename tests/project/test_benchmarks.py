@@ -85,7 +85,7 @@ with stand_in_gpu():
 
 
 def test_the_accelerator_benchmark_runs_on_a_stand_in_for_a_gpu_and_on_a_cpu(tmp_path):
-    options = ["--width", "64", "--batch", "3", "--matrix", "64", "--loader", "1", "--workers", "0"]
+    options = ["--width", "64", "--batch", "3", "--matrix", "64"]
     there = [*SMALL, *options, "--device", "cuda", "--dtypes", "fp32", "--output", str(tmp_path / "gpu.json")]
     places = {"support": str(FOLDER.parent / "tests"), "benchmarks": str(FOLDER)}
     program = ON_THE_STAND_IN.format(**places, options=there, script=str(FOLDER / "accelerator.py"))
@@ -100,7 +100,6 @@ def test_the_accelerator_benchmark_runs_on_a_stand_in_for_a_gpu_and_on_a_cpu(tmp
     for one in ran.values():
         # 1 and then all 4 groups are selected, of 2 images, in 2 epochs each.
         assert one["trained_images"] == 2 * 2 * (1 + 4)
-        assert one["loader"]["images_per_second"] > 0 and one["loader"]["times_faster"] > 0
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e7
     first = [ran[dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
     assert first[0] == pytest.approx(first[1], rel=0.02)

@@ -19,7 +19,7 @@ from ttmbench.reproduce.submission.task import SubmittedTask, is_count
 from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, key_of, seed_std_key
 from ttmbench.results.records import Control, Holdout, Iteration, OracleRecord, TtmRecord
-from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.summary import metric_mean
 from ttmbench.stats import seed_std
 from ttmbench.ttm.selection import PseudoLabels, first_threshold, select

@@ -18,7 +18,7 @@ from ttmbench.results.labels import HOLDOUT_RAW, RAW
 from ttmbench.results.ranks import rank_values
 from ttmbench.results.ranks_file import StoredRanks
 from ttmbench.results.records import ChoiceRecord
-from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.summary import metric_values
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_values
 from ttmbench.types import GroupShape, MetricSpec

@@ -18,7 +18,8 @@ from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TTM, base_metric, numbers_in
 from ttmbench.results.ranks import summarise_ranks
 from ttmbench.results.ranks_file import read_saved
-from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import groups_digest
