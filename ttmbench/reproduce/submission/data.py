@@ -40,7 +40,7 @@ def data_at_hand(
     name = task.spec.task
     here = config.model_copy(update={"offline": True, "data_dir": None if data_dir is None else str(data_dir)})
     try:
-        groups, _ = load_data(registry, here, task, None)
+        groups = load_data(registry, here, task, None).groups
     except (OutOfReachError, TtmbenchError) as error:
         findings.notes.append(f"{name}: its data are not at hand, so their digest is not compared ({str(error)[:200]})")
         return None
