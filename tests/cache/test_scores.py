@@ -23,7 +23,7 @@ from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
 from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.location import cache_folder, parse_size
-from ttmbench.cache.maintenance import find_damage, list_items
+from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
@@ -546,7 +546,10 @@ def test_blocks_of_images_that_changed_meanwhile_are_computed_again(tmp_path, fo
         run(model, task, limit=None, use_cache=str(store))
     blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
     assert [path.name for path in blocks] == [f"images-{number:06d}.safetensors" for number in (0, 1)]
-    assert find_damage(store)[1] == [] and [item.kind for item in list_items(store)].count("blocks") == 1
+    assert (
+        not any(item.damaged for item in read_items(store))
+        and [item.kind for item in list_items(store)].count("blocks") == 1
+    )
     Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "images" / "139_1.png")
     model.stops = False
     resumed = run(model, task, limit=None, use_cache=str(store))

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 from pydantic import ValidationError
 
-from ttmbench.cache.pixels import reading_digest
+from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.cells import Row, cell, fill, kept_rows, tags_of

@@ -30,7 +30,7 @@ from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
-from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
@@ -79,7 +79,7 @@ def _retrieval(run: Run, task: TaskFile) -> TaskResult:
     about = {} if first is None else {"rerank": first.about}
     prior = prior_for(can.debiasable, spec.noise_images)
     taken_off = None if prior is None else declared_prior(prior)
-    cache = RankCache(run.cache, can, spec, groups, [about, taken_off])
+    cache = RankCache(run.cache, can, spec, groups, also=[about, taken_off])
     every = np.arange(pool.n_images)
     with phase("score"):
         clock = time.perf_counter()
@@ -118,7 +118,7 @@ def _classification(run: Run, task: TaskFile) -> TaskResult:
         labels = labels_of(spec, classes, groups)
         seconds["load"] = time.perf_counter() - clock
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(run.cache, run.capabilities, spec, groups, about)
+    cache = RankCache(run.cache, run.capabilities, spec, groups, also=about)
     shape = len(groups), len(classes.names)
     with phase("score"):
         clock = time.perf_counter()

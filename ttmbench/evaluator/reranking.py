@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.console import warn
-from ttmbench.cache.ranks import RankCache
+from ttmbench.cache.scores import RankCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
@@ -76,7 +76,7 @@ class FirstStage:
 
     def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(run.cache, self.capabilities, spec, pool.groups, {"best": self.k})
+        cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
             sizer = run.sizer

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.task import TaskCache
+from ttmbench.cache.scores import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
@@ -62,7 +62,7 @@ def score_task(plan: TaskPlan, run: Run) -> ScoredTask:
         if adapter is not None and any(metric.scope == "captions" for metric in plan.metrics):
             features = None if task.features is None else task.features.captions
             raw = replace(raw, caption_pairs=caption_pairs(adapter, task.groups, run.sizer, features))
-    from_store = task.cache.keep(raw, task.parts, run.config.model_name)
+    from_store = task.cache.keep(task.parts or raw, run.config.model_name)
     notes = refusal_notes(given, task.groups)
     return ScoredTask(plan, task.data(), raw, task.stage, task.seconds, task.parts, notes, from_store)
 
@@ -189,8 +189,7 @@ class _Scoring:
             table = self._pairs(blocks)
             if plan.prior is None:
                 return table.scores(plan.all_pairs)
-            self.parts = likelihoods(plan.prior, self.groups, table, plan.all_pairs)
-            return self.parts.debiased(plan.prior.alpha)
+            return self._of(likelihoods(plan.prior, self.groups, table, plan.all_pairs))
 
     def share(self, part: int, of: int) -> None:
         """Scores a part of the pairs, which stays in the cache."""
@@ -206,10 +205,15 @@ class _Scoring:
 
     def _cached(self) -> Scores | None:
         """The scores of an earlier run."""
-        if self.cache.kept is None:
-            return None
-        self.parts = self.cache.kept.parts
-        return self.cache.kept.raw
+        return None if self.cache.kept is None else self._of(self.cache.kept)
+
+    def _of(self, scores: Scores | Likelihoods) -> Scores:
+        """Raw scores, or debiased ones, whose parts are kept."""
+        if isinstance(scores, Scores):
+            return scores
+        assert self._plan.prior is not None, "log P(t) is taken off these"
+        self.parts = scores
+        return scores.debiased(self._plan.prior.alpha)
 
     def _pairs(self, blocks: BlockStore | None) -> PairTable:
         """What a model gives pairs, as far as they are of these blocks."""

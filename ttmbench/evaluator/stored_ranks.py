@@ -22,11 +22,11 @@ from ttmbench.results.ranks_file import (
     OWNER,
     SIDES,
     StoredRanks,
-    check_embeddings,
     check_matrix,
     read_plain,
     read_saved,
 )
+from ttmbench.results.scores_file import check_embeddings
 from ttmbench.scoring.data_identity import stored_digest
 
 _HINT = (

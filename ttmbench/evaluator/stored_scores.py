@@ -18,7 +18,8 @@ from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult,
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
-from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.scores_file import read_scores
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.data_identity import stored_digest

@@ -13,7 +13,7 @@ from typing import Any
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._version import __version__
-from ttmbench.cache.scores import ImagesAlone
+from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
@@ -125,7 +125,8 @@ def with_others(run: Run, others: Mapping[str, TaskFile]) -> Run:
     if not others:
         return run
     as_it_is = replace(run, config=elsewhere_config(run.config), samples=None, folders={})
-    adapted = replace(as_it_is, cache=None if run.cache is None else ImagesAlone(run.cache))
+    images = None if (cache := run.cache) is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
+    adapted = replace(as_it_is, cache=images)
 
     def score(task: TaskFile, is_adapted: bool) -> TaskResult:
         return run_task(adapted if is_adapted else as_it_is, task, TTMConfig(), told=False)
