@@ -184,12 +184,12 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
     found: list[str] = []
     real = one_task.run_task
 
-    def run_task(context, task, settings, state=None):
+    def run_task(context, task, settings, *more, **options):
         if context.cache is None or not context.cache.keeps_scores:
             found.append(task.spec.task)
             if stop_at == len(found):
                 raise KeyboardInterrupt
-        return real(context, task, settings, state)
+        return real(context, task, settings, *more, **options)
 
     monkeypatch.setattr(one_task, "run_task", run_task)
     return found

@@ -61,9 +61,9 @@ class Scored:
         elsewhere: other task -> what the model adapted to this one is on it.
     """
 
-    columns: Sequence[MethodScores]
+    columns: list[MethodScores]
     truncated: dict[str, int] | None = None
-    elsewhere: Mapping[str, TransferResult] = field(default_factory=dict)
+    elsewhere: dict[str, TransferResult] = field(default_factory=dict)
 
     @property
     def scores(self) -> dict[str, list[Scores]]:
@@ -157,7 +157,7 @@ class TaskResult:
     @property
     def scored(self) -> Scored:
         """The body of a task with scores; one without columns for another."""
-        return self.body if isinstance(self.body, Scored) else Scored(())
+        return self.body if isinstance(self.body, Scored) else Scored([])
 
     @property
     def n_groups(self) -> int:
