@@ -59,13 +59,7 @@ class Plan:
 
 
 def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alternative: int | None) -> list[Plan]:
-    """What each task needs.
-
-    Args:
-        registry: sources.
-        tasks: by name.
-        data_dir: the data folder; it may not exist.
-        alternative: use this place of each task alone, from 1; a task with fewer has its last.
+    """What each task needs. ``alternative``: use this place of each task alone, from 1; a task with fewer has its last.
 
     Raises:
         UsageError: a source is wrong.
@@ -206,13 +200,7 @@ def _what(loaded: Loaded) -> str:
 
 
 def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable[[FetchLine], None]) -> bool:
-    """Fetches a model's files and looks at them once more without the network; whether nothing is missing.
-
-    Args:
-        spec: the model.
-        model_args: the user's arguments.
-        echo: takes each line as soon as it is known.
-    """
+    """Fetches a model's files and looks at them once more without the network; whether nothing is missing."""
     try:
         files = locate_files(spec, model_args, offline=False)
         if files is not None:

@@ -118,15 +118,10 @@ class HubTables(HubRepository):
 
 
 def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Table:
-    """Opens the wanted split of a dataset.
+    """Opens the wanted split of a dataset; ``data_dir`` may have a copy.
 
     The files of a repository are fetched into the Hub's cache at their revision and read from there. The library's own
     cache, which knows neither revisions nor chosen files once the network is gone, is asked only if they are not there.
-
-    Args:
-        options: which.
-        data_dir: the data folder, which may have a copy.
-        offline: never touch the network.
 
     Raises:
         OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
@@ -320,19 +315,10 @@ def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
 
 
 def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, name: str | None) -> list[str] | None:
-    """The files or patterns that hold a split, where that is well determined.
+    """The files or patterns that hold a split; None if any file of the repository may hold it.
 
-    The card's ``configs`` decide where there are any. Without them, all tables have to be shards of splits by their
-    names (``data/test-00000-of-00001.parquet``), in one folder.
-
-    Args:
-        files: of the repository.
-        card: metadata of its README.
-        split: wanted.
-        name: configuration; None for the default one.
-
-    Returns:
-        Paths or patterns; None if any file may hold it.
+    The configuration ``name`` of the card decides where it has any. Without them, all tables have to be shards of
+    splits by their names (``data/test-00000-of-00001.parquet``), in one folder.
 
     >>> names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "images.zip"]
     >>> files_of_split(names, {}, "test", None)

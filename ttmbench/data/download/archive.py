@@ -193,17 +193,11 @@ def _tar_entries(file: tarfile.TarFile) -> Iterator[_Entry]:
 
 
 def check_end(tar: tarfile.TarFile) -> None:
-    """Checks that a tar ends where its reading stopped, and reads its file to the end.
+    """Reads a tar's file to its end; tarfile.ReadError if that is not where the reading of members stopped.
 
     tarfile takes a damaged header, other than the first one, and a missing one for the end of the archive. POSIX ends
     it with two blocks of zeros, and writers fill up their last record with more. Of a packed file, the checksum comes
     last.
-
-    Args:
-        tar: with all of its members read.
-
-    Raises:
-        tarfile.ReadError: there is no such end, or something else than zeros after it.
     """
     stream: Any = tar.fileobj
     stream.seek(tar.offset)

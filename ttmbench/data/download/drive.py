@@ -40,14 +40,7 @@ def direct(url: str) -> str:
 
 
 def confirmed(page: str, url: str) -> str:
-    """The address behind the page's button.
-
-    Args:
-        page: HTML that came in place of the file.
-        url: the page's own address.
-
-    Returns:
-        Where the form leads, with its hidden fields.
+    """The address behind the button of a page that came from ``url`` in place of the file: its form's, with fields.
 
     Raises:
         OutOfReachError: there is no such form; the page's own words say why.

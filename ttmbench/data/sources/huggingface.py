@@ -25,17 +25,10 @@ if TYPE_CHECKING:
 
 
 def read_huggingface(request: SourceRequest) -> Loaded:
-    """A dataset with image and caption columns, through the ``datasets`` library.
+    """A dataset with image and caption columns, through ``datasets``: the groups, and which were left out.
 
-    Args:
-        request: an image column holds an image or a list of them, a caption column a text or a list of them.
-
-    Returns:
-        The groups, and which were left out.
-
-    Raises:
-        OutOfReachError: the dataset is neither in the cache nor to be fetched.
-        DataError: it is not what the task file says.
+    An image column holds an image or a list of them, a caption column a text or a list of them. OutOfReachError if the
+    dataset is neither in the cache nor to be fetched; DataError if it is not what the task file says.
     """
     options = read_hub_options(HuggingfaceOptions, request)
     import datasets
