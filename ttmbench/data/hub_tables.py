@@ -7,10 +7,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -60,15 +59,8 @@ class HuggingfaceOptions(HubOptions):
         return (folder / "dataset_dict.json").is_file()
 
 
-@dataclass(frozen=True)
-class Table:
-    """A split as the library ``datasets`` gives it.
-
-    Attributes:
-        rows: the table.
-        folder: where its files are, if that is one folder.
-        revision: commit that was read; None for a folder of the user's own, or where it cannot be told.
-    """
+class Table(NamedTuple):
+    """A split as the library ``datasets`` gives it, the folder of its files if it is one, and the commit if known."""
 
     rows: Any
     folder: Path | None
@@ -346,15 +338,10 @@ def _of_configs(configs: Sequence[Mapping[str, Any]], split: str, name: str | No
     entries = chosen[0].get("data_files") if len(chosen) == 1 and "data_dir" not in chosen[0] else None
     if isinstance(entries, Mapping):
         entries = [{"split": key, "path": value} for key, value in entries.items()]
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
-    found: list[str] = []
-    for entry in entries:
-        if not isinstance(entry, Mapping):
-            return None
-        if entry.get("split") == split:
-            path = entry.get("path")
-            found += [path] if isinstance(path, str) else list(path or ())
+    paths = [entry.get("path") for entry in entries if entry.get("split") == split]
+    found = [one for path in paths for one in ([path] if isinstance(path, str) else path or ())]
     return found if found and all(isinstance(path, str) for path in found) else None
 
 

@@ -207,16 +207,17 @@ def check_end(tar: tarfile.TarFile) -> None:
         zeros, other = zeros + len(block) - len(stripped), bool(stripped)
     if zeros >= 2 * tarfile.BLOCKSIZE and not other and zeros <= MOST_AT_ONCE:
         return
-    found = "other bytes" if other and zeros < tarfile.BLOCKSIZE else f"{min(zeros, MOST_AT_ONCE)} zero bytes"
-    if other and zeros >= tarfile.BLOCKSIZE:
-        found += " and then others (an overwritten header, or tars joined without `tar -A`)"
+    seen = f"{min(zeros, MOST_AT_ONCE)} zero bytes and "
+    if other:
+        joined = f"{seen}then others (an overwritten header, or tars joined without `tar -A`)"
+        seen = joined if zeros >= tarfile.BLOCKSIZE else "other bytes"
     elif zeros > MOST_AT_ONCE:
-        found += " and more"
-    elif not other:
-        found = f"{found} and then the end of the file" if zeros else "the end of the file"
+        seen += "more"
+    else:
+        seen = f"{seen}then the end of the file" if zeros else "the end of the file"
     raise tarfile.ReadError(
         f"expected a file header or the end of the archive ({2 * tarfile.BLOCKSIZE} zero bytes) at byte {tar.offset}, "
-        f"found {found}"
+        f"found {seen}"
     )
 
 
