@@ -207,7 +207,7 @@ def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, mo
         template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES
     ]
     assert "open_clip_torch" in classes.origin_of_names
-    from ttmbench.evaluator.classification import doubled_names
+    from ttmbench.evaluator.ranking_task import doubled_names
 
     assert doubled_names(classes.names) == {"missile": [657, 744], "sunglasses": [836, 837]}
     strange = changed(CLASSES, "classes", {"names": "open_clip:NOTHING_HERE", "count": 4})

@@ -10,7 +10,7 @@ from PIL import Image
 from pydantic import ValidationError
 from support.task_data import find, load, task_file
 
-from ttmbench.cache.pixels import reading_digest
+from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
 from ttmbench.data.cells import Row, cell, fill, kept_rows, tags_of
 from ttmbench.data.origin import Origin

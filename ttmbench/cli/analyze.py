@@ -58,7 +58,7 @@ def analyze(options: argparse.Namespace) -> int:
     choose(config)  # a wrong name is told before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import analyze_tasks
     from ttmbench.evaluator.analyze_transfer import TRANSFER, transfer_document
-    from ttmbench.report.analysis_files import write_analysis
+    from ttmbench.report.plots import write_analysis
     from ttmbench.report.table import TableColumn, print_table
 
     started = datetime.now().astimezone()

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cache.location import cache_folder
+from ttmbench.cache.maintenance import list_items
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation, amount
@@ -106,6 +107,9 @@ def _print_surroundings(around: dict[str, Any], broken: dict[str, str]) -> None:
     for name, folder in around["folders"].items():
         state = "" if folder["exists"] else " (not there yet)"
         lines.append((name, f"{folder['path']}{state}, {amount(folder['free_bytes'])} free"))
+        if folder.get("outdated_bytes"):
+            of_others = f"{amount(folder['outdated_bytes'])} of other versions of ttmbench, which this one does not use"
+            lines.append(("", f"{of_others}: `ttmbench cache prune --outdated`"))
     lines.append(("HF_TOKEN", "set" if around["HF_TOKEN"] else "not set: gated datasets and models cannot be fetched"))
     lines += [("HF_HUB_OFFLINE", "set: nothing is fetched from the hub")] if around["HF_HUB_OFFLINE"] else []
     lines += [(f"plugin {name}", why) for name, why in broken.items()]
@@ -203,16 +207,17 @@ def _surroundings(data_dir: Path | None) -> dict[str, Any]:
 
     prepared, cache = os.environ.get("HF_DATASETS_CACHE"), cache_folder(None)
     folders = {
-        "data folder": data_folder(data_dir),
-        "hub cache": Path(constants.HF_HUB_CACHE),
-        "datasets cache": Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets",
-        **({"score cache": cache} if cache is not None else {}),
+        "data folder": _folder(data_folder(data_dir)),
+        "hub cache": _folder(Path(constants.HF_HUB_CACHE)),
+        "datasets cache": _folder(Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets"),
     }
+    if cache is not None:
+        folders["score cache"] = {**_folder(cache), "outdated_bytes": _outdated_bytes(cache)}
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "devices": _devices(),
-        "folders": {name: _folder(path) for name, path in folders.items()},
+        "folders": folders,
         "HF_TOKEN": token_is_set(),
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
     }
@@ -270,3 +275,11 @@ def _folder(path: Path) -> dict[str, Any]:
     except (OSError, StopIteration):
         free = None
     return {"path": str(path), "exists": path.is_dir(), "free_bytes": free}
+
+
+def _outdated_bytes(cache: Path) -> int:
+    """What files of other versions take in the score cache; 0 where it cannot be read."""
+    try:
+        return sum(item.bytes for item in list_items(cache) if item.outdated is not None)
+    except TtmbenchError:
+        return 0

@@ -113,15 +113,15 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     """One cell in this process, as ``ttmbench run`` does it."""
     from ttmbench.cli.run import show
-    from ttmbench.sweep.one_cell import Cells
+    from ttmbench.sweep.single_cell import SingleCell
 
-    cells = Cells(root, options.plan, planned, options.cell)
-    if cells.done:
-        echo(f"cell {options.cell} is done: {cells.document}")
+    cell = SingleCell(root, options.plan, planned, options.cell)
+    if cell.done:
+        echo(f"cell {options.cell} is done: {cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
-            results = cells.run()
+            results = cell.run()
     except KeyboardInterrupt as stop:
         show(results_of(stop))
         warn("interrupted; what was finished is saved, and the same command goes on")
@@ -154,7 +154,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     from ttmbench.evaluator.unit import units_of
     from ttmbench.report.table import TableColumn, print_table
     from ttmbench.sweep.estimate import rates, seconds_of, work_of
-    from ttmbench.sweep.finished import stages_left
+    from ttmbench.sweep.folder import stages_left
 
     known = {} if root is None else rates(root)
     rows, times = [], []

@@ -12,7 +12,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
@@ -73,7 +73,7 @@ def _analyses(
     _check(analysis, config, model)
     for remark in remarks(adapter):
         warn(remark)
-    context = RunContext(registry, config, model, cache=cache_of(config))
+    run = Run(registry, config, model, cache_of(config))
     for task in tasks.values():
         if analysis != ALPHA and task.spec.shape.true_captions > 1:
             raise UsageError(
@@ -82,14 +82,14 @@ def _analyses(
             )
         settings = task_settings(registry, config, task.spec)
         plan = plan_task(
-            context,
+            run,
             task,
             settings if analysis in TRAINS else None,
             extra_metrics=_SUPERVISION if analysis == "supervision" else (),
             with_inputs=analysis != ALPHA,
             with_parts=analysis == ALPHA,
         )
-        scored = score_task(plan, context)
+        scored = score_task(plan, run)
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
         detail: dict[str, Any]
         if analysis == ALPHA:
@@ -106,7 +106,7 @@ def _analyses(
         else:
             by_name = {one.name: one for one in plan.metrics}
             shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
-            stage = adaptation(scored, context, settings, shown)
+            stage = adaptation(scored, run, settings, shown)
             detail = {
                 "metric": metric.name,
                 "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
@@ -123,8 +123,8 @@ def _analyses(
             "task_version": task.spec.version,
             "matching": task.spec.matching,
             "n_groups": len(scored.raw.groups),
-            "source": scored.source,
-            "data_sha256": scored.fingerprint,
+            "source": scored.data.source,
+            "data_sha256": scored.data.fingerprint,
             "model_name": config.model_name,
             "model_info": model_info(adapter),
             **detail,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,25 @@ class Summary:
     chance: dict[str, float | None] = field(default_factory=dict)
     ties: dict[str, float | None] = field(default_factory=dict)
     tracks: dict[str, Track] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """What one method gives on a task: the model as it is, SimpleMatch, TTM, a control.
+
+    Attributes:
+        name: filter of its numbers.
+        scores: score arrays, one per seed.
+        record: of the results document; empty for the model as it is.
+        members: positions of the groups that the scores are of; None for all.
+        seconds: wall time.
+    """
+
+    name: str
+    scores: list[Scores]
+    record: dict[str, Any] = field(default_factory=dict)
+    members: list[int] | None = None
+    seconds: float = 0.0
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttmbench.report.terminal import NOTHING, headline
+from ttmbench.report.table import NOTHING
+from ttmbench.report.terminal import headline
 from ttmbench.results.coverage import together
 from ttmbench.results.labels import CHOICE, DISAGREES_MARK, FROM_FILE, SEEN_MARK
 from ttmbench.results.numbers import Number

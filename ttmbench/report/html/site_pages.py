@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
-from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, legends
-from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
-from ttmbench.report.site.lines import (
+from ttmbench._util.files import safe_name
+from ttmbench.report.html.site_rows import (
     PUBLISHED,
     RUN,
     STORED,
@@ -20,8 +20,9 @@ from ttmbench.report.site.lines import (
     facts_of,
     lines_of,
 )
-from ttmbench.report.site.slugs import file_names
-from ttmbench.report.terminal import NOTHING
+from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, legends
+from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
+from ttmbench.report.table import NOTHING
 from ttmbench.results.labels import CHOICE_COLUMN, NO_MODEL, ORACLE, RAW_COLUMN, TRACK_ORDER, TRACK_TITLES
 from ttmbench.results.numbers import Number, takes_place_of
 from ttmbench.results.transfer_deltas import TITLE
@@ -64,13 +65,13 @@ class SiteContent:
     def of(cls, board: Leaderboard, made: str, version: str) -> SiteContent:
         """Everything that several pages need."""
         about: dict[str, Mapping[str, Any]] = {}
-        for run in sorted(board.runs, key=lambda run: float(run.document["date"])):
-            about |= run.document["configs"]
+        for run in sorted(board.runs, key=lambda run: run.document.date):
+            about |= run.document.configs
         by_task: dict[str, list[Number]] = {}
         for row in board.rows:
             by_task.setdefault(row.task, []).append(row)
         by_model: dict[str, list[MergedRun]] = {}
-        for run in sorted(board.runs, key=lambda run: float(run.document["date"]), reverse=True):
+        for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.rows:
                 by_model.setdefault(run.model, []).append(run)
         tasks, models = sorted(by_task, key=str.lower), sorted(by_model, key=str.lower)
@@ -84,7 +85,7 @@ class SiteContent:
             documents=file_names((run.file for run in board.runs if run.rows), ".json"),
             rows_of=by_task,
             by_model=by_model,
-            packages={run.file: str(run.document["packages"].get("ttmbench", "")) for run in board.runs},
+            packages={run.file: run.document.packages.get("ttmbench", "") for run in board.runs},
             places={run.file: number for runs in by_model.values() for number, run in enumerate(runs, start=1)},
         )
 
@@ -287,7 +288,7 @@ def _task_entry(content: SiteContent, task: str) -> dict[str, Any]:
 def _model_entry(content: SiteContent, model: str) -> dict[str, Any]:
     runs = content.runs_of(model)
     newest = max((row.date or "" for run in runs for row in run.rows), default="")
-    info = runs[0].document["model_info"]
+    info = runs[0].document.model_info
     return {
         "name": model,
         "link": content.model_pages[model],
@@ -301,25 +302,19 @@ def _model_entry(content: SiteContent, model: str) -> dict[str, Any]:
 
 def _run_entry(content: SiteContent, run: MergedRun, index: int) -> dict[str, Any]:
     document = run.document
-    declared = document["model_info"].get("fingerprint")
-    declared = declared if isinstance(declared, Mapping) else {}
-    packages = document["packages"]
     fingerprint = next((row.fingerprint for row in run.rows if row.fingerprint), None)
     return {
         "index": index,
         "date": (run.rows[0].date or "").replace("T", " ").removesuffix("+00:00"),
-        "status": document["status"],
-        "command": document["command"],
+        "run": document,
         "document": content.documents[run.file],
         "file": run.file,
         "fingerprint": fingerprint,
-        "declared": {key: str(declared[key]) for key in _SHOWN_KEYS if declared.get(key)},
-        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
-        "git_hash": document["git_hash"],
-        "run_key": document.get("run_key"),
-        "seeds": ", ".join(map(str, sorted({seed for one in document["ttm"].values() for seed in one["seeds"]}))),
-        "audited": [task for task, one in document["ttm"].items() if one.get("audit_labels")],
-        "adapted": list(document["ttm"]),
+        "declared": {key: str(document.fingerprint[key]) for key in _SHOWN_KEYS if document.fingerprint.get(key)},
+        "packages": ", ".join(f"{name} {version}" for name, version in document.packages.items()),
+        "seeds": ", ".join(map(str, sorted({seed for record in document.ttm.values() for seed in record.seeds}))),
+        "audited": [task for task, record in document.ttm.items() if record.audit_labels],
+        "adapted": list(document.ttm),
         "tasks": list(dict.fromkeys(row.task for row in run.rows)),
     }
 
@@ -345,3 +340,29 @@ def _number_entry(content: SiteContent, row: Number, place: Mapping[str, int]) -
         "date": (row.date or "")[:10],
         "ttmbench": content.packages.get(row.file, ""),
     }
+
+
+def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
+    """A file name for each name.
+
+    Args:
+        names: of tasks, models or documents; a document's has folders.
+        ending: of the files.
+
+    Returns:
+        Name -> file, told apart where only their case or unusual characters differ.
+
+    >>> file_names(["a/b", "A/B", "a__b"], ".html")
+    {'a/b': 'a__b.html', 'A/B': 'A__B-2.html', 'a__b': 'a__b-3.html'}
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in dict.fromkeys(names):
+        stem = safe_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
+        file, number = f"{stem}{ending}", 1
+        while file.lower() in taken:  # many file systems do not tell cases apart
+            number += 1
+            file = f"{stem}-{number}{ending}"
+        taken.add(file.lower())
+        found[name] = file
+    return found

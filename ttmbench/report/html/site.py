@@ -12,9 +12,9 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import render
+from ttmbench.report.html.site_pages import SiteContent, common, model_page, overview, task_page
 from ttmbench.report.leaderboard import Leaderboard, as_document
 from ttmbench.report.leaderboard_formats import to_csv
-from ttmbench.report.site.pages import SiteContent, common, model_page, overview, task_page
 
 STYLES, SCRIPTS = ("page.css", "site.css"), ("tables.js",)
 _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}

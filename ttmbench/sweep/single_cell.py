@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import filelock
 
@@ -17,8 +17,7 @@ from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.settings import choose
-from ttmbench.sweep.finished import stages_left
-from ttmbench.sweep.folder import beside_other_cells
+from ttmbench.sweep.folder import beside_other_cells, stages_left
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.summary import SUMMARY, SweepSummary, new_summary, read_summary
 
@@ -29,7 +28,7 @@ _PATIENCE = 30.0  # seconds for others that write the summary
 _NAME = "this process"
 
 
-class Cells:
+class SingleCell:
     """A cell among those of its sweep.
 
     Args:
@@ -44,42 +43,38 @@ class Cells:
     """
 
     def __init__(self, root: Path, plan: str, planned: Sequence[PlannedCell], number: int) -> None:
-        self._root, self._plan, self._planned, self._one = root, plan, planned, planned[number - 1]
-        self.done = not stages_left(root, self._one)
-        self.document = root / self._one.cell.document
+        self._root, self._plan, self._planned, self._cell = root, plan, planned, planned[number - 1].cell
+        self.done = not stages_left(root, planned[number - 1])
+        self.document = root / self._cell.document
 
     def run(self) -> EvalResults:
         """Runs it, and keeps the summary; errors as for `ttmbench.evaluator.run.run`, or UsageError beside a sweep."""
         with beside_other_cells(self._root):
-            return self._run()
+            from ttmbench.evaluator.run import run
 
-    def _run(self) -> EvalResults:
-        from ttmbench.evaluator.run import run
+            config, began = self._cell.config_at(self._root), time.perf_counter()
+            chosen = choose(config)
+            self._note(state="running", worker=_NAME, attempts=1)
+            try:
+                results = run(config, command=self._cell.command, chosen=chosen)
+            except Exception as error:
+                self._note(state="failed", error=str(error) if isinstance(error, TtmbenchError) else error_line(error))
+                raise
+            except BaseException:
+                self._note(state="waiting", error=None)
+                raise
+            self._note(state="done", seconds=time.perf_counter() - began, error=None)
+            return results
 
-        cell = self._one.cell
-        config, began = cell.config_at(self._root), time.perf_counter()
-        chosen = choose(config)
-        self._note(state="running", worker=_NAME, attempts=1)
-        try:
-            results = run(config, command=cell.command, chosen=chosen)
-        except BaseException as error:
-            failed = isinstance(error, Exception)
-            line = str(error) if isinstance(error, TtmbenchError) else error_line(error)
-            self._note(state="failed" if failed else "waiting", error=line if failed else None)
-            raise
-        self._note(state="done", seconds=time.perf_counter() - began, error=None)
-        return results
-
-    def _note(self, **changes: Any) -> None:
+    def _note(self, **changes: object) -> None:
         """Changes the cell's entry in the summary; whatever else is in there stays as others wrote it."""
-        lock = filelock.FileLock(self._root / OWN / "summary.lock")
         try:
             (self._root / OWN).mkdir(parents=True, exist_ok=True)
-            with lock.acquire(timeout=_PATIENCE):
+            with filelock.FileLock(self._root / OWN / "summary.lock").acquire(timeout=_PATIENCE):
                 summary = self._summary()
-                at = self._one.cell.number - 1
-                summary.cells[at] = summary.cells[at].model_copy(update=changes)
-                states = {one.state for one in summary.cells}
+                place = self._cell.number - 1
+                summary.cells[place] = summary.cells[place].model_copy(update=changes)
+                states = {entry.state for entry in summary.cells}
                 under_way = states & {"waiting", "running"}
                 summary.status = "running" if under_way else "failed" if "failed" in states else "done"
                 summary.write(self._root)
@@ -88,15 +83,15 @@ class Cells:
 
     def _summary(self) -> SweepSummary:
         """The summary that is there, if it is of the same cells; else one that is made from the cells' documents."""
-        cells = [one.cell for one in self._planned]
+        cells = [planned.cell for planned in self._planned]
         try:
-            there = read_summary(self._root / SUMMARY)
-            if [one.cell for one in there.cells] == [one.folder for one in cells]:
-                return there
+            summary = read_summary(self._root / SUMMARY)
+            if [entry.cell for entry in summary.cells] == [cell.folder for cell in cells]:
+                return summary
         except DataError:
             pass  # none yet, or a damaged one
         summary = new_summary(self._plan, cells, self._root)
-        for entry, one in zip(summary.cells, self._planned, strict=True):
-            if not stages_left(self._root, one):
+        for entry, planned in zip(summary.cells, self._planned, strict=True):
+            if not stages_left(self._root, planned):
                 entry.state = "done"
         return summary
