@@ -265,7 +265,7 @@ def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.cache.scores import ScoreCache
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.plan import RunContext, plan_task
+    from ttmbench.evaluator.plan import Run, plan_task
     from ttmbench.evaluator.score_task import score_task
     from ttmbench.plugins.registry import build_registry
 
@@ -281,7 +281,7 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    context = RunContext(registry, config, capabilities_of(adapter), cache=ScoreCache(Path(store)))
+    context = Run(registry, config, capabilities_of(adapter), cache=ScoreCache(Path(store)))
     plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
     opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None

@@ -113,7 +113,7 @@ class RunRecord:
             return {"error": error_line(error)}
         return _with_earlier(used, self._earlier_usage)
 
-    def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
+    def document(self, status: str, clock: float, files: RunFiles | None) -> ResultsDocument:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
@@ -144,9 +144,10 @@ class RunRecord:
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
-        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
-        _check(scrubbed)
-        return scrubbed
+        try:
+            return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
+        except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
+            raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
@@ -164,15 +165,6 @@ class RunRecord:
         failed = {error["task"] for error in self.errors}
         names = self._tasks or list(results)
         return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
-
-
-def _check(document: Mapping[str, Any]) -> None:
-    """Refuses to write what no reader would take: a plugin's metric or a mistake of ours."""
-    try:
-        # What is a tuple here is a list in the file.
-        ResultsDocument.model_validate(document, strict=False)
-    except ValidationError as error:
-        raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
 
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:

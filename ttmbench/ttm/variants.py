@@ -54,7 +54,6 @@ class Adaptation:
         clusters: int [groups], equal where groups share an image; None if none are known to.
         checkpoint: where iterations are kept while it runs.
         told: seeds that another process has run, of whose iterations plugins are told here.
-        silent: plugins are told of nothing.
     """
 
     registry: Registry
@@ -69,7 +68,6 @@ class Adaptation:
     clusters: Int[np.ndarray, " groups"] | None = None
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     told: frozenset[int] = frozenset()
-    silent: bool = False
 
     @property
     def learning_rate(self) -> float:
@@ -254,8 +252,6 @@ class Adaptation:
         return runs
 
     def _notify(self, step: Step, seed: int) -> None:
-        if self.silent:
-            return
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 

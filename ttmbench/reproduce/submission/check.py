@@ -147,7 +147,7 @@ def _data_at_hand(task: SubmittedTask, file: TaskFile, data_dir: str | Path | No
     name, place = task.name, None if data_dir is None else str(data_dir)
     here = task.config.model_copy(update={"offline": True, "data_dir": place})
     try:
-        groups, _ = load_data(task.registry, here, file, None)
+        groups = load_data(task.registry, here, file, None).groups
     except TtmbenchError as error:
         why = f"{name}: its data are not at hand, so their digest is not compared ({str(error)[:200]})"
         task.findings.notes.append(why)
