@@ -1,12 +1,10 @@
 """Times TTM on an accelerator: siglip-b16's architecture with random weights, 400 groups, 10 iterations of 30 epochs.
 
     python benchmarks/accelerator.py                      # on CUDA, fp32 and bf16
-    python benchmarks/accelerator.py --loader 1           # also one epoch that reads its images in loader workers
     python benchmarks/accelerator.py --device cpu --width 64 --layers 1 --groups 8 --iterations 1 --epochs 1
 
 Reports seconds, images a second in training, memory, and the share of what a large matrix product reaches on the same
-device. ``--loader`` is the other side of the ratio: each epoch decodes and resizes the files anew, in the workers of a
-DataLoader.
+device.
 """
 
 from __future__ import annotations
@@ -77,45 +75,6 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     }
 
 
-class Files(torch.utils.data.Dataset[tuple[torch.Tensor, str]]):
-    """Images of a task with their captions, decoded and preprocessed whenever they are asked for."""
-
-    def __init__(self, groups: list[Group], processor: Any) -> None:
-        self.pairs = [pair for group in groups for pair in zip(group.images, group.captions, strict=True)]
-        self.processor = processor
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, place: int) -> tuple[torch.Tensor, str]:
-        image, caption = self.pairs[place]
-        with image.open() as opened:
-            return self.processor(images=opened.convert("RGB"), return_tensors="pt")["pixel_values"][0], caption
-
-
-def time_loader(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Epochs of the same training that read their images in loader workers: seconds, and images a second."""
-    adapter = hf.load(pretrained=str(model), device=options.device, dtype=dtype)
-    loader = torch.utils.data.DataLoader(
-        Files(groups, adapter.image_processor),
-        batch_size=2 * options.batch,
-        shuffle=True,
-        num_workers=options.workers,
-        pin_memory=options.device.startswith("cuda"),
-    )
-    optimizer = torch.optim.AdamW(adapter.parameters(), lr=1e-5, betas=(0.9, 0.999), weight_decay=0.05)
-    _wait(options.device)
-    started = time.perf_counter()
-    for _ in range(options.loader):
-        for pixels, captions in loader:
-            optimizer.zero_grad()
-            adapter.matching_loss({"pixel_values": pixels}, adapter.prepare_captions(captions)).backward()
-            optimizer.step()
-    _wait(options.device)
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "images_per_second": 2 * len(groups) * options.loader / seconds}
-
-
 def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
     """Floating-point operations of one forward and backward pass of a full batch, as torch counts them."""
     images = prepared.rows.images[:batch].reshape(-1)
@@ -152,8 +111,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtypes", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--loader", type=int, default=0, help="epochs with loader workers, for the ratio")
-    parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=12)
@@ -179,10 +136,6 @@ def main() -> None:
         groups = make_groups_of_files(images, options.groups, options.images)
         for dtype in options.dtypes:
             report["runs"][dtype] = time_run(model, groups, dtype, options)
-            if options.loader:
-                loader = time_loader(model, groups, dtype, options)
-                speed = report["runs"][dtype]["images_per_second"]
-                report["runs"][dtype]["loader"] = {**loader, "times_faster": speed / loader["images_per_second"]}
             print(f"{dtype}: {json.dumps(report['runs'][dtype])}", flush=True)
     if options.output is not None:
         options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

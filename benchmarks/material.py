@@ -20,13 +20,7 @@ FORMATS = ("png", "jpeg")
 def make_groups_of_files(folder: Path, count: int, image_format: str = "png") -> list[Group]:
     """2x2 groups of rendered scenes as files of 512 pixels, with a little noise so that they pack like photographs.
 
-    Args:
-        folder: where the files go.
-        count: number of groups.
-        image_format: ``png`` or ``jpeg``.
-
-    Returns:
-        The groups; an image's name is its path.
+    An image's name is its path.
     """
     rng = np.random.default_rng(0)
     groups = []
@@ -63,31 +57,17 @@ def make_task(folder: Path, count: int, image_format: str) -> Path:
     return folder / "timed.yaml"
 
 
-def make_clip(folder: Path, width: int, layers: int, words: int = 2000, text: tuple[int, int] | None = None) -> None:
-    """A random CLIP of 224 pixels with patches of 32 and 77 tokens.
-
-    Args:
-        folder: where it is written.
-        width: of both towers, or of the vision tower.
-        layers: likewise.
-        words: size of the vocabulary.
-        text: width and layers of the text tower, where they are others.
-    """
+def make_clip(folder: Path, width: int, layers: int, words: int = 2000) -> None:
+    """A random CLIP of 224 pixels with patches of 32 and 77 tokens, and a vocabulary of so many words."""
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
     torch.manual_seed(0)
-
-    def tower(width: int, layers: int) -> dict[str, int]:
-        heads = max(1, width // 64)
-        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
-        return {**sizes, "num_attention_heads": heads}
-
-    text = text or (width, layers)
+    tower = _tower(width, layers)
     ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     config = CLIPConfig(
-        text_config={**tower(*text), **ids, "vocab_size": words, "max_position_embeddings": 77},
-        vision_config={**tower(width, layers), "image_size": 224, "patch_size": 32},
-        projection_dim=text[0],
+        text_config={**tower, **ids, "vocab_size": words, "max_position_embeddings": 77},
+        vision_config={**tower, "image_size": 224, "patch_size": 32},
+        projection_dim=width,
     )
     CLIPModel(config).save_pretrained(folder)
     _tokenizer(length=77).save_pretrained(folder)
@@ -99,12 +79,7 @@ def make_siglip(folder: Path, width: int, layers: int, patch: int = 16) -> None:
     from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
 
     torch.manual_seed(0)
-    tower = {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": max(1, width // 64),
-    }
+    tower = _tower(width, layers)
     config = SiglipConfig(
         text_config={**tower, "vocab_size": 32000, "max_position_embeddings": 64, "projection_size": width},
         vision_config={**tower, "image_size": 224, "patch_size": patch},
@@ -112,6 +87,11 @@ def make_siglip(folder: Path, width: int, layers: int, patch: int = 16) -> None:
     SiglipModel(config).save_pretrained(folder)
     _tokenizer(length=64).save_pretrained(folder)
     SiglipImageProcessor(size={"height": 224, "width": 224}).save_pretrained(folder)
+
+
+def _tower(width: int, layers: int) -> dict[str, int]:
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
+    return {**sizes, "num_attention_heads": max(1, width // 64)}
 
 
 def _tokenizer(length: int):  # noqa: ANN202 - transformers is imported only when it is needed

@@ -71,14 +71,10 @@ def environment(setting: str) -> dict[str, str]:
 
 
 def instruction_set(setting: str) -> InstructionSet:
-    """Asks torch, oneDNN and MKL what they use under a setting.
+    """What torch dispatches to under a setting, and what ONEDNN_VERBOSE and MKL_VERBOSE report.
 
-    Args:
-        setting: a name in SETTINGS.
-
-    Returns:
-        What torch dispatches to, what ONEDNN_VERBOSE and MKL_VERBOSE report, and oneDNN's kernels of a convolution and
-        of a product in bfloat16; ``none`` for a library that torch was built without.
+    With oneDNN's kernels of a convolution and of a product in bfloat16; ``none`` for a library that torch was built
+    without.
     """
     verbose = {"ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1"}
     command = [sys.executable, "-c", PROBE]
@@ -104,15 +100,7 @@ def read_probe(printed: str) -> InstructionSet:
 
 
 def run_tests(setting: str, arguments: Sequence[str]) -> Outcome:
-    """Runs pytest under a setting, with its output on the terminal.
-
-    Args:
-        setting: a name in SETTINGS.
-        arguments: of pytest.
-
-    Returns:
-        How many tests passed, failed or could not run, and were skipped.
-    """
+    """Runs pytest under a setting: how many tests passed, failed or could not run, and were skipped."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]

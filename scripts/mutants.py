@@ -187,14 +187,7 @@ def stages_of(mutant: Mutant, tests: dict[str, Stages]) -> list[tuple[str, ...]]
 
 
 def check(workers: Sequence[Worker], stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
-    """Runs tests without a mutant.
-
-    Returns:
-        How many seconds on a CPU each stage may take with one.
-
-    Raises:
-        SystemExit: tests fail without a mutant.
-    """
+    """Runs tests without a mutant, which must pass; how many seconds on a CPU each stage may take with one."""
     limits = {}
     for first in range(0, len(stages), len(workers)):
         together = list(zip(workers, stages[first : first + len(workers)], strict=False))

@@ -26,17 +26,9 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[a-z0-9,_-]+\])?(?:>=(
 
 
 def lower_bounds(project: dict[str, Any], without: Collection[str] = ()) -> dict[str, str]:
-    """The oldest version of each dependency that a project allows.
+    """The oldest version that a project allows of each plain dependency and of those of all but some extras.
 
-    Args:
-        project: the table ``project`` of a pyproject.toml.
-        without: extras to leave out.
-
-    Returns:
-        Version by name, of the plain dependencies and of all other extras.
-
-    Raises:
-        ValueError: a dependency without a lower bound, or written in another way than ``name>=version``.
+    ValueError for a dependency without a lower bound, or written in another way than ``name>=version``.
     """
     extras: dict[str, list[str]] = project.get("optional-dependencies", {})
     lists = [project["dependencies"], *(needs for extra, needs in extras.items() if extra not in without)]
@@ -60,18 +52,7 @@ def read_project() -> dict[str, Any]:
 
 
 def constraints(project: dict[str, Any], only: Collection[str] | None = None) -> list[str]:
-    """What pip is held to, a line a package.
-
-    Args:
-        project: the table ``project`` of our pyproject.toml.
-        only: packages to hold at their bounds; all by default.
-
-    Returns:
-        Lines of a file of constraints.
-
-    Raises:
-        SystemExit: one of ``only`` is no dependency.
-    """
+    """What pip is held to, a line a package: all, or ``only`` some; SystemExit if one of these is no dependency."""
     bounds = lower_bounds(project, NOT_TESTED)
     unknown = set(only or ()) - set(bounds)
     if unknown:
@@ -80,18 +61,10 @@ def constraints(project: dict[str, Any], only: Collection[str] | None = None) ->
 
 
 def make_environment(folder: Path, project: dict[str, Any], only: Collection[str] | None = None) -> Path:
-    """Installs the project with everything at its lower bound.
+    """Installs the project with everything, or ``only`` some, at its lower bound; returns the environment's python.
 
-    Args:
-        folder: where the virtual environment goes; one that is there is brought to the bounds of today.
-        project: the table ``project`` of our pyproject.toml.
-        only: packages to hold at their bounds; all by default.
-
-    Returns:
-        Its python.
-
-    Raises:
-        SystemExit: the versions cannot be installed together.
+    An environment that is in the folder is brought to the bounds of today. SystemExit if the versions cannot be
+    installed together.
     """
     held = constraints(project, only)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"

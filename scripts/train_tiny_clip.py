@@ -44,38 +44,21 @@ MEAN, STD = (0.6, 0.6, 0.6), (0.25, 0.25, 0.25)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides about the model, besides the seed.
+    """What decides about the model, besides the seed; of batches, how many images have which captions."""
 
-    Attributes:
-        steps: optimiser steps.
-        schedule_steps: steps after which the cosine of the learning rate would reach zero.
-        pair_families: rendered families of two objects in four relations; neighbours have exchanged colours.
-        single_families: rendered families of one object at four sides.
-        bound: images per batch captioned "a red circle and a blue square".
-        bags: images per batch whose caption does not say which object has which attribute.
-        exchanged: images per batch captioned like `bound`, in pairs that have exchanged colours.
-        related: images per batch captioned "a red circle left of a blue square", in whole families.
-        placed: images per batch captioned "a red circle on the left", in whole families.
-        named: images per batch captioned "a red circle".
-        family_weight: weight of the loss inside families of four, whose captions differ only in relation or side.
-        lr: peak learning rate.
-        warm_up: steps of linear warm-up.
-        max_scale: upper bound of the temperature's inverse.
-    """
-
-    steps: int = 2500
-    schedule_steps: int = 2500
-    pair_families: int = 10_000
-    single_families: int = 3_000
-    bound: int = 28
-    bags: int = 32
-    exchanged: int = 24
-    related: int = 24
-    placed: int = 12
-    named: int = 8
-    family_weight: float = 0.5
-    lr: float = 1e-3
-    warm_up: int = 200
+    steps: int = 2500  # optimiser steps
+    schedule_steps: int = 2500  # steps after which the cosine of the learning rate would reach zero
+    pair_families: int = 10_000  # rendered families of two objects in four relations; neighbours have exchanged colours
+    single_families: int = 3_000  # rendered families of one object at four sides
+    bound: int = 28  # images per batch captioned "a red circle and a blue square"
+    bags: int = 32  # images per batch whose caption does not say which object has which attribute
+    exchanged: int = 24  # images per batch captioned like `bound`, in pairs that have exchanged colours
+    related: int = 24  # images per batch captioned "a red circle left of a blue square", in whole families
+    placed: int = 12  # images per batch captioned "a red circle on the left", in whole families
+    named: int = 8  # images per batch captioned "a red circle"
+    family_weight: float = 0.5  # weight of the loss inside families, whose captions differ only in relation or side
+    lr: float = 1e-3  # peak learning rate
+    warm_up: int = 200  # steps of linear warm-up
     vision_width: int = 64
     vision_layers: int = 3
     vision_mlp: int = 4
@@ -84,7 +67,7 @@ class Recipe:
     text_layers: int = 2
     text_mlp: int = 2
     projection: int = 64
-    max_scale: float = 50.0
+    max_scale: float = 50.0  # upper bound of the temperature's inverse
 
 
 def vocabulary() -> dict[str, int]:
@@ -238,11 +221,7 @@ class Batches:
 def contrastive_loss(scores: torch.Tensor, ids: torch.Tensor, n_families: int, family_weight: float) -> torch.Tensor:
     """CLIP's symmetric cross-entropy over the batch, plus the same inside each leading family of four.
 
-    Args:
-        scores: [images, captions], in logits.
-        ids: tokens of the captions; equal captions are no negatives of each other.
-        n_families: how many families the batch begins with.
-        family_weight: weight of the loss inside families.
+    Scores are logits [images, captions]; captions whose token ids are equal are no negatives of each other.
     """
     target = torch.arange(len(scores))
     equal = (ids[:, None] == ids[None]).all(dim=-1) & (target[:, None] != target)
@@ -277,15 +256,7 @@ def train(
     tokenizer: PreTrainedTokenizerFast,
     report: Callable[[CLIPModel, int, float], None],
 ) -> CLIPModel:
-    """Train a model from scratch.
-
-    Args:
-        recipe: everything but the seed.
-        seed: of the weights and the batches.
-        pools: pairs and singles.
-        tokenizer: of the captions.
-        report: called with the model, the step and the loss every 50 steps.
-    """
+    """Train a model from scratch on pools of pairs and singles; model, step and loss are reported every 50 steps."""
     torch.manual_seed(seed)
     model = build_model(recipe, tokenizer).train()
     optimizer = build_optimizer(model, recipe)

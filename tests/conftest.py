@@ -83,7 +83,7 @@ def _ctrl_c():
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
     """Plugins, the commit, task files, tables that ship and drawn scenes stay as they are: read once a process."""
-    from ttmbench.data import task_file
+    from ttmbench.data import catalog
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
     from ttmbench.reproduce import tables
@@ -99,7 +99,7 @@ def _read_once():
             specs[path] = read_spec(path)
         return specs[path]  # frozen
 
-    find, read, root = manager.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
+    find, read, root = manager.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
     def read_once(path):  # who reads a task file changes a copy
@@ -114,7 +114,7 @@ def _read_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
-        patched.setattr(task_file, "read_yaml", read_once)
+        patched.setattr(catalog, "read_yaml", read_once)
         patched.setattr(tables, "_spec", spec_once)
         patched.setattr(environment, "git_hash", lambda: commit_of(Path.cwd()))
         yield

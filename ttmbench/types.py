@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ttmbench._annotations import Bool, Float, Image, Int
+from ttmbench.errors import UsageError
 
 Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 
@@ -164,8 +165,7 @@ class IterationRecord:
     """One iteration of TTM, as reported. Everything that read a label is a diagnostic and steered nothing.
 
     Attributes:
-        seed: the run's seed.
-        iteration: 1 for the first.
+        iteration: of the run of ``seed``; 1 for the first.
         threshold: tau_t; logits, or a share for the global share rule.
         selected: number of pseudo-labelled units (groups; pairs in the global variant).
         candidates: number of units to select from.
@@ -190,9 +190,6 @@ class IterationRecord:
     learning_rate: float
     metrics: Mapping[str, float | None]
     seconds: float
-
-
-# --- what plugins register -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -292,6 +289,10 @@ class ModelFiles:
         }
 
 
+def _needs_registry(source: Mapping[str, Any], request: SourceRequest) -> Any:
+    raise UsageError(f"source '{source.get('kind')}' can be read through the registry only")
+
+
 @dataclass(frozen=True)
 class SourceRequest:
     """What a source is asked for.
@@ -302,12 +303,13 @@ class SourceRequest:
             ``crop``, ``where``, ``first_rows``).
         shape: images and captions per group; of tasks of another kind, whose rows have one image each, 1x2.
         n_groups: how many groups the task file promises, if it does.
-        folder: folder of the task file, for relative paths; None for tasks inside a package archive.
-        limit: read no more groups than this, if set.
-        offline: never touch the network.
+        folder: of the task file, for relative paths; None for tasks inside a package archive.
+        limit: read no more groups than this, if set. With ``offline``, the network is never touched.
         data_dir: folder of the files that users fetch themselves; may not exist.
         kind: of the task. Of ``retrieval`` a group is an image with its captions, any number from one; of
             ``classification`` an image with its label as the only caption.
+        read: of kinds that combine others: (another ``source`` mapping, a request) -> what that source gives.
+        locations: of the same arguments: the places of that source.
     """
 
     options: Mapping[str, Any]
@@ -319,15 +321,16 @@ class SourceRequest:
     offline: bool = False
     data_dir: Path | None = None
     kind: Literal["groups", "retrieval", "classification"] = "groups"
+    read: Callable[[Mapping[str, Any], SourceRequest], Loaded] = _needs_registry
+    locations: Callable[[Mapping[str, Any], SourceRequest], list[Any]] = _needs_registry
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data, as a source gives them.
+    """A task's data, as a source gives them: groups in its order, and for the results, as JSON values, their origin.
 
     Attributes:
-        groups: in the source's order.
-        source: where they came from and what was done to them, for the results: JSON values only.
+        source: where the groups came from and what was done to them.
     """
 
     groups: list[Group]
@@ -342,9 +345,8 @@ class SourceSpec:
         kind: what task files name.
         target: ``"module:callable"``: a request -> groups.
         summary: one line.
-        needs: ``"module:callable"``: a request -> the places that have the data (`data.availability.Place`), in the
-            order in which the reader tries them, for ``ttmbench download`` and ``doctor``. Without it a download
-            reads the task once, with the network.
+        needs: ``"module:callable"``: a request -> the `DataLocation`s, in the order in which the reader tries them, for
+            ``ttmbench download`` and ``doctor``. Without it a download reads the task once, with the network.
     """
 
     kind: str

@@ -26,14 +26,7 @@ HEAD = """\
 
 
 def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
-    """The table of some runs.
-
-    Args:
-        runs: finished ones, on whole tasks, all with the same seeds.
-
-    Returns:
-        Its YAML and its CSV.
-    """
+    """YAML and CSV of the table of some finished runs on whole tasks, all with the same seeds."""
     numbers = newest(one for run in runs for one in run.numbers() if _is_shown(one))
     records = [one for run in runs for one in (*run.document.ttm.values(), *run.document.simple_match.values())]
     seeds = {tuple(record.seeds) for record in records}

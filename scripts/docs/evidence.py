@@ -26,15 +26,7 @@ START, END = "<!-- evidence -->\n", "<!-- /evidence -->"
 
 @dataclass(frozen=True)
 class Evidence:
-    """A row of the page.
-
-    Attributes:
-        claim: a sentence.
-        found: what was found, with its figures.
-        command: one line.
-        needs: empty, or what a reader needs beyond the clone and a minute.
-        stands_in: link to the page where the figures stand, or ``here``.
-    """
+    """A row of the page: a claim, the figures that were found, the command, what it needs, where the figures stand."""
 
     claim: str
     found: str

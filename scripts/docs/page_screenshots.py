@@ -19,17 +19,20 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import reference
 from PIL import Image
-from screenshot import load_screenshots, open_browser, open_page, why_not
 
 from ttmbench.cli import main as ttmbench
 from ttmbench.results.reader import read_document, walk_documents
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from support.browser import open_browser, why_not
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 LARGEST = 200_000  # bytes
 COLORS = 256
@@ -37,16 +40,9 @@ COLORS = 256
 
 @dataclass(frozen=True)
 class Shot:
-    """One screenshot.
+    """One screenshot of a width and height in CSS pixels, from the element ``begin`` on; ``before`` it a reader acts.
 
-    Attributes:
-        page: ``report``, ``leaderboard``, ``board_site`` (its start page) or ``board_task``, or the place of a page
-            of the documentation's site.
-        begin: CSS selector of the element at the upper edge.
-        width: of the window and of the screenshot, in CSS pixels.
-        height: of the screenshot.
-        dark: as in dark mode.
-        before: what a reader would do first.
+    The page is ``report``, ``leaderboard``, ``board_site`` (its start page), ``board_task``, or a page of the site.
     """
 
     page: str
@@ -81,6 +77,26 @@ SITE_SHOTS = {
     "site_tasks.png": Shot("tasks.html", "header", 1240, 640),
     "site_tasks_dark.png": Shot("tasks.html", "header", 1240, 640, dark=True),
 }
+
+
+_SHOW_EVERYTHING = """() => Promise.all([...document.images].map(image => {
+    image.loading = "eager";
+    return image.decode().catch(() => null);
+}))"""
+
+
+def open_page(browser: Browser, page: Path, width: int, height: int = 900, dark: bool = False) -> Page:
+    """Opens an HTML file in a window of its own, of this width and height in CSS pixels."""
+    scheme: Literal["dark", "light"] = "dark" if dark else "light"
+    opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    opened.set_default_timeout(5000)
+    opened.goto(page.resolve().as_uri())
+    return opened
+
+
+def load_screenshots(page: Page) -> None:
+    """Waits for all screenshots of a page, also for those that are loaded when they come into view."""
+    page.evaluate(_SHOW_EVERYTHING)
 
 
 def photograph(page: Page, shot: Shot) -> bytes:

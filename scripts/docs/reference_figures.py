@@ -11,8 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ttmbench.report.curves import Chart, Curve, panels_of
-from ttmbench.report.figures import draw_chart
+from ttmbench.report.charts import Chart, courses_of, draw_chart
 from ttmbench.report.plots import GREY, LINES, MARKERS, STYLE
 from ttmbench.report.terminal import headline
 from ttmbench.results.document import ResultsDocument
@@ -58,12 +57,12 @@ def curves(document: ResultsDocument) -> dict[str, dict[str, Any]]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
     found = {}
     keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
-    for panel in panels_of(document):
-        task = panel.task
-        _, metric = _headline(document, task, keys)
-        chart = next(one for one in panel.charts if one.title == metric.replace("_", " "))
-        lines = {line.name: {"x": list(line.x), "y": list(line.y)} for line in chart.lines}
-        found[task] = {"title": chart.title, "level": chart.level, "lines": lines}
+    for course in courses_of(document):
+        _, metric = _headline(document, course.task, keys)
+        title = metric.replace("_", " ")
+        chart = next(chart for chart in course.charts if chart.title == f"{title} (%)")
+        lines = {name: {"x": x, "y": y} for name, (x, y) in chart.lines.items()}
+        found[course.task] = {"title": title, "level": chart.chance, "lines": lines}
     return found
 
 
@@ -103,9 +102,8 @@ def draw_curves(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
     figure = Figure(figsize=(8.7, 4.4), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
     for panel, (task, one) in zip(axes, data.items(), strict=False):
-        lines = tuple(Curve(name, tuple(line["x"]), tuple(line["y"])) for name, line in one["lines"].items())
-        draw_chart(panel, Chart(f"{task}: {one['title']}", "%", lines, one["level"]))
-        panel.set_title(f"{task}\n{one['title']} (%)", fontsize=9, loc="left")
+        lines = {name: (line["x"], line["y"]) for name, line in one["lines"].items()}
+        draw_chart(panel, Chart(f"{task}\n{one['title']} (%)", lines, one["level"]))
     for unused in axes[len(data) :]:
         unused.set_axis_off()
     names = list(next(iter(data.values()))["lines"])

@@ -80,18 +80,10 @@ def source_of(page: str) -> str:
 
 
 def turn_links(text: str, page: str, repository: str = "") -> str:
-    """Links of a page as they have to be on the site.
+    """Markdown of a page of the site, its links to pages of the site, to files at the repository, or without a link.
 
-    Args:
-        text: Markdown, links as they work in the repository.
-        page: its place on the site, such as ``adr/0001-x.md``.
-        repository: address of the repository; empty if it has none.
-
-    Returns:
-        The text with links to pages of the site, to files at the repository, or without a link; code is left alone.
-
-    Raises:
-        ValueError: a link to a file that is not there.
+    Code is left alone. The repository's address is empty if it has none. ValueError for a link to a file that is not
+    there.
     """
 
     def turned(match: re.Match[str]) -> str:

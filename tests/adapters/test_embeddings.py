@@ -69,9 +69,9 @@ def test_scores_are_scaled_cosines_of_features_of_any_norm(tmp_path):
 
 
 def test_the_same_scores_as_the_score_command(file):
-    from ttmbench.evaluator.stored_scores import score_file
+    from ttmbench.evaluator.score_files import score_files
 
-    stored = score_file(file, "winoground", logit_scale=100.0, bootstrap_iters=0)["results"]["winoground"]
+    stored = score_files([file], "winoground", logit_scale=100.0, bootstrap_iters=0)["results"]["winoground"]
     numbers = evaluate(file).results["winoground"]
     assert all(numbers[key] == stored[key] for key in numbers)
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from support import processes
 
 from ttmbench._util import hub
 from ttmbench.errors import DataError, UsageError
@@ -166,9 +165,3 @@ def test_kinds_tell_their_files():
     assert locate_files(registry.adapter("gpt-4.1"), {}, offline=True) is None, "a server has no files"
     with pytest.raises(UsageError, match="training_seed"):
         tiny_clip.locate(training_seed=7)
-
-
-def test_the_table_in_the_docs_is_that_of_the_catalogue():
-    script = ROOT / "scripts" / "docs" / "model_table.py"
-    done = processes.run([script, "check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -106,6 +106,36 @@ def test_verify_names_every_damaged_file(filled, capsys):
     assert cache(capsys, filled, "verify")[0] == 0
 
 
+def test_files_of_another_version_are_recognised_reported_and_pruned(tmp_path, folder_task, capsys, monkeypatch):
+    """Scores, blocks, digests and prepared images: none is read by a version whose keys are others."""
+    from ttmbench.cache import entry, key, maintenance
+
+    store, task = tmp_path / "store", f"{folder_task()}/mine.yaml"
+    with monkeypatch.context() as patched:
+        for module in (entry, key):
+            patched.setattr(module, "SCORING_VERSION", 1)
+        earlier = run(store, task)
+    before = sorted(store.rglob("*.safetensors"))
+    assert {item["kind"] for item in listed(capsys, store)} == {"scores", "pixels", "prepared"}
+    marked = read_entry(before[-1])
+    about = {name: value for name, value in marked.about.items() if name not in ("ttmbench", "score_code")}
+    entry.write_entry(before[-1], entry.Entry(about, marked.arrays))  # as before files said it
+    assert all(item["outdated"] for item in listed(capsys, store))
+    now = run(store, task)
+    assert "from_store" not in now["datasets"]["mine"]
+    assert np.array_equal(*(result.scores["mine"]["none"][0].groups for result in (earlier, now)))
+    code, out, err = cache(capsys, store, "ls")
+    assert code == 0 and out.count("(outdated)") == 3 and f"{len(before)} files" in err and "prune --outdated" in err
+    assert "written by another version" in cache(capsys, store, "verify")[2]
+    monkeypatch.setenv("TTMBENCH_CACHE", str(store))
+    assert main(["doctor", "tiny-clip"]) == 0 and "prune --outdated" in capsys.readouterr().out
+    assert cache(capsys, store, "prune", "--outdated")[0] == 0
+    assert not set(before) & set(store.rglob("*.safetensors")) and "from_store" in run(store, task)["datasets"]["mine"]
+    monkeypatch.setattr(maintenance, "__version__", "99")
+    kinds = {item["kind"] for item in listed(capsys, store) if item["outdated"]}
+    assert kinds == {"scores", "prepared"}, "digests of pixels outlive releases"
+
+
 def test_prune_removes_what_it_is_told(filled, capsys):
     before = sorted(filled.rglob("*.safetensors"))
     assert cache(capsys, filled, "prune")[0] == 2
@@ -250,14 +280,14 @@ def test_a_hit_opens_no_image_and_still_sees_a_change(tmp_path, folder_task, mon
 
 
 def test_another_decoder_decodes_again(tmp_path, folder_task, monkeypatch):
-    from ttmbench.cache import pixels
+    from ttmbench.cache import images
 
     store, task = tmp_path / "store", f"{folder_task()}/mine.yaml"
     run(store, task)
     names = opened(monkeypatch)
     run(store, task)
     assert not names
-    monkeypatch.setattr(pixels, "decoder", lambda: "another")
+    monkeypatch.setattr(images, "decoder", lambda: "another")
     assert "from_store" in run(store, task)["datasets"]["mine"] and len(names) == 8
 
 

@@ -23,7 +23,7 @@ from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
 from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
 from ttmbench.cache.location import cache_folder, parse_size
-from ttmbench.cache.maintenance import find_damage, list_items
+from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
@@ -265,7 +265,7 @@ def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.cache.scores import ScoreCache
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.plan import RunContext, plan_task
+    from ttmbench.evaluator.plan import Run, plan_task
     from ttmbench.evaluator.score_task import score_task
     from ttmbench.plugins.registry import build_registry
 
@@ -281,7 +281,7 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    context = RunContext(registry, config, capabilities_of(adapter), cache=ScoreCache(Path(store)))
+    context = Run(registry, config, capabilities_of(adapter), cache=ScoreCache(Path(store)))
     plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
     opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None
@@ -546,7 +546,10 @@ def test_blocks_of_images_that_changed_meanwhile_are_computed_again(tmp_path, fo
         run(model, task, limit=None, use_cache=str(store))
     blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
     assert [path.name for path in blocks] == [f"images-{number:06d}.safetensors" for number in (0, 1)]
-    assert find_damage(store)[1] == [] and [item.kind for item in list_items(store)].count("blocks") == 1
+    assert (
+        not any(item.damaged for item in read_items(store))
+        and [item.kind for item in list_items(store)].count("blocks") == 1
+    )
     Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "images" / "139_1.png")
     model.stops = False
     resumed = run(model, task, limit=None, use_cache=str(store))

@@ -16,7 +16,7 @@ import pytest
 from support.damaged_tars import DAMAGE, damaged, end, end_as
 
 from ttmbench.data.download import archive as module
-from ttmbench.data.download.archive import Limits, unpack
+from ttmbench.data.download.archive import unpack
 from ttmbench.errors import DataError
 
 FILES = {"images/a.jpg": b"a" * 100, "images/deep/b.jpg": b"b" * 50}
@@ -207,16 +207,18 @@ def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wante
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, kind):
+def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, monkeypatch, kind):
     bomb = {f"images/{index}": bytes(1 << 20) for index in range(8)}
     make = (
         (lambda path: zipped(path, bomb, packed=zipfile.ZIP_DEFLATED)) if kind == "zip" else lambda p: tarred(p, bomb)
     )
     archive = make(tmp_path / "x.archive")
     assert archive.stat().st_size < (8 << 20) / 200
+    monkeypatch.setenv("TTMBENCH_LIMITS", f"archive_free={1 << 20}")
     with pytest.raises(DataError, match=r"unpacks to more than \d+: .*archive bomb"):
-        unpack(archive, tmp_path / "out", limits=Limits(free=1 << 20))
+        unpack(archive, tmp_path / "out")
     assert left(tmp_path, archive) == []
+    monkeypatch.delenv("TTMBENCH_LIMITS")
     assert unpack(archive, tmp_path / "out").bytes == 8 << 20, "a small archive of text may pack well"
 
 
@@ -231,13 +233,12 @@ def test_the_true_size_counts_and_not_what_the_archive_says(tmp_path):
     assert left(tmp_path, archive) == []
 
 
-def test_too_many_files_and_too_many_bytes(tmp_path):
-    for make in (zipped, tarred):
-        archive = make(tmp_path / "x.archive", FILES)
-        with pytest.raises(DataError, match="has more than 1 files"):
-            unpack(archive, tmp_path / "out", limits=Limits(members=1))
-        with pytest.raises(DataError, match="bomb"):
-            unpack(archive, tmp_path / "out", limits=Limits(bytes=120))
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize(("limit", "why"), [("files=1", "has more than 1 files"), ("bytes=120", "bomb")])
+def test_too_many_files_and_too_many_bytes(tmp_path, monkeypatch, make, limit, why):
+    monkeypatch.setenv("TTMBENCH_LIMITS", f"archive_{limit}")
+    with pytest.raises(DataError, match=why):
+        unpack(make(tmp_path / "x.archive", FILES), tmp_path / "out")
 
 
 def test_a_header_of_many_bytes_is_refused_before_it_is_read(tmp_path, monkeypatch):

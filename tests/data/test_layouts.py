@@ -14,8 +14,8 @@ from PIL import Image
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
+from ttmbench.data.hub_tables import files_of_split, missing_shards
 from ttmbench.data.loader import data_locations, load_task_data
-from ttmbench.data.shards import files_of_split, missing_shards
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.plugins.registry import build_registry
@@ -146,7 +146,7 @@ def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
     with pytest.raises(DataError, match="leaves the folder"):
         load(task, tmp_path, 2)
     shutil.rmtree(tmp_path / folder / "test")
-    with pytest.raises(DataError, match="has no split 'test'; it has train"):
+    with pytest.raises(DataError, match="has no split 'test' as save_to_disk writes it; it has train"):
         load(task, tmp_path, 2)
 
 

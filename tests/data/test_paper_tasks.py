@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from support import processes
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig
@@ -216,12 +215,6 @@ def test_ls_lists_every_file(capsys):
     listed = {row["task"] for row in json.loads(capsys.readouterr().out)}
     assert listed == {path.stem for path in TASKS.glob("*.yaml")} and set(SIZES) <= listed
     assert main(["validate", *SIZES, "--schema_only"]) == 0
-
-
-def test_the_table_in_the_docs_is_that_of_the_task_files():
-    script = TASKS.parent / "scripts" / "docs" / "task_table.py"
-    done = processes.run([script, "check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_docs_name_every_file_of_the_data_folder(specs):

@@ -17,7 +17,7 @@ import ttmbench
 from ttmbench.cli import download as command
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.download import listed
+from ttmbench.data.download import images as fetched_images
 from ttmbench.data.download.http import Web
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import AssertionNotMet, DataError
@@ -135,7 +135,7 @@ def test_what_can_still_be_had_is_fetched_and_the_rest_is_written_down(site, rel
 
 
 def test_a_network_that_is_down_is_no_dead_link(site, web, tmp_path, capsys):
-    rows = listed.SILENT
+    rows = fetched_images.SILENT
     site.put("/svo_probes.csv", table(lambda n: f"http://127.0.0.1:9/{n}.jpg", rows).encode())
     path, data = local(tmp_path, site), tmp_path / "data"
     assert main(["download", str(path), "--data_dir", str(data)]) == 4
@@ -149,7 +149,7 @@ def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsy
         site.put(f"/{number}.jpg", picture(number), kind="image/jpeg")
     site.put("/svo_probes.csv", table(lambda n: f"{site.url}/{n}.jpg").encode())
     path, data = local(tmp_path, site), tmp_path / "data"
-    real, seen = listed._look, []
+    real, seen = fetched_images._look, []
 
     def look(file):
         seen.append(file)
@@ -157,11 +157,11 @@ def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsy
             raise KeyboardInterrupt
         real(file)
 
-    monkeypatch.setattr(listed, "_look", look)
+    monkeypatch.setattr(fetched_images, "_look", look)
     assert main(["download", str(path), "--data_dir", str(data)]) == 130
     there = {one.name for one in (data / "svo_probes/images").iterdir()}
     assert 4 <= len(there) < 2 * ROWS and not any(".part" in one for one in there)
-    monkeypatch.setattr(listed, "_look", real)
+    monkeypatch.setattr(fetched_images, "_look", real)
     assert main(["download", str(path), "--data_dir", str(data)]) == 0, capsys.readouterr()
     assert "12 of 12 groups" in capsys.readouterr().out, (data / "svo_probes/images.lost.jsonl").read_text()
     assert all(site.asked(f"/{name}") == 1 for name in there)

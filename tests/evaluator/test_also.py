@@ -18,12 +18,11 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.deltas import difference_of, seed_interval
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import Summary
+from ttmbench.results.summary import Summary, difference_of, seed_interval
 from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.types import Scores
 
@@ -185,12 +184,12 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
     found: list[str] = []
     real = one_task.run_task
 
-    def run_task(context, task, settings, state=None):
-        if context.cache is None or type(context.cache).__name__ == "ImagesAlone":
+    def run_task(context, task, settings, *more, **options):
+        if context.cache is None or not context.cache.keeps_scores:
             found.append(task.spec.task)
             if stop_at == len(found):
                 raise KeyboardInterrupt
-        return real(context, task, settings, state)
+        return real(context, task, settings, *more, **options)
 
     monkeypatch.setattr(one_task, "run_task", run_task)
     return found
@@ -301,7 +300,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.outcome import TaskOutcome
+    from ttmbench.evaluator.task_result import Data, Ranked, TaskResult
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
@@ -310,7 +309,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     def score(task, adapted):
         value = next(values)
         numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
-        return TaskOutcome(spec, [], [], {}, "f" * 64, {}, numbers, {}, [], {"score": 1.0})
+        return TaskResult(spec, [], Data([], {}, "f" * 64), Ranked({}, {}, (2, 2), {}), numbers, [], {"score": 1.0})
 
     elsewhere = Elsewhere({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
     raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))
@@ -320,7 +319,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     again = Elsewhere(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")}).beside("a", "d", raw, tmp_path)
     assert again.complete(0) and again.complete(1), "kept on the disk"
     (one,) = again.outcomes([0, 1]).values()
-    numbers = one.outcome.summary
+    numbers = one.result.summary
     assert numbers.results["recall_at_1,none"] == 0.5 and numbers.results["recall_at_1,ttm"] == 0.5
     assert numbers.results["recall_at_1_seed_std,ttm"] == pytest.approx(np.std([0.25, 0.75], ddof=1))
     assert numbers.ci["recall_at_1,ttm"] is None and numbers.ties["recall_at_1,ttm"] == 2

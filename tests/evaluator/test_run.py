@@ -12,7 +12,7 @@ import pytest
 import ttmbench
 from ttmbench.data.task_file import task_schema
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.stored_scores import score_file
+from ttmbench.evaluator.score_files import score_files
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 
@@ -109,7 +109,7 @@ def test_stored_scores_give_the_same_numbers_to_the_last_digit(full_run, kind, t
     if kind == "samples" and task.endswith("global"):
         pytest.skip("samples hold no scores across groups")
     (file,) = full_run.path.parent.glob(f"{kind}_{task}_2*")
-    again = score_file(file, task, limit=8, bootstrap_iters=50)
+    again = score_files([file], task, limit=8, bootstrap_iters=50).document
     jsonschema.Draft202012Validator(schema("results")).validate(again)
     for part in ("results", "ci", "ties"):
         for key, value in full_run[part][task].items():

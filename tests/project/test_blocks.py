@@ -18,7 +18,7 @@ from support.pages import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
-from ttmbench.data.task_file import load_task
+from ttmbench.data.catalog import load_task
 from ttmbench.reproduce.tables import load_table
 from ttmbench.sweep.plan import expand, read_plan
 

@@ -35,17 +35,6 @@ def test_instruction_sets_are_read_from_what_the_libraries_print(cpus):
     assert cpus.read_probe("torch:DEFAULT:1\n") == ("DEFAULT", "none", "none", "1")
 
 
-def test_a_setting_is_what_torch_then_computes_with(cpus, monkeypatch):
-    """The one reading that every CPU has: without vector instructions, and with two threads."""
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-    monkeypatch.setenv("TEST_THREADS", "3")
-    assert not {"ATEN_CPU_CAPABILITY", "TEST_THREADS"} & cpus.environment("native").keys()
-    assert cpus.environment("threads-2")["OMP_NUM_THREADS"] == "1", "processes that tests fork have one thread"
-    monkeypatch.setitem(cpus.SETTINGS, "plain", ("default", None, None, "2"))
-    used = cpus.instruction_set("plain")
-    assert (used.torch, used.threads) == ("DEFAULT", "2")
-
-
 @pytest.fixture
 def ran(cpus, monkeypatch):
     """Names of settings that were run, on a CPU with AVX2 alone; one test fails with two threads."""
@@ -87,14 +76,3 @@ def test_settings_and_arguments_of_pytest_are_chosen(cpus, ran, capsys):
     with pytest.raises(SystemExit):
         cpus.main(["--settings", "native,avx3"])
     assert "--settings avx3: not a setting; choose from native, avx2" in capsys.readouterr().err
-
-
-def test_counts_are_those_of_pytests_report(cpus, tmp_path):
-    (tmp_path / "test_some.py").write_text(
-        "import os, pytest\ndef test_one(): assert os.environ['ONEDNN_MAX_CPU_ISA'] == 'AVX2'\n"
-        "def test_two(): assert 0\n@pytest.fixture\ndef broken(): 1 / 0\ndef test_three(broken): pass\n"
-        "@pytest.mark.skip\ndef test_four(): pass\n"
-    )
-    arguments = [str(tmp_path), "-q", "-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider"]
-    assert cpus.run_tests("avx2", arguments) == (1, 2, 1, 1)
-    assert cpus.run_tests("avx2", ["--no-such-option"]) == (0, 0, 0, 4)

@@ -114,12 +114,6 @@ def test_the_core_is_mutated_and_its_tests_exist(mutants):
         assert (ROOT / tests).exists(), tests
 
 
-def test_the_default_batch_of_one_image_groups_is_among_them(mutants, mutations):
-    name = "ttmbench/ttm/trainer.py"
-    found = mutations.mutants_of(name, (ROOT / name).read_bytes())
-    assert [one for one in found if "(100 if images == 1" in one.before and "(101 if images == 1" in one.after]
-
-
 def test_every_survivor_needs_a_reason_and_95_percent_are_caught(mutants, mutations, capsys):
     every = mutations.mutants_of("m.py", SOURCE)[:20]
     outcome = dict.fromkeys(every, "caught")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pluggy
 import pytest
 import yaml
-from support.checkouts import copy_checkout
 from support.pages import ROOT
 from support.scripts import load_script
 
@@ -123,49 +122,7 @@ def test_every_package_is_installed():
     assert set(settings["packages"]) == there | {one for one in settings["package-data"] if ".assets." in one}
 
 
-def test_a_copy_to_install_has_every_package_and_nothing_that_was_made(tmp_path):
-    for name in ("results", "build", ".venv", "ttmbench.egg-info", "ttmbench/build/__pycache__"):
-        (tmp_path / "here" / name).mkdir(parents=True)
-        (tmp_path / "here" / name / "made").touch()
-    copy_checkout(tmp_path / "copy", tmp_path / "here")
-    assert sorted(path.name for path in (tmp_path / "copy").rglob("*")) == ["build", "ttmbench"]
-
-    copy_checkout(tmp_path / "checkout")
-    settings = tomllib.loads((tmp_path / "checkout" / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "setuptools"
-    ]
-    for package in settings["packages"]:
-        own = next((name for name in settings["package-dir"] if package.startswith(name)), "")
-        folder = Path(settings["package-dir"].get(own, ""), *package.removeprefix(own).split("."))
-        assert any((tmp_path / "checkout" / folder).iterdir()), package
-    assert not (tmp_path / "checkout" / "results").exists()
-
-
-# Oldest libraries
-
-
-def test_some_libraries_alone_are_held_at_their_bounds(capsys):
-    oldest = load_script("oldest")
-    held = oldest.constraints(PROJECT, ["torch", "transformers", "datasets"])
-    bounds = oldest.lower_bounds(PROJECT, oldest.NOT_TESTED)
-    assert sorted(held) == [f"{name}=={bounds[name]}" for name in ("datasets", "torch", "transformers")]
-    assert len(oldest.constraints(PROJECT)) == len(bounds) > 20
-    with pytest.raises(SystemExit, match="--only tensorflow: no dependency"):
-        oldest.constraints(PROJECT, ["torch", "tensorflow"])
-
-
 # Templates
-
-
-@pytest.mark.parametrize("path", [path for path in TEMPLATES if path.name != "config.yml"], ids=lambda path: path.stem)
-def test_a_form_asks_for_what_is_needed_to_answer(path):
-    form = read(path)
-    assert form["name"] and form["description"] and form["labels"]
-    ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
-    assert len(set(ids)) == len(ids) >= 4
-    assert any(part.get("validations", {}).get("required") for part in form["body"])
-    for part in form["body"]:
-        assert part["type"] in ("input", "textarea", "dropdown", "markdown") and part["attributes"]
 
 
 def test_what_templates_name_exists():
@@ -185,37 +142,6 @@ def test_every_target_that_contributing_names_is_one_and_every_target_is_named()
     assert named == TARGETS
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert set(phony[1].split()) == TARGETS
-
-
-def test_hooks_before_commits_use_the_tools_of_the_environment():
-    """So that there is one version of ruff and mypy: that of the extra `dev`."""
-    repositories = read(ROOT / ".pre-commit-config.yaml")["repos"]
-    local = {hook["id"]: hook for one in repositories if one["repo"] == "local" for hook in one["hooks"]}
-    assert set(local) == {"ruff-format", "ruff-check", "mypy"}
-    assert all(hook["language"] == "system" for hook in local.values()) and local["mypy"]["stages"] == ["manual"]
-    assert local["mypy"]["entry"] == "make types"
-    names = {re.split(r"[<>=\[]", one)[0] for one in EXTRAS["dev"]}
-    assert {"ruff", "mypy", "pre-commit"} <= names
-    for one in repositories:
-        assert one["repo"] == "local" or ("ruff" not in one["repo"] and re.fullmatch(r"v[\d.]+", one["rev"])), one
-
-
-def test_large_files_that_are_here_are_few():
-    (hook,) = (
-        hook
-        for one in read(ROOT / ".pre-commit-config.yaml")["repos"]
-        for hook in one["hooks"]
-        if hook["id"] == "check-added-large-files"
-    )
-    limit = int(hook["args"][0].partition("=")[2]) * 1024
-    folders = ("docs", "results/reference", "tests", "tasks", "ttmbench", "scripts")
-    large = [
-        path
-        for folder in folders
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.stat().st_size > limit
-    ]
-    assert [path for path in large if "__pycache__" not in path.parts] == []
 
 
 # The container
@@ -340,25 +266,3 @@ def test_a_hook_that_will_go_says_so_to_those_who_have_it(monkeypatch):
 
     with pytest.warns(FutureWarning, match=r"will go in 0\.9"):
         load_plugins([("old", Plugin())])
-
-
-def test_the_citation_is_one_that_readers_of_such_files_take():
-    """The keys of Citation File Format 1.2.0 that are required, and those of its references."""
-    cited = read(ROOT / "CITATION.cff")
-    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software" and cited["license"] == PROJECT["license"]
-    assert cited["message"] and cited["title"] == PROJECT["name"]
-    for one in (cited, *cited["references"]):
-        assert one["authors"] and all(
-            {"name"} <= set(a) or {"family-names", "given-names"} <= set(a) for a in one["authors"]
-        )
-    for one in cited["references"]:
-        assert (
-            one["type"] == "article" and one["title"] and all({"type", "value"} <= set(i) for i in one["identifiers"])
-        )
-
-
-def test_what_the_root_says_of_reporting_names_a_way():
-    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    conduct = (ROOT / "CODE_OF_CONDUCT.md").read_text(encoding="utf-8")
-    assert "Report a vulnerability" in security and "docs/security.md" in security
-    assert "contributor-covenant.org/version/2/1" in conduct and "SECURITY.md" in conduct

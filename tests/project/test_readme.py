@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 import ttmbench
@@ -93,15 +92,3 @@ def test_what_is_to_be_cited_is_what_the_citation_file_says():
     assert f"author  = {{{names}}}" in entry
     software = TEXT[TEXT.index("@software") : TEXT.index("@article")]
     assert f"version = {{{cited['version']}}}" in software and cited["version"] == ttmbench.__version__
-
-
-@pytest.mark.parametrize("term", ["group", "raw", "SimpleMatch", "TTM"])
-def test_terms_stand_before_their_numbers(term):
-    assert TEXT.index(f"**{term}**") < TEXT.index("```text")
-
-
-def test_parts_come_in_the_order_of_a_newcomer():
-    parts = ("In four words", "Install", "One command", "Models that you know", "What was measured here", "Use it")
-    order = ["![", *(f"\n## {part}\n" for part in (*parts, "Extend it", "Questions", "Cite"))]
-    places = [TEXT.index(part) for part in order]
-    assert places == sorted(places)

@@ -47,11 +47,6 @@ def test_every_page_is_in_the_navigation_once(pages):
     assert sorted(listed) == sorted({page for page in pages if not page.startswith("adr/")} | {"adr/"})
 
 
-def test_pages_are_ordered_by_what_they_are_for():
-    sections = [next(iter(section)) for section in CONFIG["nav"]]
-    assert sections == ["Home", "Tutorial", "How-to", "Reference", "Explanation", "Project"]
-
-
 def test_nothing_in_the_configuration_asks_another_host():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert CONFIG["theme"]["font"] is False and "offline" in CONFIG["plugins"] and "http" not in text

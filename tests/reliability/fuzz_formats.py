@@ -534,7 +534,7 @@ def put_ids(folder: Path, content: bytes) -> Outcome:
     def call() -> list[str]:
         registry = build_registry()
         config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "samples": str(file)})
-        groups, _ = load_data(registry, config, find_task(registry, "shapes_color"), read_samples(str(file)))
+        groups = load_data(registry, config, find_task(registry, "shapes_color"), read_samples(str(file))).groups
         return [group.group_id for group in groups]
 
     outcome, ids = function(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,26 +16,23 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from support.documents import trained, whole_document
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.build import make_report
-from ttmbench.report.curves import Chart, Curve
-from ttmbench.report.figures import save_figures
-from ttmbench.report.groups import read_groups
-from ttmbench.report.groups_from_scores import groups_from_scores
+from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
+from ttmbench.report.groups import groups_from_scores, read_groups
 from ttmbench.report.html.render import json_block, render
+from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.load import gather
-from ttmbench.report.svg import limits, line_chart, ticks
+from ttmbench.report.summary_table import answer_of
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import name_of
 from ttmbench.results.numbers import means_of, numbers_of
-
-NAMES = ThumbnailOptions(images="none")
 
 
 class Page(HTMLParser):
@@ -276,7 +274,7 @@ def test_groups_of_stored_scores_are_those_of_the_samples(reported_runs, tmp_pat
     run = gather(reported_runs).runs[0]
     files = {kind: run.files[kind]["shapes_color"] for kind in ("samples", "scores")}
     one = read_groups(run, "shapes_color", files["samples"]).data
-    other = groups_from_scores(run, "shapes_color", files["scores"], NAMES).data
+    other = groups_from_scores(run, "shapes_color", files["scores"]).data
     places = [[part["name"] for part in data["filters"]] for data in (one, other)]
     assert set(places[0]) == set(places[1]) and set(one["metrics"]) == set(other["metrics"])
     order = [other["metrics"].index(name) for name in one["metrics"]]
@@ -288,7 +286,7 @@ def test_groups_of_stored_scores_are_those_of_the_samples(reported_runs, tmp_pat
     with pytest.raises(DataError, match="scores"):
         broken = tmp_path / "scores.safetensors"
         broken.write_bytes(files["scores"].read_bytes()[:-100])
-        groups_from_scores(run, "shapes_color", broken, NAMES)
+        groups_from_scores(run, "shapes_color", broken)
 
 
 def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
@@ -368,7 +366,7 @@ def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_tas
     file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
-    assert run.document["configs"]["evil_captions"]["license"] == "CC0-1.0"
+    assert run.document.configs["evil_captions"]["license"] == "CC0-1.0"
     here = ThumbnailOptions(include_path=(str(folder),))
     assert "stated as “no copies please”" in thumbnails_for([one], here).why
     assert len(thumbnails_for([one], replace(here, allowed=frozenset({"evil_captions"}))).images) == 4
@@ -420,7 +418,7 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
     private = Path(shutil.copytree(evil_task.parent, tmp_path / "private"))
     config = {
-        **run.document["config"],
+        **run.document.config,
         "tasks": ["evil_captions"],
         "include_path": [],
         "data_dir": None,
@@ -439,7 +437,7 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
         "task_args": {"task_args": {"path": str(private / "rows.jsonl")}},
         "task": {},
     }[named]
-    foreign = replace(one, run=replace(run, document={**run.document, "config": config}))
+    foreign = replace(one, run=replace(run, document=run.document.model_copy(update={"config": config})))
     if named == "task":
         foreign = replace(foreign, task=str(private / evil_task.name))
     opened = []
@@ -502,33 +500,28 @@ def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
 def test_curves_are_the_iterations_of_the_document(reported_runs):
     run = gather(reported_runs).runs[0]
     _, document = document_of(reported_runs, "tiny-clip")
-    panels = {(panel.task, panel.variant): panel for panel in run.panels}
-    assert set(panels) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
-    charts = {chart.title: chart for chart in panels["shapes_color", "ttm"].charts}
+    courses = {(course.task, course.variant): course for course in courses_of(run.document)}
+    assert set(courses) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
+    charts = {chart.title: chart for chart in courses["shapes_color", "ttm"].charts}
     rows = [row for row in document["ttm"]["shapes_color"]["iterations"] if row["seed"] == 1]
-    assert charts["coverage"].lines[1].y == tuple(100 * row["coverage"] for row in rows)
+    assert charts["coverage (%)"].lines["seed 1"] == ([1, 2], [100 * row["coverage"] for row in rows])
     raw = document["results"]["shapes_color"]["group_match,none"]
-    assert charts["group match"].lines[1].y == (100 * raw, *(100 * row["metrics"]["group_match"] for row in rows))
-    assert charts["group match"].lines[1].x == (0, 1, 2) and charts["group match"].level == 50
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 100), (61.2, 88.3), (0.001, 0.0012), (5, 5), (0, 0), (-3, 1e4)])
-def test_ticks_hold_all_values_and_are_few(low, high):
-    marks = ticks(low, high)
-    assert marks[0] <= low and high <= marks[-1] and 2 <= len(marks) <= 7 and len(set(marks)) == len(marks)
+    match = charts["group match (%)"]
+    assert match.lines["seed 1"] == ([0, 1, 2], [100 * raw, *(100 * row["metrics"]["group_match"] for row in rows)])
+    assert match.chance == 50
 
 
 def test_charts_with_gaps_and_without_values():
-    empty = Chart("loss", "", (Curve("seed 0", (1.0,), (None,)),))
-    assert "nothing was selected" in line_chart(empty)
-    gap = line_chart(Chart("<b>", "%", (Curve("seed 0", (1.0, 2.0, 3.0, 4.0), (50.0, None, 51.0, 52.0)),)))
-    root = ElementTree.fromstring(str(gap))
-    (path,) = [part.get("d") for part in root.findall("g/path")]
-    assert path.count("M") == 2 and path.count("L") == 1
-    assert limits(Chart("m", "%", (Curve("s", (1.0,), (99.0,)),))) == (90.0, 100.0), "ten points, inside 0 to 100"
+    axes = Figure().add_subplot()
+    draw_chart(axes, Chart("loss", {"seed 0": ([1.0], [math.nan])}))
+    assert [text.get_text() for text in axes.texts] == ["undefined: nothing was selected"]
+    axes = Figure().add_subplot()
+    draw_chart(axes, Chart("<b> (%)", {"seed 0": ([1.0, 2.0, 3.0], [99.0, math.nan, 99.0])}))
+    low, high = axes.get_ylim()
+    assert 10 <= high - low < 12 and high < 101, "ten points, about 0 to 100"
 
 
-def test_figures_are_the_charts_of_the_page(copied, tmp_path, capsys):
+def test_figures_are_written_as_svg_and_png(copied, tmp_path, capsys):
     """Of one task and one tag: matplotlib takes a tenth of a second for each file."""
     figures = tmp_path / "figures"
     shutil.rmtree(copied / "tiny-clip-seed1")
@@ -549,19 +542,20 @@ def test_figures_are_the_charts_of_the_page(copied, tmp_path, capsys):
     for content in before.values():
         ElementTree.fromstring(content)
     (run,) = gather(copied).runs
-    again = save_figures([replace(run, panels=())], tmp_path / "again")
+    without = replace(run, document=run.document.model_copy(update={"ttm": {}}))
+    again = save_figures([without], answer_of([run]), tmp_path / "again")
     svgs = [path for path in again if path.suffix == ".svg"]
     assert [path.name for path in svgs] == ["run1_tiny-clip_tags_shapes_color_colors.svg", "answer.svg"]
     assert all(path.read_bytes() == before[path.name] for path in svgs), "the same bytes again"
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        save_figures([run], tmp_path / "file" / "below")
+        save_figures([run], [], tmp_path / "file" / "below")
 
 
 def test_a_report_loads_nothing_heavy(reported_runs, tmp_path):
     script = (
         "import sys; from ttmbench.cli import main; code = main(sys.argv[1:]);"
-        "names = ('torch', 'transformers', 'datasets', 'matplotlib', 'pandas');"
+        "names = ('torch', 'transformers', 'datasets', 'pandas');"
         "heavy = [name for name in names if name in sys.modules];"
         "sys.exit(code or str(heavy) if code or heavy else 0)"
     )
@@ -571,5 +565,5 @@ def test_a_report_loads_nothing_heavy(reported_runs, tmp_path):
 
 
 def test_the_same_folder_gives_the_same_page(reported_runs):
-    pages = [make_report(reported_runs, ThumbnailOptions())[0] for _ in range(2)]
+    pages = [to_html(read_report(reported_runs, ThumbnailOptions())) for _ in range(2)]
     assert re.sub("Made [^<]*", "", pages[0]) == re.sub("Made [^<]*", "", pages[1])

@@ -12,9 +12,10 @@ from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.lines import check_rank_lines, choices_of
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.ranks_file import StoredRanks
+from ttmbench.results.records import ChoiceRecord
 from ttmbench.types import GroupShape
 
-RECORD = {"asked": ["text", "image"], "orders": 1}
+RECORD = ChoiceRecord(asked=["text", "image"], orders=1, unread=[])
 
 
 def answers(*chosen, right=None):

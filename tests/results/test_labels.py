@@ -13,17 +13,17 @@ import yaml
 from ttmbench.plugins.trackers.series import COLUMNS as TRACKED
 from ttmbench.plugins.trackers.series import result_rows
 from ttmbench.report import leaderboard_formats as formats
-from ttmbench.report.build import make_report
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.html import leaderboard_page
+from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results import labels
-from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import DocumentFile, numbers_of
+from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
 from ttmbench.results.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_terminal(document, readme, capsys):
 
 
 def test_report(readme):
-    page, _, _ = make_report(MAIN, ThumbnailOptions(images="none"))
+    page = to_html(read_report(MAIN, ThumbnailOptions(images="none")))
     rows = re.findall(rf'<tr[^>]*data-task="{TASK}"[^>]*>.*?</tr>', page, re.S)
     cells = [
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)] for row in rows
@@ -107,7 +107,7 @@ def test_leaderboard(tmp_path, readme):
     agree(readme, {(row["method"], row["metric"]): row["value"] for row in rows})
     rows = [row for row in csv.DictReader(io.StringIO(formats.to_csv(board))) if row["task"] == TASK]
     agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
-    for text in (formats.to_markdown(board), formats.to_latex(board), formats.to_html(board, "now")):
+    for text in (formats.to_markdown(board), formats.to_latex(board), leaderboard_page.to_html(board, "now")):
         assert all(name in text for name in FOUR)
 
 

@@ -15,7 +15,7 @@ import ttmbench
 from ttmbench import stats
 from ttmbench._util.arrays import read_arrays
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.stored_ranks import score_ranks
+from ttmbench.evaluator.score_files import score_files
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.files import schema
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
@@ -86,7 +86,7 @@ def _published(model: str) -> dict[tuple[str, str], str]:
 def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
     files = [STORED / f"{data}_clipcap_coco_test_{side}.txt.npy" for side in ("i2t", "t2i")]
     for order in (files, files[::-1]):
-        document = score_ranks(order, task, bootstrap_iters=100).document
+        document = score_files(order, task, bootstrap_iters=100).document
         numbers = document["results"][task]
         known = {metric: value for (name, metric), value in _published("clipcap-coco").items() if name == task}
         assert len(known) == 6
@@ -110,8 +110,8 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
     each[:8], each[8] = 6, 7
     owner = np.repeat(np.arange(5000), each)
     np.savez(tmp_path / "t2i.npz", ranks=np.load(captions), image_of_caption=owner)
-    apart = score_ranks([images, captions], "coco_retrieval", bootstrap_iters=100).document
-    known = score_ranks([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100).document
+    apart = score_files([images, captions], "coco_retrieval", bootstrap_iters=100).document
+    known = score_files([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100).document
     key = "t2i_recall_at_1,none"
     assert known["results"]["coco_retrieval"][key] == apart["results"]["coco_retrieval"][key]
     error, narrow = (one["results"]["coco_retrieval"]["t2i_recall_at_1_stderr,none"] for one in (known, apart))
@@ -134,7 +134,7 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
 def test_images_of_captions_that_cannot_be_are_named(tmp_path, small_task, owner, message):
     np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array(owner))
     with pytest.raises(DataError, match=message):
-        score_ranks([tmp_path / "t2i.npz"], small_task, bootstrap_iters=0)
+        score_files([tmp_path / "t2i.npz"], small_task, bootstrap_iters=0)
 
 
 def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
@@ -144,7 +144,7 @@ def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
     assert read_plain(paths, "retrieval", 4, 8).ranks["i2t"].true.tolist() == [5, 1, 1, 1]
     assumed = tmp_path / "t2i.npy"
     np.save(assumed, np.zeros(8, int))
-    notes = score_ranks([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
+    notes = score_files([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
     assert any("taken to stand 2 an image" in note for note in notes)
 
 
@@ -182,16 +182,16 @@ def small_task(tmp_path) -> str:
 def test_ranks_that_no_query_can_have_are_named(tmp_path, small_task, values, message):
     np.save(tmp_path / "r.npy", np.array(values, dtype=np.float64))
     with pytest.raises(DataError, match=message):
-        score_ranks([tmp_path / "r.npy"], small_task)
+        score_files([tmp_path / "r.npy"], small_task)
 
 
 def test_too_many_files_and_two_of_one_side_are_refused(tmp_path, small_task):
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.zeros(4))
     with pytest.raises(DataError, match="another file of the ranks of 'i2t'"):
-        score_ranks([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
+        score_files([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
     with pytest.raises(UsageError, match="give 2 files at most, not 3"):
-        score_ranks([tmp_path / "a.npy"] * 3, small_task)
+        score_files([tmp_path / "a.npy"] * 3, small_task)
 
 
 def _unit(rows: int, seed: int) -> np.ndarray:
@@ -229,7 +229,7 @@ def test_embeddings_that_do_not_fit_the_task_are_named(tmp_path, small_task, cha
     arrays = {"img": _unit(4, 1), "cap": _unit(8, 2), "image_of_caption": np.repeat(np.arange(4), 2), **change}
     np.savez(tmp_path / "e.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        score_ranks([tmp_path / "e.npz"], small_task)
+        score_files([tmp_path / "e.npz"], small_task)
 
 
 def test_every_metric_is_listed_with_its_rule():

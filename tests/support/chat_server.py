@@ -11,11 +11,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from support.web_server import LocalServer
 
-class ChatServer:
+
+class ChatServer(LocalServer):
     """Answers by a digest of prompt and images, so that the same question always has the same answer.
 
     ``fault`` maps the number of a request (from 0) to what goes wrong with it, None for nothing; ``delay`` is how long
@@ -48,40 +50,19 @@ class ChatServer:
         self._lock = threading.Lock()
 
     def _start(self) -> None:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # or a body waits 40 ms until its headers are acknowledged
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_POST(self) -> None:
-                outer._handle(self)
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads, request_queue_size = True, 64  # as many as a busy machine lets wait, instead of 5
-
-            def handle_error(self, *_: Any) -> None:
-                pass  # a client that went away
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self._thread.start()
+        super().__init__()
+        self.url += "/v1"
+        self.__enter__()
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.__exit__()
 
     def restart(self) -> None:
         """Again, on another port."""
         self.fault = lambda number: None
         self._start()
 
-    def _handle(self, handler: BaseHTTPRequestHandler) -> None:
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
         with self._lock:
             number = len(self.requests)
@@ -164,9 +145,7 @@ class ChatServer:
         return {**answer, **({"usage": self.usage} if self.usage else {})}
 
     def _send_without_end(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("transfer-encoding", "chunked")
-        handler.end_headers()
+        self.send(handler, 200, {"transfer-encoding": "chunked"})
         part = b" " * 2**20
         for _ in range(200):
             handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
@@ -176,11 +155,8 @@ class ChatServer:
         self, handler: BaseHTTPRequestHandler, status: int, content: Any, headers: dict[str, str] | None = None
     ) -> None:
         data = (content if isinstance(content, str) else json.dumps(content)).encode()
-        handler.send_response(status)
-        for name, value in {"content-type": "application/json", **(headers or {})}.items():
-            handler.send_header(name, value)
-        handler.send_header("content-length", str(len(data)))
-        handler.end_headers()
+        named = {"content-type": "application/json", **(headers or {}), "content-length": str(len(data))}
+        self.send(handler, status, named)
         handler.wfile.write(data)
 
 

@@ -1,14 +1,11 @@
-"""A small server on the loopback address that speaks the hub's protocol to its real clients, by ``HF_ENDPOINT``.
-
-To try commands by hand: ``python -m support.hub_server ROOT --port 8123 --make`` in the folder ``tests``.
-"""
+"""A small server on the loopback address that speaks the Hub's protocol to its real clients, by ``HF_ENDPOINT``."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -83,29 +80,8 @@ class HubServer(LocalServer):
         self.log: list[Request] = []
         self.faults: list[Fault] = []
         self._lock = Lock()
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # or a body waits 40 ms until its headers are acknowledged
-
-            def do_GET(self) -> None:
-                hub._serve(self)
-
-            do_HEAD = do_POST = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: object) -> None:
-                pass  # a client that went away is no matter of the test's output
-
-        self._server = Server(("127.0.0.1", port), Handler)
+        super().__init__(port)
         self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
         self.storage = f"http://localhost:{self.port}/storage/"  # another host for clients, as the hub's storage is
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
@@ -135,7 +111,7 @@ class HubServer(LocalServer):
 
     # --- answering ---------------------------------------------------------------------------------------------
 
-    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         token = (handler.headers.get("Authorization") or "").removeprefix("Bearer ") or None
         fault = self._fault(handler.path)
@@ -159,11 +135,7 @@ class HubServer(LocalServer):
         return None
 
     def _send(self, handler: BaseHTTPRequestHandler, answer: Answer, cut: int | None) -> int:
-        handler.send_response(answer.status)
-        for name, value in answer.headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(answer.length))
-        handler.end_headers()
+        self.send(handler, answer.status, {**answer.headers, "Content-Length": str(answer.length)})
         if handler.command == "HEAD":
             return 0
         left = answer.length if cut is None else min(cut, answer.length)
@@ -422,9 +394,3 @@ def _discussions(repository: Repository) -> dict[str, Any]:
         for number in numbers
     ]
     return {"discussions": listed, "count": len(listed), "start": 0}
-
-
-if __name__ == "__main__":
-    from support.hub_by_hand import main
-
-    main()

@@ -50,7 +50,7 @@ class Disturbed(RayExecutor):
     """Does something at certain moments: when so many units are over, and others have been given out.
 
     Attributes:
-        at: number of units -> what to do, once; it is given this executor.
+        at: number of units -> what to do, once, when every worker has begun; it is given this executor.
         over: units that are over.
     """
 
@@ -58,16 +58,22 @@ class Disturbed(RayExecutor):
     over = 0
 
     def wait(self, timeout: float) -> list[Event]:
-        if self.over in self.at and any(one.asked == "unit" for one in self._remotes.values()):
-            self.at.pop(self.over)(self)
+        due = min(self.at, default=self.over + 1) <= self.over
+        if due and any(one.unit is not None for one in self._remotes.values()):
+            self.at.pop(min(self.at))(self)
         events = super().wait(timeout)
         self.over += sum(isinstance(event, Finished) for event in events)
+        # Units are faster than a worker's start: what is to happen next waits until every worker has begun.
+        while self.at and min(self.at) <= self.over and any(one.process is None for one in self._remotes.values()):
+            more = super().wait(timeout)
+            self.over += sum(isinstance(event, Finished) for event in more)
+            events += more
         return events
 
     def busy(self, address: str | None = None) -> str:
         """The name of a worker that is at a unit, on a node if that is given."""
         return next(
-            one.name for one in self._remotes.values() if one.asked == "unit" and address in (None, one.node.address)
+            one.name for one in self._remotes.values() if one.unit is not None and address in (None, one.node.address)
         )
 
     def kill(self, worker: str, how: signal.Signals = signal.SIGKILL) -> None:

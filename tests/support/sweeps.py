@@ -115,7 +115,7 @@ class Told:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def update(self, summary: Any, scheduler: Any, workers: Any) -> None:
+    def update(self, summary: Any, workers: Any) -> None:
         pass
 
     def tell(self, line: str) -> None:

@@ -41,12 +41,45 @@ class Page:
 
 
 class LocalServer:
-    """Serves from a thread of its own as long as its block lasts."""
+    """Serves on the loopback address from a thread of its own as long as its block lasts; `handle` answers."""
 
-    _server: ThreadingHTTPServer
+    def __init__(self, port: int = 0, protocol: str = "HTTP/1.1") -> None:
+        handle = self.handle
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = protocol
+            disable_nagle_algorithm = True  # or a body waits 40 ms until its headers are acknowledged
+
+            def do_GET(self) -> None:
+                handle(self)
+
+            do_HEAD = do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads, request_queue_size = True, 64  # as many as a busy machine lets wait, instead of 5
+
+            def handle_error(self, *_: object) -> None:
+                pass  # a client that went away is no matter of the test's output
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.host}"
+
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        raise NotImplementedError
+
+    def send(self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str]) -> None:
+        """Status and headers."""
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
 
     def __enter__(self) -> Self:
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
         return self
 
@@ -62,20 +95,7 @@ class Site(LocalServer):
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
         self.log: list[tuple[str, str, dict[str, str]]] = []
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                site._answer(self)
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self.url = f"http://{self.host}"
+        super().__init__(protocol="HTTP/1.0")
 
     def put(self, path: str, body: bytes, **how: Any) -> str:
         """A file; returns its address."""
@@ -86,7 +106,7 @@ class Site(LocalServer):
         """How often the file was asked for."""
         return sum(method == "GET" and at.partition("?")[0] == path for method, at, _ in self.log)
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
         self.log.append((handler.command, handler.path, dict(handler.headers)))
         page = self.pages.get(handler.path) or self.pages.get(handler.path.partition("?")[0])
         if page is None:
@@ -116,10 +136,7 @@ class Site(LocalServer):
     def _send(
         self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes, pause: float = 0.0
     ) -> None:
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
+        self.send(handler, status, headers)
         if handler.command != "HEAD":
             with suppress(ConnectionError):  # who fetches may have heard enough
                 for part in [body[at : at + 1] for at in range(len(body))] if pause else [body]:

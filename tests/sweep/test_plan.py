@@ -77,7 +77,7 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
     [
         ({"modles": []}, "unknown key 'modles'; did you mean 'models'?"),
         ({"models": []}, "'models': list should have at least 1 item"),
-        ({"models": [{"name": "x"}]}, "plan.yaml: models: an entry is a name or a mapping with the key 'model'"),
+        ({"models": [{"name": "x"}]}, "plan.yaml: key 'models.0.model' is missing"),
         ({"models": ["tiny-clop"]}, "cell raw/tiny-clop/shapes_color: unknown model 'tiny-clop'; did you mean"),
         (
             {"models": [{"model": "tiny-clip", "batchsize": 1}]},
@@ -85,12 +85,12 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ),
         (
             {"models": [{"model": "tiny-clip", "shards": 0}]},
-            "models: tiny-clip: 'shards' is a whole number from 1, got 0",
+            "'models.0.shards': input should be greater than or equal to 1, got 0",
         ),
         ({"models": ["tiny-clip", "tiny-clip"]}, "cells 1 and 5 would both write to raw/tiny-clip/shapes_color"),
         ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),
-        ({"settings": [{"ttm": True}]}, "settings: every setting needs a 'name' that can be a folder's, got None"),
-        ({"settings": [{"name": "../x"}]}, "settings: every setting needs a 'name'"),
+        ({"settings": [{"ttm": True}]}, "key 'settings.0.name' is missing"),
+        ({"settings": [{"name": "../x"}]}, "'settings.0.name': must be a name that a folder can have, got '../x'"),
         ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds says something about"),
         ({"settings": [{"name": "x", "ttm": True, "ttm_args": {"epoch": 1}}]}, "unknown key 'epoch'; did you mean"),
         ({"tasks": ["shapes_naming"]}, "task 'shapes_naming' is of kind classification"),

@@ -13,15 +13,15 @@ from support.sweeps import SMALL, TTM, Told, cells_of
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator import executor as watch
-from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
+from ttmbench.evaluator.executor import WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.results import environment
 from ttmbench.sweep import ray_cluster, ray_executor
-from ttmbench.sweep.carried import Carried, gather, relocated
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor_options import ray_options
-from ttmbench.sweep.ray_board import BoardPauses, board_class
+from ttmbench.sweep.executor_options import RayOptions, read_options
+from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
+from ttmbench.sweep.ray_cluster import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 
@@ -81,11 +81,11 @@ class FakeRay:
         hello: likewise, to a greeting.
     """
 
-    def __init__(self, does=(), hello=(), again=()):
+    def __init__(self, does=(), hello=()):
         self.exceptions = SimpleNamespace(
             RayError=RayError, RayActorError=RayActorError, OutOfMemoryError=OutOfMemoryError
         )
-        self.does, self.greeted, self.agains = list(does), list(hello), list(again)
+        self.does, self.greeted = list(does), list(hello)
         self.there = {"n1": 1}
         self.killed, self.actors, self.placed = [], [], []
         self.util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=self.stays))
@@ -120,7 +120,6 @@ class FakeRay:
         made = SimpleNamespace(
             hello=Method([hello]),
             do=Method(self.does),
-            again=Method(self.agains),
             leave=Method([]),
             interrupt=Method([]),
         )
@@ -140,7 +139,7 @@ class FakeRay:
 
 
 def done(unit=None, state="done", error=None):
-    return vars(UnitResult(state, error)), {}
+    return UnitResult(state, error), {}
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def begun(tmp_path, monkeypatch):
 
     def begin(ray, **given):
         monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
-        executor = RayExecutor(tmp_path / "out", ray_options(given), [one.cell], 9)
+        executor = RayExecutor(tmp_path / "out", read_options(RayOptions, given), [one.cell], 9)
         executor.start()
         joined, executor._queued = executor._queued, []
         return executor, joined
@@ -171,45 +170,13 @@ def events(executor, times=12):
     return [event for _ in range(times) for event in executor.wait(0.0)]
 
 
-def test_a_result_that_was_lost_is_asked_for_again_and_not_computed_again(begun):
-    ray = FakeRay(does=[LostError("the object\nwas evicted")], again=[LostError("once more"), done()])
-    executor, (joined,) = begun.begin(ray)
-    executor.submit(joined.worker, begun.unit)
-    (event,) = events(executor)
-    assert event == Finished(joined.worker, begun.unit, UnitResult("done"))
-    assert len(ray.actors[0].do.given) == 1 and len(ray.actors[0].again.given) == 2
-
-
-def test_a_result_that_never_arrives_costs_its_worker(begun):
-    ray = FakeRay(does=[LostError("evicted\nat length")], again=[LostError("evicted")] * 9)
-    executor, (joined,) = begun.begin(ray)
-    executor.submit(joined.worker, begun.unit)
-    lost, again = events(executor)
-    assert lost == WorkerLost(joined.worker, begun.unit, "its result did not arrive: evicted")
-    assert isinstance(again, WorkerJoined) and again.worker != joined.worker
-    assert ray.killed == ray.actors[:1]
-
-
-def test_a_full_store_is_tried_again(begun):
-    ray = FakeRay(does=[Refused(LostError("full")), Refused(LostError("full")), done()])
-    executor, (joined,) = begun.begin(ray)
-    executor.submit(joined.worker, begun.unit)
-    assert events(executor, 20) == [Finished(joined.worker, begun.unit, UnitResult("done"))]
-
-
-def test_a_store_that_stays_full_fails_the_unit_with_one_line(begun):
-    ray = FakeRay(does=[Refused(LostError("no room\nat all"))] * 9)
-    executor, (joined,) = begun.begin(ray)
-    executor.submit(joined.worker, begun.unit)
-    (event,) = events(executor, 40)
-    assert (event.result.state, event.result.error) == ("failed", "it cannot be handed to a worker: no room")
-
-
 @pytest.mark.parametrize(
     ("error", "why"),
     [
         (RayActorError("a\nlong story"), "its process on node at-n1 has ended"),
         (OutOfMemoryError("x"), "the memory of node at-n1 ran out"),
+        (LostError("evicted\nat length"), "its unit or its result did not arrive: evicted"),
+        (Refused(LostError("no room\nat all")), "its unit or its result did not arrive: no room"),
     ],
 )
 def test_a_dead_worker_is_replaced(begun, error, why):
@@ -320,26 +287,26 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, stall, folder"),
-        ({"num_cpus": 0}, "num_cpus=0: must be a number of processors above 0"),
-        ({"num_gpus": "all"}, "num_gpus=all: must be a number of GPUs"),
-        ({"workers": 1.5}, "workers=1.5: must be a whole number from 1"),
-        ({"folder": "mine"}, "folder=mine: must be auto or own"),
-        ({"stall": True}, "stall=True: must be a number of seconds from 10"),
+        ({"num_cpu": 4}, "unknown key 'num_cpu'; did you mean 'num_cpus'?"),
+        ({"num_cpus": 0}, "'num_cpus': input should be greater than 0, got 0"),
+        ({"num_gpus": "all"}, "'num_gpus': input should be a valid number, got 'all'"),
+        ({"workers": 1.5}, "'workers': input should be a valid integer, got 1.5"),
+        ({"folder": "mine"}, "'folder': input should be 'auto' or 'own', got 'mine'"),
+        ({"stall": True}, "'stall': input should be a valid number, got True"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )
 def test_wrong_arguments_are_one_line(given, said):
     with pytest.raises(UsageError) as error:
-        ray_options(given)
+        read_options(RayOptions, given)
     assert said in str(error.value)
 
 
 def test_a_worker_takes_a_gpu_where_there_are_any():
-    assert ray_options({}).resources(True) == {"CPU": 1, "GPU": 1.0}
-    assert ray_options({}).resources(False) == {"CPU": 1}
-    assert ray_options({"num_gpus": 0.5, "memory": 2}).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
-    assert (ray_options({"num_cpus": 4}).threads, ray_options({"num_cpus": 0.5}).threads) == (4, 1)
+    assert RayOptions().resources(True) == {"CPU": 1, "GPU": 1.0}
+    assert RayOptions().resources(False) == {"CPU": 1}
+    assert RayOptions(num_gpus=0.5, memory=2).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
+    assert (RayOptions(num_cpus=4).threads, RayOptions(num_cpus=0.5).threads) == (4, 1)
 
 
 def test_no_cluster_is_started(monkeypatch, tmp_path):
@@ -376,12 +343,12 @@ def test_task_files_and_samples_go_along(tmp_path, monkeypatch):
     options = SMALL | TTM | {"include_path": ["tasks"], "samples": "ids.json"}
     (tmp_path / "tasks" / "deep.yaml").unlink()
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
-    carried = gather([one.cell], tmp_path / "sent")
-    assert set(carried.paths) == {"tasks", "ids.json"}
-    config = relocated(Unit(one.cell), {name: f"/there/{place}" for name, place in carried.paths.items()}).cell.config
+    payload = gather([one.cell], tmp_path / "sent")
+    assert set(payload.paths) == {"tasks", "ids.json"}
+    config = relocated(Unit(one.cell), {name: f"/there/{place}" for name, place in payload.paths.items()}).cell.config
     assert config.include_path == ["/there/files/0/tasks"] and config.samples == "/there/files/1/ids.json"
-    assert relocated(Unit(one.cell), {}).cell is one.cell
-    monkeypatch.setattr("ttmbench.sweep.carried.MOST", -1)
+    assert relocated(Unit(one.cell), {}).cell == one.cell
+    monkeypatch.setattr("ttmbench.sweep.payload.MOST", -1)
     (tmp_path / "other").mkdir()
     assert set(gather([one.cell], tmp_path / "other").paths) == {"ids.json"}
 
@@ -396,16 +363,14 @@ def test_a_local_plugin_goes_along_and_is_found(tmp_path, monkeypatch):
     (about / "entry_points.txt").write_text("[ttmbench]\nacme = acme_sweep\n")
     monkeypatch.setattr(sys, "path", [str(own), *sys.path])
     (tmp_path / "sent").mkdir()
-    carried = gather([], tmp_path / "sent")
-    assert carried.plugins["acme-sweep"] == "2.1" and "acme-sweep" in carried.sent
-    from ttmbench.sweep.carried import missing_plugins
-
+    payload = gather([], tmp_path / "sent")
+    assert payload.plugins["acme-sweep"] == "2.1" and "acme-sweep" in payload.sent
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(own)])
-    assert [line for line in missing_plugins(carried, tmp_path / "nothing") if "acme" in line] == [
+    assert [line for line in missing_plugins(payload, tmp_path / "nothing") if "acme" in line] == [
         "the plugin acme-sweep 2.1 is not installed there"
     ]
     monkeypatch.setattr(sys, "path", [one for one in sys.path if "nothing" not in one])
-    assert not [line for line in missing_plugins(carried, tmp_path / "sent") if "acme" in line]
+    assert not [line for line in missing_plugins(payload, tmp_path / "sent") if "acme" in line]
     assert (tmp_path / "sent" / "plugins" / "acme_sweep" / "__init__.py").is_file()
 
 
@@ -424,7 +389,7 @@ def greeting(tmp_path, monkeypatch):
         "cwd": str(tmp_path),
         "cache": str(tmp_path / "cache"),
         "packages": environment.packages(),
-        "carried": Carried({}, {}, ()),
+        "payload": Payload({}, {}, ()),
         "variables": {},
         "threads": 1,
         "board": board,
@@ -438,26 +403,26 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
     leave_token(tmp_path / "driver" / OWN, "t")
     leave_token(tmp_path / "cache", "t")
     worker = RayWorker(Greeting(**given))
-    assert worker.common and worker.lacks == [] and worker._use_cache is None
+    assert worker.common and worker.lacks == [] and worker._cache is None
     assert [path.name for path in (tmp_path / "driver" / OWN).iterdir()] == [".common-t"]
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
-    result, files = worker.do(Unit(one.cell).to_json(), None)
-    assert result["state"] == "done" and files == {} and told[0][0] == "w"
+    result, files = worker.do(Unit(one.cell), None)
+    assert result.state == "done" and files == {} and told[0][0] == "w"
     assert (tmp_path / "driver" / one.cell.document).is_file()
     (tmp_path / "cache" / ".common-t").unlink()
-    assert RayWorker(Greeting(**given))._worker._cache == str(tmp_path / "driver" / OWN / "scores")
+    assert RayWorker(Greeting(**given))._cache == tmp_path / "driver" / OWN / "scores"
 
 
 def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
     worker = RayWorker(Greeting(**{**given, "packages": {**environment.packages(), "torch": "1.0"}}))
-    assert not worker.common and worker._use_cache == str(tmp_path / "node")
+    assert not worker.common and worker._cache == tmp_path / "node"
     assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
         True
     ]
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
-    result, files = worker.do(Unit(one.cell).to_json(), {})
-    assert result["state"] == "done" and one.cell.document in files and worker.again() == (result, files)
+    result, files = worker.do(Unit(one.cell), {})
+    assert result.state == "done" and one.cell.document in files
     assert not (tmp_path / "driver" / one.cell.folder).exists()
     own = worker._root
     dead = tmp_path / "ttmbench-sweep-999999999-x"

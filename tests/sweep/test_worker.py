@@ -15,7 +15,7 @@ from ttmbench.evaluator import worker as worker_module
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.unit import Unit, units_of
 from ttmbench.evaluator.worker import Worker
-from ttmbench.sweep.transfer import Changes, files_of, put_files, take_in
+from ttmbench.sweep.payload import Changes, files_of, put_files, take_in
 
 
 def cell(tmp_path, model="tiny-clip", **options):

@@ -36,7 +36,7 @@ def test_an_iteration_is_counted_against_the_truth():
     assert (record.seed, record.selected, record.candidates, record.coverage, record.tied) == (3, 3, 4, 0.75, 1)
     assert record.pseudo_label_accuracy == 2 / 3 and record.seconds == 2.0
     assert one.record_of(step_of([False] * 4, [[0, 1]] * 4), 0).pseudo_label_accuracy is None
-    assert one.seed == 0 and not one.silent and one.truth.tolist() == [[0, 1]] * 4
+    assert one.seed == 0 and one.truth.tolist() == [[0, 1]] * 4
     wide, narrow = stage_of(3, 2, 4), stage_of(3, 3, 1)
     assert replace(one, raw=wide.score()).truth.tolist() == [[0, 1]] * 3
     assert replace(one, raw=narrow.score()).truth.tolist() == [[0]] * 3
@@ -144,11 +144,10 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
     for line, scores in ((lines[1], result.scores[0]), (lines[3], result.scores[1])):
         assert line["metrics"] == {"group_match": group_match(scores.groups).mean()}
         assert isinstance(line["loss"], list) and len(line["loss"]) == 1
-    assert not np.array_equal(result.scores[0].groups, one.raw.groups) and result.held is None
+    assert not np.array_equal(result.scores[0].groups, one.raw.groups) and result.members is None
     assert "audit_labels" not in result.record and result.record["seeds"] == [3, 5]
     assert one.ttm(audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
     told.clear()
-    replace(one, silent=True).ttm()
     one.oracle(), one.control("placebo"), one.simple_match()
     assert not told, "plugins are told of TTM's own iterations alone"
     assert one.oracle().record["reads_labels"] is True
@@ -192,20 +191,20 @@ def test_seeds_that_an_earlier_run_ended_are_not_run_again(adaptation, tmp_path)
 
 def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptation):
     one, told = adaptation
-    before = weights(one.stage.adapter)
+    weights_before = weights(one.stage.adapter)
     for seed in (0, 1):
-        result = replace(one, seed=seed).holdout(0.25)
+        before, result = replace(one, seed=seed).holdout(0.25)
         held = held_out(np.arange(8), 0.25, seed)
-        assert result.record["scored_groups"] == list(result.held) == np.flatnonzero(held).tolist()
+        assert result.record["scored_groups"] == result.members == before.members == np.flatnonzero(held).tolist()
         assert result.record["adapted_groups"] == np.flatnonzero(~held).tolist()
-        assert np.allclose(result.raw.groups, one.raw.groups[held], atol=1e-5)
+        assert np.allclose(before.scores[0].groups, one.raw.groups[held], atol=1e-5)
         assert {line["candidates"] for line in result.record["iterations"]} == {6}
         assert all(len(scores.groups) == 2 for scores in result.scores)
-        assert not np.allclose(result.scores[0].groups, result.raw.groups, atol=1e-5), "the adapted model's"
+        assert not np.allclose(result.scores[0].groups, before.scores[0].groups, atol=1e-5), "the adapted model's"
     clusters = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    shared = replace(one, clusters=clusters).holdout(0.25).held
-    assert len(shared) == 2 and len(set(clusters[list(shared)])) == 1
-    assert not told and all(torch.equal(t, before[name]) for name, t in one.stage.adapter.state_dict().items())
+    shared = replace(one, clusters=clusters).holdout(0.25)[0].members
+    assert len(shared) == 2 and len(set(clusters[shared])) == 1
+    assert not told and all(torch.equal(t, weights_before[name]) for name, t in one.stage.adapter.state_dict().items())
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (2, 1), (3, 2)])

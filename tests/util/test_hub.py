@@ -12,7 +12,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
 from ttmbench._util import hub
-from ttmbench.data.hub_access import reach
+from ttmbench.data.hub_datasets import reach
 from ttmbench.errors import OutOfReachError
 
 

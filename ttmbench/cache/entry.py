@@ -1,4 +1,4 @@
-"""One file of the cache: safetensors with a header that says what it is, and a digest of both.
+"""Files of the cache: safetensors with a header that says what each is, and a digest of both.
 
 A file is written aside and renamed, so a reader sees a whole file or none. The digest finds what a disk or a copy
 damaged; it is no protection against somebody who may write to the folder.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from ttmbench._util.console import warn
 from ttmbench._util.files import replace_file
+from ttmbench._version import __version__
 
 FORMAT = "ttmbench-store-1"
 ENDING = ".safetensors"
+
+SCORING_VERSION = 4
+"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+
 _META = "ttmbench"
 
 
@@ -75,6 +82,70 @@ def read_entry(path: Path) -> Entry:
     if about.get("digest") != _digest(about, arrays):
         raise DamagedError("its digest does not fit its content")
     return Entry({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
+
+
+class Store:
+    """The cache's folder: says each thing once, and goes on without what does not work.
+
+    Args:
+        folder: where it lies; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._said: set[str] = set()
+        self._saying = threading.Lock()
+        self._writes = True
+
+    def warn_once(self, what: str, message: str) -> None:
+        """Tells the user, once in a run for each ``what``."""
+        with self._saying:  # images are read and written by several threads
+            new = what not in self._said
+            self._said.add(what)
+        if new:
+            warn(message)
+
+    def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
+        """A file of the cache; None if it is not there, or cannot be used, which is said.
+
+        Args:
+            path: the file.
+            check: gives what is wrong with it, if anything.
+
+        Returns:
+            Its content.
+        """
+        try:
+            entry = read_entry(path)
+            wrong = check(entry)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except DamagedError as error:
+            wrong = str(error)
+        except OSError as error:
+            self.warn_once(
+                "reading", f"the cache cannot be read: {path} ({error.strerror or error}); scoring without it"
+            )
+            return None
+        if wrong is not None:
+            self.warn_once(str(path), f"{path} is damaged ({wrong}) and is computed again")
+            return None
+        return entry
+
+    def write(self, path: Path, entry: Entry) -> bool:
+        """Writes a file of the cache, if that works; the first time that it does not is said."""
+        if self._writes:
+            about = {"ttmbench": __version__, "score_code": SCORING_VERSION, **entry.about}
+            try:
+                write_entry(path, Entry(about, entry.arrays))
+                return True
+            except OSError as error:
+                self._writes = False
+                reason = error.strerror or error
+                self.warn_once(
+                    "writing", f"the cache in {self.folder} cannot be written to ({reason}); nothing is kept"
+                )
+        return False
 
 
 def write_aside(path: Path, content: bytes) -> None:

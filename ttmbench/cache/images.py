@@ -1,51 +1,146 @@
-"""Prepared images by the digests of file and preprocessing, up to a size; those not used for longest go first."""
+"""Images that were decoded or prepared before, by the digest of their files and of how these are read.
+
+Digests of decoded images lie in one file a task. Prepared images take up to a limit; the least recently used go first.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+import re
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from ttmbench.cache.entry import ENDING, Entry
-from ttmbench.cache.location import PREPARED
-from ttmbench.cache.pixels import reading_digest
+from ttmbench.cache.entry import ENDING, Entry, Store
+from ttmbench.cache.key import decoder
+from ttmbench.cache.location import PIXELS, PREPARED
+from ttmbench.errors import TtmbenchError
 from ttmbench.types import ImageRef
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
 
+_SIZE = 32  # bytes of a sha256
+_TABLE = "pictures"  # what files of digests have called it from the first on
 _ALONE, _NAMED = "tensor", "tensors."  # a prepared image is one tensor, or several by name
 _DTYPES = {torch.uint8, torch.int32, torch.int64, torch.float32, torch.bool}
 _ROOM = 0.9  # of the limit, after making room
+
+
+def reading_digest(image: ImageRef) -> bytes | None:
+    """sha256 of an image's file and of how it is read: what its pixels depend on beside the decoders.
+
+    Args:
+        image: any.
+
+    Returns:
+        The digest; that of the bytes alone for an image that is turned upright and read whole. None for an image
+        without bytes, or whose reader's source cannot be read.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if image.read is None or image.reader is None:
+        return None
+    digest = hashlib.sha256(image.read()).digest()
+    if image.exif != "apply":
+        digest = hashlib.sha256(b"exif ignored:" + digest).digest()
+    for how in (image.variant, image.reader):
+        digest = hashlib.sha256(f"{how}:".encode() + digest).digest() if how else digest
+    return digest
+
+
+class PixelDigestCache:
+    """The decoded images of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
+
+    A digest counts for the very version of the decoders with which it was made.
+
+    Args:
+        store: the cache.
+        task: name of the task; images of one task lie in one file.
+    """
+
+    def __init__(self, store: Store, task: str) -> None:
+        self._decoder, self._store = decoder(), store
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", task)[:60]
+        which = hashlib.sha256(f"{task}:{self._decoder}".encode()).hexdigest()[:16]
+        self._path = store.folder / PIXELS / f"{name}-{which}{ENDING}"
+        self._files: dict[str, bytes] = {}
+        self._grown = False
+        self._loading = threading.Lock()
+        self._loaded: dict[bytes, bytes] | None = None
+
+    def get(self, image: ImageRef) -> str | None:
+        """The digest of an image whose file was decoded before; None if that is not known or it has no file."""
+        file = self._file(image)
+        found = None if file is None else self._images.get(file)
+        return None if found is None else found.hex()
+
+    def put(self, image: ImageRef, digest: str) -> None:
+        """Keeps the digest of an image that was decoded."""
+        file = self._file(image)
+        if file is not None and file not in self._images:
+            self._images[file] = bytes.fromhex(digest)
+            self._grown = True
+
+    @property
+    def _images(self) -> dict[bytes, bytes]:
+        with self._loading:  # images are taken in by several threads
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _file(self, image: ImageRef) -> bytes | None:
+        """What an image is kept by; None if it has no file or that cannot be read, which opening it says properly."""
+        if image.name not in self._files:
+            with suppress(OSError, TtmbenchError):
+                file = reading_digest(image)
+                if file is not None:
+                    self._files[image.name] = file
+        return self._files.get(image.name)
+
+    def flush(self) -> None:
+        """Writes what is new."""
+        if self._grown:
+            known = {**self._load(), **self._images.copy()}  # another run may have written meanwhile
+            table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
+            about = {"kind": "pixels", "decoder": self._decoder}
+            self._store.write(self._path, Entry(about, {_TABLE: table.reshape(-1, 2 * _SIZE)}))
+            self._grown = False
+
+    def _load(self) -> dict[bytes, bytes]:
+        entry = self._store.read(self._path, self._wrong)
+        if entry is None:
+            return {}
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays[_TABLE]}
+
+    def _wrong(self, entry: Entry) -> str | None:
+        table = entry.arrays.get(_TABLE)
+        if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
+            return "it belongs to another decoder"
+        if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
+            return "it is no table of digests"
+        return None
 
 
 class PreparedImageCache:
     """Prepared images of one way of preprocessing; a `ttmbench.scoring.image_rows.PreparedImages`.
 
     Args:
-        folder: of the cache.
+        store: the cache.
         key: sha256 of everything that changes a prepared image, the decoders included.
         limit: bytes that all prepared images may take.
-        read: reads a file of the cache.
-        write: writes one.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        key: str,
-        limit: int,
-        read: Callable[[Path, Callable[[Entry], str | None]], Entry | None],
-        write: Callable[[Path, Entry], bool],
-    ) -> None:
-        self._folder, self._key, self._limit = folder, key, limit
-        self._read, self._write = read, write
+    def __init__(self, store: Store, key: str, limit: int) -> None:
+        self._store, self._key, self._limit = store, key, limit
         self._written = 0
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
@@ -54,7 +149,7 @@ class PreparedImageCache:
         if file is None:
             return None
         path = self._path(file)
-        entry = self._read(path, lambda entry: self._wrong(entry, file))
+        entry = self._store.read(path, lambda entry: self._wrong(entry, file))
         if entry is None:
             return None
         with suppress(OSError):
@@ -76,17 +171,17 @@ class PreparedImageCache:
         if file is None or arrays is None:
             return
         about = {"kind": "image", "key": self._key, "file": file, "pixels": pixels}
-        if self._write(self._path(file), Entry(about, arrays)):
+        if self._store.write(self._path(file), Entry(about, arrays)):
             self._written += 1
 
     def evict(self) -> None:
         """Removes the images that were used least recently, if all together are over the limit."""
         if self._written:
             self._written = 0
-            evict(self._folder, self._limit)
+            evict(self._store.folder, self._limit)
 
     def _path(self, file: str) -> Path:
-        return self._folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
+        return self._store.folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
 
     def _wrong(self, entry: Entry, file: str) -> str | None:
         about = entry.about
@@ -104,18 +199,18 @@ def evict(folder: Path, limit: int) -> None:
         folder: of the cache.
         limit: in bytes.
     """
-    found: list[tuple[float, int, Path]] = []
+    images: list[tuple[float, int, Path]] = []
     for path in (folder / PREPARED).glob(f"*/*/*{ENDING}"):
-        if any(one.is_symlink() for one in (path, *path.parents[:3])):
+        if any(part.is_symlink() for part in (path, *path.parents[:3])):
             continue
         with suppress(OSError):
             stat = path.stat()
-            found.append((stat.st_mtime, stat.st_size, path))
-    total = sum(size for _, size, _ in found)
+            images.append((stat.st_mtime, stat.st_size, path))
+    total = sum(size for _, size, _ in images)
     if total <= limit:
         return
     with suppress(OSError, Timeout), FileLock(folder / ".lock", timeout=0):
-        for _, size, path in sorted(found):
+        for _, size, path in sorted(images):
             if total <= _ROOM * limit:
                 break
             path.unlink(missing_ok=True)
@@ -123,12 +218,15 @@ def evict(folder: Path, limit: int) -> None:
 
 
 def _arrays(row: Batch) -> dict[str, np.ndarray] | None:
-    named: Mapping[str, Any] = {_ALONE: row}
+    named: Mapping[str, object] = {_ALONE: row}
     if isinstance(row, Mapping):
         named = {f"{_NAMED}{name}": tensor for name, tensor in row.items()}
-    if not all(isinstance(value, torch.Tensor) and value.dtype in _DTYPES for value in named.values()):
-        return None
-    return {name: tensor.numpy() for name, tensor in named.items()}
+    arrays = {
+        name: value.numpy()
+        for name, value in named.items()
+        if isinstance(value, torch.Tensor) and value.dtype in _DTYPES
+    }
+    return arrays if len(arrays) == len(named) else None
 
 
 def _file(image: ImageRef) -> str | None:

@@ -17,12 +17,11 @@ import torch
 from ttmbench._util.digests import OWN, digests_of_object, tensors_digest
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
+from ttmbench.cache.entry import SCORING_VERSION
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.scoring.capabilities import Capabilities
-
-SCORING_VERSION = 3
-"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+from ttmbench.scoring.debiasing import declared_prior
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
 """Packages that preprocess, tokenise or compute; a new minor version of one may round in another way."""
@@ -103,7 +102,7 @@ def score_identity(
         "task_version": spec.version,
         "shape": list(spec.group.shape or ()),
         "all_pairs": all_pairs,
-        "debiasing": None if prior is None else _debiasing(prior),
+        "debiasing": None if prior is None else {k: v for k, v in declared_prior(prior).items() if v is not None},
         "ttmbench": __version__,
         "score_code": SCORING_VERSION,
         "packages": minor_versions(),
@@ -137,12 +136,6 @@ def prepared_key(adapter: object, exact: Mapping[str, Any] | None = None) -> str
         **({} if exact is None else {"deterministic": exact}),
     }
     return _sha256(_plain(description))
-
-
-def _debiasing(prior: Debiasable) -> dict[str, Any]:
-    declared: dict[str, Any] = {"alpha": prior.alpha, "prior": prior.prior}
-    noise = getattr(prior, "noise_images", None)  # of the task, where the model's fingerprint has no number
-    return declared if noise is None else {**declared, "noise_images": noise}
 
 
 def _matmul_precision() -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ttmbench.cache.entry import DamagedError, read_entry
+from ttmbench._version import __version__
+from ttmbench.cache.entry import SCORING_VERSION, DamagedError, read_entry
 from ttmbench.cache.location import PIXELS, PREPARED, SCORES
 from ttmbench.errors import TtmbenchError
 
@@ -49,6 +50,7 @@ class Item:
         bytes: of all files.
         used: when it was written or used last, seconds since 1970.
         damaged: why a file cannot be used; None if all can.
+        outdated: which version wrote it, whose keys this one never looks up; None if this one may use it.
         files: the files.
     """
 
@@ -61,15 +63,8 @@ class Item:
     bytes: int
     used: float
     damaged: str | None
+    outdated: str | None
     files: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A file that is not what was written."""
-
-    path: Path
-    reason: str
 
 
 def list_items(folder: Path) -> list[Item]:
@@ -78,31 +73,24 @@ def list_items(folder: Path) -> list[Item]:
     Raises:
         TtmbenchError: the folder cannot be read.
     """
-    return together(_described(kind, path, match) for kind, path, match in _files(folder))
+    return together(_described(folder))
 
 
-def find_damage(
-    folder: Path, progress: Callable[[Sequence[Path]], Iterable[Path]] = lambda files: files
-) -> tuple[int, list[Damage]]:
-    """Reads every file of the cache and checks place, header and digest.
+def read_items(folder: Path, progress: Callable[[Sequence[Path]], Iterable[Path]] = lambda files: files) -> list[Item]:
+    """Every file of the cache, read whole: place, header and digest are checked.
 
     Args:
         folder: of the cache.
         progress: wraps the files.
 
     Returns:
-        How many files were read, and those that are damaged.
+        One item a file.
 
     Raises:
         TtmbenchError: the folder cannot be read.
     """
-    known = {path: (kind, match) for kind, path, match in _files(folder) if kind != TEMPORARY}
-    damaged = []
-    for path in progress(list(known)):
-        reason = _read(*known[path], path)[1]
-        if reason is not None:
-            damaged.append(Damage(path, reason))
-    return len(known), damaged
+    files = {path: (kind, match) for kind, path, match in _files(folder) if kind != TEMPORARY}
+    return [_item(*files[path], path, *_read(*files[path], path)) for path in progress(list(files))]
 
 
 def prune(
@@ -110,6 +98,7 @@ def prune(
     *,
     wanted: Callable[[Item], bool],
     damaged: bool = False,
+    outdated: bool = False,
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
@@ -119,6 +108,7 @@ def prune(
         folder: of the cache.
         wanted: which files may go; it is asked of each file alone.
         damaged: only those that cannot be used.
+        outdated: only those of other versions of ttmbench.
         max_size: keep what was used last, up to so many bytes of the whole cache; None removes all that may go.
         dry_run: remove nothing.
 
@@ -128,8 +118,12 @@ def prune(
     Raises:
         TtmbenchError: another process is cleaning up, or a file cannot be removed.
     """
-    items = [_described(kind, path, match, thorough=damaged) for kind, path, match in _files(folder)]
-    chosen = [item for item in items if wanted(item) and (not damaged or item.damaged is not None)]
+    items = _described(folder, thorough=damaged)
+    chosen = [
+        item
+        for item in items
+        if wanted(item) and (not damaged or item.damaged is not None) and (not outdated or item.outdated is not None)
+    ]
     if max_size is not None:
         chosen = _beyond(chosen, max_size - sum(item.bytes for item in items) + sum(item.bytes for item in chosen))
     if not dry_run and chosen:
@@ -162,6 +156,7 @@ def together(items: Iterable[Item]) -> list[Item]:
                 bytes=before.bytes + item.bytes,
                 used=max(before.used, item.used),
                 damaged=before.damaged or item.damaged,
+                outdated=before.outdated or item.outdated,
                 files=before.files + item.files,
             )
     order = list(KINDS)
@@ -188,12 +183,26 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
                         yield which, path, match.groupdict()
 
 
-def _described(kind: str, path: Path, match: Mapping[str, str], thorough: bool = False) -> Item:
-    """One file with what its header says; of images, which are many and large, only if ``thorough``."""
-    about: dict[str, Any] = {}
-    damaged: str | None = None
-    if thorough or kind not in (PREPARED, TEMPORARY):
-        about, damaged = _read(kind, match, path)
+def _described(folder: Path, thorough: bool = False) -> list[Item]:
+    """One item a file, with what its header says; of images, which are many and large, one of each key stands for all.
+
+    ``thorough`` reads all of them.
+    """
+    items = []
+    of_key: dict[str, dict[str, Any]] = {}
+    for kind, path, match in _files(folder):
+        key = match.get("key", "")
+        if kind == PREPARED and key in of_key and not thorough:
+            about, damaged = of_key[key], None
+        else:
+            about, damaged = _read(kind, match, path)
+        if kind == PREPARED and about:
+            of_key.setdefault(key, about)
+        items.append(_item(kind, match, path, about, damaged))
+    return items
+
+
+def _item(kind: str, match: Mapping[str, str], path: Path, about: Mapping[str, Any], damaged: str | None) -> Item:
     try:
         stat = path.stat()
         size, used = stat.st_size, stat.st_mtime
@@ -209,8 +218,17 @@ def _described(kind: str, path: Path, match: Mapping[str, str], thorough: bool =
         bytes=size,
         used=used,
         damaged=damaged,
+        outdated=_outdated(kind, about) if about else None,
         files=(path,),
     )
+
+
+def _outdated(kind: str, about: Mapping[str, Any]) -> str | None:
+    """The version that wrote a file, if that is part of its key and another than this one; digests outlive releases."""
+    version, code = about.get("ttmbench"), about.get("score_code")
+    if code == SCORING_VERSION and (version == __version__ or kind == PIXELS):
+        return None
+    return "written before files said by which version" if version is None else f"of ttmbench {version}, scoring {code}"
 
 
 def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, Any], str | None]:

@@ -1,397 +1,343 @@
-"""Raw scores of a model on a task, kept for later runs; and finished blocks of them while they are being computed."""
+"""What a run finds in the cache and leaves there: raw scores or ranks of a task, and blocks of unfinished ones."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ttmbench._util.console import warn
-from ttmbench.cache.entry import ENDING, DamagedError, Entry, read_entry, write_entry
-from ttmbench.cache.images import PreparedImageCache
+from ttmbench.cache.entry import ENDING, Entry, Store
+from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
 from ttmbench.cache.location import SCORES, cache_folder, prepared_limit
-from ttmbench.cache.pixels import PixelDigestCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.results.environment import hardware
-from ttmbench.scoring.batches import FEATURES
+from ttmbench.scoring.batches import FEATURES, BlockStore
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods
-from ttmbench.types import Scores
+from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.types import Group, Scores
 
 BLOCKS = ".blocks"
 
 
-@dataclass(frozen=True)
-class CachedScores:
-    """Scores that an earlier run kept.
-
-    Attributes:
-        raw: the model's scores.
-        parts: of which they were debiased, if they were.
-        key: of the entry.
-        date: when it was written, ISO 8601.
-    """
-
-    raw: Scores
-    parts: Likelihoods | None
-    key: str
-    date: str
-
-
-class ScoreCache:
-    """The cache as one run uses it: says each thing once, and goes on without what does not work.
+class ScoreCache(Store):
+    """The cache as one run uses it.
 
     Args:
         folder: where it lies; it need not exist.
         exact: what bits depend on beside model, data and settings, for a run that is to give the same ones again.
+        images_alone: keep no scores: for a model whose weights are no longer those that it states.
     """
 
-    def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None) -> None:
-        self.folder, self._exact = folder, exact
-        self._detail: set[str] = set()
-        self._saying = threading.Lock()
-        self._writes = True
+    def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None, images_alone: bool = False) -> None:
+        super().__init__(folder)
+        self.exact, self.keeps_scores = exact, not images_alone
         self._model: tuple[Adapter, dict[str, Any]] | None = None
 
-    def slot(self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> Slot | None:
-        """The place of a model's scores on a task; None if scores of this model are not kept."""
+    def identity(
+        self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None
+    ) -> Identity | None:
+        """What a model's scores on a task depend on beside the data; None if they are not kept."""
         why, adapter = why_not_kept(model), model.fingerprinted
-        if why is not None:
-            if why:
-                self.warn_once("model", why)
+        if why:
+            self.warn_once("model", why)
+        if why is not None or adapter is None or not self.keeps_scores:
             return None
-        assert adapter is not None, "scores of other models are not kept"
         if self._model is None or self._model[0] is not adapter:
             self._model = (adapter, model_description(adapter))
-        identity = score_identity(self._model[1], spec, all_pairs, prior, self._exact)
-        return Slot(self, identity, self.folder / SCORES / identity.key[:32])
+        return score_identity(self._model[1], spec, all_pairs, prior, self.exact)
 
     def pixels(self, task: str) -> PixelDigestCache:
         """Digests of the images of a task."""
-        return PixelDigestCache(self.folder, task, self.read, self.write)
+        return PixelDigestCache(self, task)
 
     def prepared(self, adapter: object) -> PreparedImageCache | None:
         """Prepared images of this model's preprocessing; None if it does not state it, or none are to be kept."""
         limit = prepared_limit()
-        key = prepared_key(adapter, self._exact) if limit else None
-        return None if key is None else PreparedImageCache(self.folder, key, limit, self.read, self.write)
-
-    def warn_once(self, what: str, message: str) -> None:
-        """Tells the user, once in a run for each ``what``."""
-        with self._saying:  # images are read and written by several threads
-            new = what not in self._detail
-            self._detail.add(what)
-        if new:
-            warn(message)
-
-    def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
-        """A file of the cache; None if it is not there, or cannot be used, which is said.
-
-        Args:
-            path: the file.
-            check: gives what is wrong with it, if anything.
-
-        Returns:
-            Its content.
-        """
-        try:
-            entry = read_entry(path)
-            wrong = check(entry)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except DamagedError as error:
-            wrong = str(error)
-        except OSError as error:
-            self.warn_once(
-                "reading", f"the cache cannot be read: {path} ({error.strerror or error}); scoring without it"
-            )
-            return None
-        if wrong is not None:
-            self.warn_once(str(path), f"{path} is damaged ({wrong}) and is computed again")
-            return None
-        return entry
-
-    def write(self, path: Path, entry: Entry) -> bool:
-        """Writes a file of the cache, if that works; the first time that it does not is said."""
-        if self._writes:
-            try:
-                write_entry(path, entry)
-                return True
-            except OSError as error:
-                self._writes = False
-                reason = error.strerror or error
-                self.warn_once(
-                    "writing", f"the cache in {self.folder} cannot be written to ({reason}); nothing is kept"
-                )
-        return False
+        key = prepared_key(adapter, self.exact) if limit else None
+        return None if key is None else PreparedImageCache(self, key, limit)
 
 
-class ImagesAlone(ScoreCache):
-    """Prepared images of the cache and no scores: for a model whose weights are no longer those that it states."""
+class KnownData:
+    """The cache as a task of a run uses it: recognises the data, and keeps what was made of them.
 
-    def __init__(self, cache: ScoreCache) -> None:
-        super().__init__(cache.folder, cache._exact)
+    Without a cache it finds nothing and keeps nothing. It is a `ttmbench.scoring.batches.BlockStore`, too: finished
+    blocks lie in a folder by the names of images and captions, and each says which data it is of; blocks of images
+    name the pixels of these alone, so that they can be kept before all images are opened.
 
-    def slot(self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None) -> None:
-        """No place for scores."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where the scores of a model on a task are kept, whatever the data."""
-
-    cache: ScoreCache
-    identity: Identity
-    folder: Path
-
-    def known(self) -> bool:
-        """Whether there is anything of this model and task, for some data."""
-        try:
-            return any(path.suffix in (ENDING, BLOCKS) for path in self.folder.iterdir())
-        except OSError:
-            return False
-
-    def at(self, data_sha256: str, started: StartedBlocks | None = None) -> CacheEntry:
-        """The place for these data."""
-        return CacheEntry(self, data_sha256, started)
-
-
-@dataclass(frozen=True)
-class StartedBlocks:
-    """Blocks of images while the rest are still to be opened; a `ttmbench.scoring.batches.BlockStore` that only keeps.
-
-    The fingerprint of the data is not known yet. So these blocks lie in a folder by the names of images and captions,
-    and each says which pixels it is of.
+    Args:
+        cache: of the run, if it has one.
+        model: the model and what it can do.
+        spec: the task.
+        groups: its data.
+        all_pairs: whether every image meets every caption.
+        prior: where log P(t) comes from, if it is taken off.
+        also: what else the arrays depend on: classes and prompts, the candidates of a first stage. For JSON.
 
     Attributes:
-        slot: of the model and the task.
-        names: sha256 of the names of images, and of the captions.
-        pixels: number of the first row and of the row after the last -> digest of the pixels of these images.
-        kept: is told of each block.
-    """
-
-    slot: Slot
-    names: str
-    pixels: Callable[[int, int], str]
-    kept: Callable[[], None] = lambda: None
-
-    @property
-    def folder(self) -> Path:
-        """Of the blocks."""
-        return self.slot.folder / f"{self.names}{BLOCKS}"
-
-    def get(self, side: str, block: int) -> np.ndarray | None:
-        """Nothing: before the images are opened it is not known what is there."""
-        return None
-
-    def put(self, side: str, block: int, values: np.ndarray) -> None:
-        """Keeps a finished block."""
-        first = block * FEATURES
-        about = block_header(self.slot, self.names, side, block)
-        about["pixels"] = self.pixels(first, first + len(values))
-        self.slot.cache.write(block_path(self.folder, side, block), Entry(about, {"values": values}))
-        self.kept()
-
-    def found(self, side: str, block: int) -> Entry | None:
-        """A block of a run that was stopped, if its images are those of now, all of which are known."""
-
-        def check(entry: Entry) -> str | None:
-            values = entry.arrays.get("values")
-            if not is_block_of(entry, self.slot, self.names, side, block) or values is None or values.ndim < 1:
-                return "it is another block"
-            return None if values.dtype == np.float32 and np.isfinite(values).all() else "it holds no features"
-
-        entry = self.slot.cache.read(block_path(self.folder, side, block), check)
-        if entry is None:
-            return None
-        values = entry.arrays["values"]
-        first = block * FEATURES
-        return entry if entry.about.get("pixels") == self.pixels(first, first + len(values)) else None
-
-
-def block_path(folder: Path, side: str, block: int) -> Path:
-    """The file of a block."""
-    return folder / f"{side}-{block:06d}{ENDING}"
-
-
-def block_header(slot: Slot, data: str, side: str, block: int) -> dict[str, Any]:
-    """What the file of a block says of itself; ``data`` is what its folder is named by."""
-    return {**_about(slot, data, "block"), "side": side, "block": block}
-
-
-def is_block_of(entry: Entry, slot: Slot, data: str, side: str, block: int) -> bool:
-    """Whether a file is the block that its name says."""
-    expected = {"kind": "block", "key": slot.identity.key, "data_sha256": data, "side": side, "block": block}
-    return all(entry.about.get(name) == value for name, value in expected.items())
-
-
-def _about(slot: Slot, data: str, kind: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "key": slot.identity.key,
-        "data_sha256": data,
-        "task": slot.identity.about["task"],
-        "task_version": slot.identity.about["task_version"],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": [hardware()],
-    }
-
-
-@dataclass
-class CacheEntry:
-    """Where the scores of a model on the data of a task are kept; a `ttmbench.scoring.batches.BlockStore`.
-
-    Attributes:
-        slot: of the model and the task.
         data: fingerprint of the data.
-        started: where a run that did not know the fingerprint yet may have left blocks of images.
-        found: blocks that an earlier run left.
-        before: files of blocks that were there when several processes began to fill it together; None if none did.
-        new: blocks that this run has computed.
-        hardware: of the runs that computed what was found.
+        prepared: where prepared images are kept, if anywhere.
     """
 
-    slot: Slot
-    data: str
-    started: StartedBlocks | None = None
-    found: set[tuple[str, int]] = field(default_factory=set)
-    before: set[str] | None = None
-    new: set[tuple[str, int]] = field(default_factory=set)
-    hardware: list[dict[str, Any]] = field(default_factory=list)
+    what = "raw scores"
+    _images_apart = True  # whether rows of images are the distinct images of the groups
+
+    def __init__(
+        self,
+        cache: ScoreCache | None,
+        model: Capabilities,
+        spec: TaskSpec,
+        groups: Sequence[Group],
+        all_pairs: bool = False,
+        prior: Debiasable | None = None,
+        also: Any = None,
+    ) -> None:
+        self._cache = cache
+        self._identity = None if cache is None else cache.identity(model, spec, all_pairs, prior)
+        self._pixels = None if cache is None or self._identity is None else cache.pixels(spec.task)
+        self.data = Fingerprint(groups, self._pixels)
+        self.prepared = None if cache is None else cache.prepared(model.adapter)
+        self._n_groups, self._also, self._blind = len(groups), also, model.blind is not None
+        self._shape = spec.group.shape or (1, 0)
+        self._known: str | None = None  # digest of the data, once they are recognised
+        self._date: str | None = None  # of what an earlier run kept of them
+        self._hardware: list[dict[str, Any]] = []  # of the runs that computed what was found
+        self._found: set[tuple[str, int]] = set()  # blocks of an earlier run
+        self._new: set[tuple[str, int]] = set()  # blocks of this one
+        self._before: set[str] | None = None  # files of blocks before several processes filled them together
 
     @property
-    def path(self) -> Path:
-        """The file of finished scores."""
-        return self.slot.folder / f"{self.data}{ENDING}"
+    def on(self) -> bool:
+        """Whether scores of this model are kept."""
+        return self._identity is not None
 
-    def load(self, shape: tuple[int, int, int]) -> CachedScores | None:
-        """The scores of an earlier run; None if there are none, or none that can be used.
+    @property
+    def blocks(self) -> BlockStore | None:
+        """Where finished blocks go once the data are known; blind scorers would lose what they remember of captions."""
+        return None if self._blind or self._known is None else self
 
-        Args:
-            shape: of the array that is expected: groups, images, captions.
+    @property
+    def image_blocks(self) -> BlockStore | None:
+        """Where finished features of images go, whether or not all of these have been opened."""
+        return None if self._blind or self._identity is None else self
 
-        Returns:
-            The scores, all finite.
-        """
-        all_pairs = bool(self.slot.identity.about["all_pairs"])
-        debiased = self.slot.identity.about["debiasing"] is not None
-        groups, images, captions = shape
-        expected = {"groups": shape}
-        if all_pairs:
-            expected["all_pairs"] = (groups * images, groups * captions)  # type: ignore[assignment]
-        if debiased:
-            expected |= {f"conditional_{name}": value for name, value in list(expected.items())}
-            expected["prior"] = (groups, captions)  # type: ignore[assignment]
-
-        entry = self.slot.cache.read(self.path, lambda entry: self._wrong(entry, "scores", expected))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            self.path.touch()  # when it was used last, for who makes room
-        self._note_hardware(entry)
-        arrays = entry.arrays
-        parts = None
-        if debiased:
-            parts = Likelihoods(
-                Scores(arrays["conditional_groups"], arrays.get("conditional_all_pairs")), arrays["prior"]
-            )
-        return CachedScores(
-            Scores(arrays["groups"], arrays.get("all_pairs")), parts, self.slot.identity.key, entry.about["date"]
-        )
-
-    def save(self, raw: Scores, parts: Likelihoods | None, model_name: str) -> None:
-        """Keeps finished scores, and drops their blocks."""
-        arrays = {"groups": raw.groups}
-        if raw.all_pairs is not None:
-            arrays["all_pairs"] = raw.all_pairs
-        if parts is not None:
-            arrays |= {"prior": parts.prior, "conditional_groups": parts.conditional.groups}
-            if parts.conditional.all_pairs is not None:
-                arrays["conditional_all_pairs"] = parts.conditional.all_pairs
-        if self.slot.cache.write(self.path, Entry(self._about_scores(len(raw.groups), model_name), arrays)):
-            shutil.rmtree(self._blocks, ignore_errors=True)
-            if self.started is not None:
-                shutil.rmtree(self.started.folder, ignore_errors=True)
-
-    def load_arrays(self, expected: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], str] | None:
-        """Arrays of an earlier run that are no score arrays, and when they were written; None if there are none."""
-        entry = self.slot.cache.read(self.path, lambda entry: self._wrong(entry, "scores", dict(expected)))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            self.path.touch()
-        self._note_hardware(entry)
-        return entry.arrays, str(entry.about["date"])
-
-    def save_arrays(self, arrays: Mapping[str, np.ndarray], n_groups: int, model_name: str) -> None:
-        """Keeps arrays, float32, and drops the blocks that they were made of."""
-        if self.slot.cache.write(self.path, Entry(self._about_scores(n_groups, model_name), dict(arrays))):
-            shutil.rmtree(self._blocks, ignore_errors=True)
+    def note_blocks(self) -> None:
+        """Takes the blocks that are there now as an earlier run's, before other processes of this run add theirs."""
+        if self._identity is not None:
+            self._before = {path.name for path in self._blocks_folder.glob(f"*{ENDING}")}
 
     def get(self, side: str, block: int) -> np.ndarray | None:
-        """A finished block of an interrupted run."""
+        """A finished block of an interrupted run, of the data that are known now."""
+        if self._cache is None or self._known is None:
+            return None
 
         def check(entry: Entry) -> str | None:
             if (entry.about.get("side"), entry.about.get("block")) != (side, block):
                 return "it is another block"
-            return self._wrong(entry, "block", {"values": None})
+            return self._wrong(entry, "block", self._names, {"values": None})
 
-        entry = self.slot.cache.read(block_path(self._blocks, side, block), check)
-        if entry is None and self.started is not None and side == "images":
-            entry = self.started.found(side, block)
-        if entry is None:
+        path = self._block_path(side, block)
+        entry = self._cache.read(path, check)
+        if entry is None or entry.about.get("of") != self._data_of(side, block, len(entry.arrays["values"])):
             return None
-        if self.before is None or block_path(self._blocks, side, block).name in self.before:
-            self.found.add((side, block))
+        if self._before is None or path.name in self._before:
+            self._found.add((side, block))
             self._note_hardware(entry)
         return entry.arrays["values"]
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
         """Keeps a finished block."""
-        self.found.discard((side, block))
-        self.new.add((side, block))
-        about = block_header(self.slot, self.data, side, block)
-        self.slot.cache.write(block_path(self._blocks, side, block), Entry(about, {"values": values}))
+        assert self._cache is not None, "blocks go where there is a cache"
+        self._found.discard((side, block))
+        self._new.add((side, block))
+        about = {**self._about("block", self._names), "side": side, "block": block}
+        about["of"] = self._data_of(side, block, len(values))
+        self._cache.write(self._block_path(side, block), Entry(about, {"values": values}))
+        if self._known is None and self._pixels is not None and len(self._new) & (len(self._new) - 1) == 0:
+            self._pixels.flush()  # after 1, 2, 4, ... blocks, since each time all digests are written
 
-    def note_blocks(self) -> None:
-        """From now on only blocks that are there at this moment count as an earlier run's."""
-        self.before = {path.name for path in self._blocks.iterdir()} if self._blocks.is_dir() else set()
+    def _find(self, expected: Mapping[str, tuple[int, ...] | None]) -> dict[str, np.ndarray] | None:
+        """Arrays of an earlier run on these data, all finite; takes in what of the data has not been opened yet."""
+        if self._cache is None or self._identity is None or self._pixels is None:
+            return None
+        self.data.add_remaining()
+        self._pixels.flush()
+        self._known = self._with_also(self.data.hexdigest())
+        path = self._folder / f"{self._known}{ENDING}"
+        entry = self._cache.read(path, lambda entry: self._wrong(entry, "scores", str(self._known), expected))
+        if entry is None:
+            return None
+        with suppress(OSError):
+            path.touch()  # when it was used last, for who makes room
+        self._note_hardware(entry)
+        self._date = str(entry.about["date"])
+        return entry.arrays
+
+    def _keep(self, arrays: dict[str, np.ndarray], model_name: str) -> dict[str, Any] | None:
+        """Keeps what is new, tells the user what is not, and makes room.
+
+        Args:
+            arrays: by name, float32.
+            model_name: for who lists the cache.
+
+        Returns:
+            What an earlier run kept: key and date of an entry, or a number of blocks, and on which hardware; None for
+            nothing.
+        """
+        if self._pixels is not None:
+            self._pixels.flush()
+        if self.prepared is not None:
+            self.prepared.evict()
+        cache, identity = self._cache, self._identity
+        if cache is None or identity is None or self._known is None:
+            return None
+        if self._date is not None:
+            cache.warn_once(
+                "hit", f"{self.what} come from the cache in {cache.folder}; --use_cache off computes them again"
+            )
+            return {"key": identity.key, "date": self._date, "hardware": self._hardware}
+        about = self._about("scores", self._known)
+        earlier = [one for one in self._hardware if one not in about["hardware"]]
+        about |= {"n_groups": self._n_groups, "model_name": model_name, "made_of": identity.about}
+        about["hardware"] = [*earlier, *about["hardware"]]
+        if cache.write(self._folder / f"{self._known}{ENDING}", Entry(about, arrays)):
+            shutil.rmtree(self._blocks_folder, ignore_errors=True)
+        if not self._found:
+            return None
+        total, task = len(self._found | self._new), identity.about["task"]
+        cache.warn_once(f"blocks {task}", f"{task}: {len(self._found)} of {total} blocks were kept by a stopped run")
+        return {"key": identity.key, "blocks": len(self._found), "of": total, "hardware": self._hardware}
 
     @property
-    def _blocks(self) -> Path:
-        return self.slot.folder / f"{self.data}{BLOCKS}"
+    def _folder(self) -> Path:
+        assert self._cache is not None and self._identity is not None, "there is something to look for"
+        return self._cache.folder / SCORES / self._identity.key[:32]
 
-    def _about_scores(self, n_groups: int, model_name: str) -> dict[str, Any]:
-        about = _about(self.slot, self.data, "scores")
-        earlier = [one for one in self.hardware if one not in about["hardware"]]
-        more = {"n_groups": n_groups, "model_name": model_name, "made_of": self.slot.identity.about}
-        return {**about, **more, "hardware": [*earlier, *about["hardware"]]}
+    @property
+    def _names(self) -> str:
+        return self._with_also(self.data.names())
+
+    @property
+    def _blocks_folder(self) -> Path:
+        return self._folder / f"{self._names}{BLOCKS}"
+
+    def _block_path(self, side: str, block: int) -> Path:
+        return self._blocks_folder / f"{side}-{block:06d}{ENDING}"
+
+    def _with_also(self, digest: str) -> str:
+        content = json.dumps([digest, self._also], sort_keys=True)
+        return digest if self._also is None else hashlib.sha256(content.encode()).hexdigest()
+
+    def _data_of(self, side: str, block: int, rows: int) -> str:
+        """Digest of the data that a block depends on."""
+        if side == "images" and self._images_apart:
+            return self.data.pixels_of(block * FEATURES, block * FEATURES + rows)
+        assert self._known is not None, "other blocks are computed once the data are known"
+        return self._known
+
+    def _about(self, kind: str, data: str) -> dict[str, Any]:
+        assert self._identity is not None, "nothing else is kept"
+        return {
+            "kind": kind,
+            "key": self._identity.key,
+            "data_sha256": data,
+            "task": self._identity.about["task"],
+            "task_version": self._identity.about["task_version"],
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": [hardware()],
+        }
 
     def _note_hardware(self, entry: Entry) -> None:
-        self.hardware += [one for one in entry.about.get("hardware", ()) if one not in self.hardware]
+        self._hardware += [one for one in entry.about.get("hardware", ()) if one not in self._hardware]
 
-    def _wrong(self, entry: Entry, kind: str, expected: dict[str, Any]) -> str | None:
+    def _wrong(self, entry: Entry, kind: str, data: str, expected: Mapping[str, tuple[int, ...] | None]) -> str | None:
         """What is wrong with an entry whose digest is right; None if nothing is."""
-        about = entry.about
-        if (about.get("kind"), about.get("key"), about.get("data_sha256")) != (kind, self.slot.identity.key, self.data):
+        about, key = entry.about, None if self._identity is None else self._identity.key
+        if (about.get("kind"), about.get("key"), about.get("data_sha256")) != (kind, key, data):
             return "it belongs to other scores"
         if set(entry.arrays) != set(expected):
             return "it has other arrays than it should"
         for name, values in entry.arrays.items():
             if values.dtype != np.float32 or (expected[name] is not None and values.shape != expected[name]):
                 return f"'{name}' is {values.dtype} {list(values.shape)}"
-            if not np.isfinite(values).all():
+            if not values.ndim or not np.isfinite(values).all():
                 return f"'{name}' is not finite"
         return None
+
+
+class TaskCache(KnownData):
+    """The cache as a task with groups uses it: what is kept are raw scores, or both parts of debiased ones.
+
+    Attributes:
+        kept: what an earlier run kept, once it was looked up and found.
+    """
+
+    kept: Scores | Likelihoods | None = None
+
+    @property
+    def may_have(self) -> bool:
+        """Whether there are scores or blocks of this model and task, for whatever data."""
+        if self._identity is None:
+            return False
+        try:
+            return any(path.suffix in (ENDING, BLOCKS) for path in self._folder.iterdir())
+        except OSError:
+            return False
+
+    def look_up(self) -> None:
+        """Looks for scores of these data; takes in what of the data has not been opened yet."""
+        if self._identity is None:
+            return
+        about, (images, captions) = self._identity.about, self._shape
+        expected: dict[str, tuple[int, ...]] = {"groups": (self._n_groups, images, captions)}
+        if about["all_pairs"]:
+            expected["all_pairs"] = (self._n_groups * images, self._n_groups * captions)
+        if about["debiasing"] is not None:
+            expected["prior"] = (self._n_groups, captions)
+        arrays = self._find(expected)
+        if arrays is not None:
+            scores = Scores(arrays["groups"], arrays.get("all_pairs"))
+            self.kept = Likelihoods(scores, arrays["prior"]) if "prior" in arrays else scores
+
+    def keep(self, scores: Scores | Likelihoods, model_name: str) -> dict[str, Any] | None:
+        """Keeps scores that are new, tells the user which were not, and makes room.
+
+        Args:
+            scores: raw, or both parts of debiased ones.
+            model_name: for who lists the cache.
+
+        Returns:
+            What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
+        """
+        raw, prior = (scores.conditional, scores.prior) if isinstance(scores, Likelihoods) else (scores, None)
+        arrays = {"groups": raw.groups, "all_pairs": raw.all_pairs, "prior": prior}
+        return self._keep({name: array for name, array in arrays.items() if array is not None}, model_name)
+
+
+class RankCache(KnownData):
+    """The cache as a task that ranks uses it."""
+
+    what = "ranks"
+    _images_apart = False
+
+    def look_up(self, expected: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray] | None:
+        """The arrays of an earlier run by name, float32, of the shapes expected; None if there are none."""
+        return self._find(expected)
+
+    def keep(self, arrays: Mapping[str, np.ndarray], model_name: str) -> dict[str, Any] | None:
+        """Keeps arrays, whose whole numbers below 2^24 stay what they are; arguments as for `TaskCache.keep`."""
+        return self._keep(
+            {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}, model_name
+        )
 
 
 def open_cache(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreCache | None:

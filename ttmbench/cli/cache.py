@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
 from ttmbench.cache.location import cache_folder, parse_size
-from ttmbench.cache.maintenance import DAY, KINDS, Damage, Item, find_damage, list_items, prune
+from ttmbench.cache.maintenance import DAY, KINDS, Item, list_items, prune, read_items
 from ttmbench.cli.options import USE_CACHE, add_verbosity, names
-from ttmbench.data.download.files import amount
+from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
 
 EXIT_DAMAGED = 1
-_CONDITIONS = ("kind", "task", "model", "older_than", "max_size", "damaged", "all")
+_CONDITIONS = ("kind", "task", "model", "older_than", "max_size", "damaged", "outdated", "all")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--model", metavar="GLOB", help="Scores from these models")
     prune.add_argument("--older_than", metavar="DAYS", type=float, help="Files not used for this many days")
     prune.add_argument("--damaged", action="store_true", help="Damaged files")
+    prune.add_argument(
+        "--outdated", action="store_true", help="Files of other versions of ttmbench, which are not used"
+    )
     prune.add_argument(
         "--max_size", metavar="SIZE", help="Least recently used files, until the rest fits in SIZE (2.5GB)"
     )
@@ -63,6 +65,7 @@ def cache(options: argparse.Namespace) -> int:
     else:
         items = list_items(folder)
         _print_items(items, f"{folder}: {amount(sum(item.bytes for item in items))}")
+        _warn_outdated(items)
     return 0
 
 
@@ -70,20 +73,31 @@ def _verify(folder: Path, options: argparse.Namespace) -> int:
     def progress(files: Sequence[Path]) -> Iterator[Path]:
         return progress_iter(files, "reading", "files", total=len(files))
 
-    count, damaged = find_damage(folder, progress)
+    files = read_items(folder, progress)
+    damaged = [file for file in files if file.damaged is not None]
     if options.json:
-        listed = [{"path": str(file.path), "reason": file.reason} for file in damaged]
-        _print_json({"files": count, "damaged": listed})
+        listed = [{"path": str(file.files[0]), "reason": file.damaged} for file in damaged]
+        _print_json({"files": len(files), "damaged": listed})
     else:
-        _print_damage(folder, count, damaged)
+        _print_damage(folder, len(files), damaged)
+        _warn_outdated(files)
     return EXIT_DAMAGED if damaged else 0
 
 
 def _prune(folder: Path, options: argparse.Namespace) -> None:
     if all(getattr(options, name) in (None, False) for name in _CONDITIONS):
-        raise UsageError("say what to remove: --kind, --task, --model, --older_than, --damaged, --max_size or --all")
+        raise UsageError(
+            "say what to remove: --kind, --task, --model, --older_than, --damaged, --outdated, --max_size or --all"
+        )
     limit = None if options.max_size is None else parse_size(options.max_size, "--max_size")
-    gone = prune(folder, wanted=_wanted(options), damaged=options.damaged, max_size=limit, dry_run=options.dry_run)
+    gone = prune(
+        folder,
+        wanted=_wanted(options),
+        damaged=options.damaged,
+        outdated=options.outdated,
+        max_size=limit,
+        dry_run=options.dry_run,
+    )
     size = sum(item.bytes for item in gone)
     if options.json:
         _print_json({"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]})
@@ -112,11 +126,11 @@ def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
     return wanted
 
 
-def _print_json(value: Any) -> None:
+def _print_json(value: object) -> None:
     echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _as_json(item: Item) -> dict[str, Any]:
+def _as_json(item: Item) -> dict[str, object]:
     description = {name: value for name, value in vars(item).items() if name != "files"}
     return {**description, "used": _date(item.used), "files": len(item.files), "path": str(item.files[0])}
 
@@ -130,7 +144,7 @@ def _print_items(items: Sequence[Item], title: str) -> None:
     columns += [TableColumn(name, "number") for name in ("version", "groups", "size", "used")]
     rows = [
         [
-            item.kind + (" (damaged)" if item.damaged else ""),
+            item.kind + (" (damaged)" if item.damaged else " (outdated)" if item.outdated else ""),
             item.model or "-",
             item.task or "-",
             "-" if item.task_version is None else str(item.task_version),
@@ -144,13 +158,23 @@ def _print_items(items: Sequence[Item], title: str) -> None:
     print_table([*columns, TableColumn("name")], rows)
 
 
-def _print_damage(folder: Path, count: int, damaged: Sequence[Damage]) -> None:
+def _print_damage(folder: Path, count: int, damaged: Sequence[Item]) -> None:
     for file in damaged:
-        echo(f"{file.path}: {file.reason}")
+        echo(f"{file.files[0]}: {file.damaged}")
     if damaged:
         warn(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
     else:
         echo(f"{folder}: {count} files, all whole")
+
+
+def _warn_outdated(items: Sequence[Item]) -> None:
+    outdated = [item for item in items if item.outdated is not None]
+    if outdated:
+        files, size = sum(len(item.files) for item in outdated), amount(sum(item.bytes for item in outdated))
+        warn(
+            f"{files} files, {size}, were written by another version of ttmbench and are not used by this one; "
+            "`ttmbench cache prune --outdated` removes them"
+        )
 
 
 def _date(seconds: float) -> str:

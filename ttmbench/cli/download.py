@@ -10,9 +10,8 @@ from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
-from ttmbench.data.fetch_model import fetch_model, preview_model
-from ttmbench.data.fetch_tasks import Downloads, FetchLine, ask_again, plans, preview
-from ttmbench.data.loading import data_folder
+from ttmbench.data.fetch import Downloads, FetchLine, ask_again, fetch_model, plans, preview, preview_model
+from ttmbench.data.paths import data_folder
 from ttmbench.errors import INTERRUPTED, DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 
@@ -47,20 +46,19 @@ def download(options: argparse.Namespace) -> int:
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--data_dir {folder} is no folder")
-    if options.data_dir and not options.dry_run:
-        _make(folder)
+    if options.data_dir and not options.dry_run:  # a later run with it expects one, even if nothing had to go there
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
     model_args = parse_pairs(options.model_args or "")
     if options.trust_remote_code:
         model_args["trust_remote_code"] = True
     planned = plans(registry, tasks, folder, options.alternative)
     web = Web()
     if options.dry_run:
-        shown: set[FetchLine] = set()
-        for plan in planned:
-            for line in preview(plan, web):
-                if line not in shown:
-                    _say(line)
-                shown.add(line)
+        for line in dict.fromkeys(line for plan in planned for line in preview(plan, web)):
+            _say(line)
         if model is not None:
             _say(preview_model(model, model_args))
         return 0
@@ -76,14 +74,6 @@ def download(options: argparse.Namespace) -> int:
     if missing:
         raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")
     return 0
-
-
-def _make(folder: Path) -> None:
-    """Makes the folder that was asked for: a later run with it expects one, even if nothing had to go there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
 
 
 def _say(line: FetchLine) -> None:

@@ -11,8 +11,9 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report.html import leaderboard_page
+from ttmbench.report.html.site import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
-from ttmbench.report.site.write import check_place, write_site
 from ttmbench.reproduce.tables import published_numbers
 
 
@@ -48,7 +49,7 @@ def leaderboard(options: argparse.Namespace) -> int:
         "leaderboard.csv": formats.to_csv(board),
         "leaderboard.md": formats.to_markdown(board),
         "leaderboard.tex": formats.to_latex(board),
-        "leaderboard.html": formats.to_html(board, made),
+        "leaderboard.html": leaderboard_page.to_html(board, made),
     }
     try:
         target.mkdir(parents=True, exist_ok=True)

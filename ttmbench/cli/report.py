@@ -9,7 +9,8 @@ from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import UsageError
-from ttmbench.report.build import make_report
+from ttmbench.report.charts import save_figures
+from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import published_numbers
 
@@ -59,8 +60,9 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
         page_folder=target.parent,
     )
-    published = published_numbers(options.published or [])
-    page, gathered, found = make_report(place, thumbnails, options.title, published)
+    shown = read_report(place, thumbnails, published_numbers(options.published or []))
+    gathered = shown.gathered
+    page = to_html(shown, options.title, links=options.images == "links")
     for name, why in gathered.skipped.items():
         warn(f"left out: {name}: {why}")
     try:
@@ -69,12 +71,10 @@ def report(options: argparse.Namespace) -> int:
         raise UsageError(f"--output_path {target} cannot be written: {error.strerror or error}") from None
     write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
     echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
-    for one in found:
-        echo(f"images of {one.task}: {one.why}")
+    for images in shown.thumbnails.values():
+        echo(f"images of {images.task}: {images.why}")
     if options.figures:
-        from ttmbench.report.figures import save_figures
-
-        files = save_figures(gathered.runs, Path(options.figures), published)
+        files = save_figures(gathered.runs, shown.rows, Path(options.figures))
         echo(f"{len(files)} figures in {options.figures}")
     echo(str(target))
     return 0

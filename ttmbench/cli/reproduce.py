@@ -15,8 +15,7 @@ from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.table import TableColumn, print_table
-from ttmbench.report.terminal import NOTHING
+from ttmbench.report.table import NOTHING, TableColumn, print_table
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables

@@ -6,20 +6,14 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
-from ttmbench.errors import UsageError
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import open_run_files
 from ttmbench.results.labels import SLASH, split_key
-from ttmbench.scoring.forced_choice.stored_answers import is_answers
-
-if TYPE_CHECKING:
-    from ttmbench.evaluator.stored_scores import ScoredFile
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
-    from ttmbench.evaluator.artifacts import write_samples
     from ttmbench.evaluator.resume import archive_existing
+    from ttmbench.evaluator.score_files import score_files
+    from ttmbench.evaluator.single_groups import sample_lines
 
     assertions = options.assertions or []
     for assertion in assertions:
@@ -55,8 +50,18 @@ def score(options: argparse.Namespace) -> int:
     started = datetime.now().astimezone()
     name = "+".join(source.stem for source in sources)
     files = open_run_files(options.output_path, name, started) if options.output_path else None
-    scored = _scored(options, sources)
-    document = scored.document
+    results = score_files(
+        sources,
+        options.task,
+        include_path=options.include_path or [],
+        logit_scale=options.logit_scale,
+        limit=options.limit,
+        bootstrap_iters=options.bootstrap_iters,
+        interval=options.interval,
+        seed=options.seed,
+        command=["ttmbench", *sys.argv[1:]],
+    )
+    document = results.document
     known = {task: list(metrics) for task, metrics in document["higher_is_better"].items()}
     for task, means in document.get("tag_means", {}).items():
         known |= {f"{task}{SLASH}{mean}": known[task] for mean in means}
@@ -69,43 +74,9 @@ def score(options: argparse.Namespace) -> int:
     print_results(document)
     if files is not None:
         archive_existing(files)
-        for outcome in scored.outcomes.values():
-            write_samples(files, outcome)
+        for result in results.tasks.values():
+            files.write_lines("samples", result.spec.task, sample_lines(result))
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
     check_assertions(assertions, ResultsDocument.of(document))
     return 0
-
-
-def _scored(options: argparse.Namespace, sources: list[Path]) -> ScoredFile:
-    from ttmbench.evaluator.stored_answers import score_answers
-    from ttmbench.evaluator.stored_ranks import score_ranks
-    from ttmbench.evaluator.stored_scores import scored_file
-
-    common: dict[str, Any] = {
-        "include_path": options.include_path or [],
-        "limit": options.limit,
-        "bootstrap_iters": options.bootstrap_iters,
-        "interval": options.interval,
-        "seed": options.seed,
-        "command": ["ttmbench", *sys.argv[1:]],
-    }
-    if options.task is not None and _kind(options) != "groups":
-        return score_ranks(sources, options.task, logit_scale=options.logit_scale, **common)
-    if all(is_answers(source) for source in sources):
-        if options.task is None:
-            raise UsageError(f"{sources[0]}: answers do not say the task that they are of; name it with --task")
-        return score_answers(sources, options.task, **common)
-    absent = [source for source in sources if not source.is_file()]
-    if len(sources) > 1 and not absent:
-        raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
-    if options.task is None and options.limit is not None:
-        raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-    return scored_file((absent or sources)[0], options.task, logit_scale=options.logit_scale, **common)
-
-
-def _kind(options: argparse.Namespace) -> str:
-    from ttmbench.data.catalog import find_task
-    from ttmbench.plugins.registry import build_registry
-
-    return find_task(build_registry(options.include_path or []), options.task).spec.kind

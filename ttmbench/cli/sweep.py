@@ -113,15 +113,15 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     """One cell in this process, as ``ttmbench run`` does it."""
     from ttmbench.cli.run import show
-    from ttmbench.sweep.one_cell import Cells
+    from ttmbench.sweep.single_cell import SingleCell
 
-    cells = Cells(root, options.plan, planned, options.cell)
-    if cells.done:
-        echo(f"cell {options.cell} is done: {cells.document}")
+    cell = SingleCell(root, options.plan, planned, options.cell)
+    if cell.done:
+        echo(f"cell {options.cell} is done: {cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
-            results = cells.run()
+            results = cell.run()
     except KeyboardInterrupt as stop:
         show(results_of(stop))
         warn("interrupted; what was finished is saved, and the same command goes on")
@@ -135,15 +135,16 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
+    from ttmbench.sweep.executor_options import LocalOptions, RayOptions, read_options
+
     if options.executor == "ray":
-        from ttmbench.sweep.executor_options import ray_options
         from ttmbench.sweep.ray_executor import RayExecutor
 
-        return RayExecutor(root, ray_options(given, options.workers), [one.cell for one in planned], units)
+        wanted = read_options(RayOptions, {"workers": options.workers, **given})
+        return RayExecutor(root, wanted, [one.cell for one in planned], units)
     from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
-    from ttmbench.sweep.executor_options import local_stall
 
-    stall = local_stall(given)
+    stall = read_options(LocalOptions, given).stall
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
     return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)
@@ -154,7 +155,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     from ttmbench.evaluator.unit import units_of
     from ttmbench.report.table import TableColumn, print_table
     from ttmbench.sweep.estimate import rates, seconds_of, work_of
-    from ttmbench.sweep.finished import stages_left
+    from ttmbench.sweep.folder import stages_left
 
     known = {} if root is None else rates(root)
     rows, times = [], []

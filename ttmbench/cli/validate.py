@@ -17,7 +17,7 @@ from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.checks import audit_groups
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import data_locations, left_out, load_task_data
-from ttmbench.data.loading import data_folder, given_data_folder
+from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry

@@ -1,4 +1,4 @@
-"""What a task needs on this machine, as types: what is here or can be fetched, and the places that have it all.
+"""What a task needs on this machine: the places that have it, and what of it is here or can be fetched.
 
 Each module of `ttmbench.data.sources` has a function ``locations``: a request -> the places that have the data, in the
 order in which its reader tries them. `ttmbench download` and `ttmbench doctor` ask it; it never touches the network.
@@ -6,7 +6,7 @@ order in which its reader tries them. `ttmbench download` and `ttmbench doctor` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,8 +63,8 @@ class DataLocation:
 
     def missing(self) -> dict[str, str]:
         """What is not here -> why."""
-        found = ((need.name, need.missing()) for need in self.needs or ())
-        return {name: why for name, why in found if why is not None}
+        reasons = ((need.name, need.missing()) for need in self.needs or ())
+        return {name: why for name, why in reasons if why is not None}
 
     @property
     def is_here(self) -> bool | None:
@@ -74,9 +74,16 @@ class DataLocation:
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file or folder that belongs to the task and lies beside its file."""
+    """A file or folder of the user's own, beside the task file or where that says.
+
+    Attributes:
+        path: of it.
+        lacking: what is not there of its content; None if nothing.
+    """
 
     path: Path
+    lacking: Callable[[], str | None] = lambda: None
+    origin = "beside the task file"
 
     @property
     def name(self) -> str:
@@ -84,21 +91,16 @@ class LocalFile:
         return str(self.path)
 
     @property
-    def origin(self) -> str:
-        """The user."""
-        return "beside the task file"
-
-    @property
     def where(self) -> str:
         """The folder it should be in."""
         return str(self.path.parent)
 
     def missing(self) -> str | None:
-        """Whether it is there."""
-        return None if self.path.exists() else f"it is not in {self.path.parent}"
+        """Whether it is there, whole."""
+        return self.lacking() if self.path.exists() else f"it is not in {self.path.parent}"
 
     def size(self, web: Any) -> int | None:
-        """Nothing is fetched."""
+        """None: nothing is fetched."""
         return None
 
     def fetch(self, web: Any) -> str:
@@ -106,3 +108,26 @@ class LocalFile:
         if not self.path.exists():
             raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")
         raise OutOfReachError(f"{self.path} is part of the task and is not downloaded: {self.missing()}")
+
+
+def amount(size: int | None) -> str:
+    """Bytes as people read them.
+
+    >>> amount(815_585_330), amount(9_930), amount(12), amount(None)
+    ('815.6 MB', '9.9 kB', '12 B', 'size unknown')
+    """
+    if size is None:
+        return "size unknown"
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size} B"
+
+
+def count_of_images(names: Sequence[str]) -> str:
+    """How many images there are, and the first.
+
+    >>> count_of_images(["a.jpg"]), count_of_images(["a.jpg", "b.jpg"])
+    ('image a.jpg is', '2 images (a.jpg and others) are')
+    """
+    return f"image {names[0]} is" if len(names) == 1 else f"{len(names)} images ({names[0]} and others) are"

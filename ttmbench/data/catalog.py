@@ -1,26 +1,31 @@
-"""Tasks by name, tag, glob or file."""
+"""Tasks by name, tag, glob or file: one YAML each, in which ``include:`` shares fields between variants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
 
 from ttmbench._util.console import warn
-from ttmbench.data.kinds import SCOPES
-from ttmbench.data.memory import Task
-from ttmbench.data.task_file import AlreadyRead, TaskFile, load_task
+from ttmbench._util.text import Unreadable, read_yaml
+from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec, describe_error
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+MAX_INCLUDES = 8
+AlreadyRead = dict[str, Any]
+"""Path -> what a task file held a moment ago, for tasks of one folder that include the same."""
+AnyTask = TypeVar("AnyTask", bound=TaskFile)
+
 
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
-    """A task by name, or by the path of its file; ``read`` as for `load_task`.
-
-    Raises:
-        UsageError: no such task, or its file is wrong.
-    """
+    """A task by name, or by the path of its file; ``read`` as for `load_task`. UsageError for none or a wrong file."""
     if name.endswith(ENDINGS) and (name not in registry.task_files):
         path = Path(name)
         if not path.is_file():
@@ -34,16 +39,17 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
 
     A wrong one of an installed plugin is left out, with a warning; UsageError naming file and key for any other.
     """
-    found, read = {}, AlreadyRead()
+    tasks: dict[str, TaskFile] = {}
+    read: AlreadyRead = {}
     for name in sorted(registry.task_files):
         try:
-            found[name] = find_task(registry, name, read)
+            tasks[name] = find_task(registry, name, read)
         except UsageError as error:
             plugin = registry.task_files[name][1]
             if plugin not in registry.plugins.installed:
                 raise
             warn(f"task '{name}' of plugin '{plugin}' is left out: {error}")
-    return found
+    return tasks
 
 
 def is_named(registry: Registry, word: str) -> bool:
@@ -52,14 +58,7 @@ def is_named(registry: Registry, word: str) -> bool:
 
 
 def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
-    """Tasks by name, tag, glob or file, each once, in the order asked for.
-
-    Args:
-        registry: what plugins registered.
-        patterns: what ``--tasks`` lists.
-
-    Returns:
-        name -> task.
+    """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the order asked for.
 
     Raises:
         UsageError: a pattern that fits nothing, with near names; or a wrong file.
@@ -80,15 +79,16 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
     return chosen
 
 
-def take_in(registry: Registry, tasks: Sequence[Task]) -> dict[str, Task]:
+def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
     """Tasks in memory by name; UsageError for an unknown metric, or a name that another task has."""
-    found: dict[str, Task] = {}
+    named: dict[str, AnyTask] = {}
     for task in tasks:
-        if task.name in registry.task_files or task.name in found:
-            raise UsageError(f"two tasks are named '{task.name}'; give the one in memory another name")
+        name = task.spec.task
+        if name in registry.task_files or name in named:
+            raise UsageError(f"two tasks are named '{name}'; give the one in memory another name")
         _check_metrics(registry, task)
-        found[task.name] = task
-    return found
+        named[name] = task
+    return named
 
 
 def _check_metrics(registry: Registry, task: TaskFile) -> None:
@@ -102,6 +102,7 @@ def _check_metrics(registry: Registry, task: TaskFile) -> None:
 
 
 def _checked(registry: Registry, task: TaskFile) -> TaskFile:
+    """The task, whose metrics, sources and schedules are registered."""
     spec = task.spec
     _check_metrics(registry, task)
     for kind in _kinds(spec.source):
@@ -117,6 +118,88 @@ def _kinds(source: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(source.get("kind"), str):
         yield source["kind"]
     inner = source.get("of")
-    for one in inner if isinstance(inner, list) else ():
-        if isinstance(one, dict):
-            yield from _kinds(one)
+    for part in inner if isinstance(inner, list) else ():
+        if isinstance(part, dict):
+            yield from _kinds(part)
+
+
+def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
+    """A task file, read and checked; by default ``task:`` has to equal the file's name. ``read``: `AlreadyRead`.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
+    """
+    try:
+        spec = TaskSpec(**_read(path, 0, {} if read is None else read))
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe_error(error)}") from None
+    except TypeError as error:
+        raise UsageError(f"{path}: keys must be words ({error})") from None
+    stem = path.name.rsplit(".", 1)[0]
+    if check_name and spec.task != stem:
+        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
+    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
+
+
+def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, Any]:
+    """One file with what it includes underneath it; the including file's fields win."""
+    if depth > MAX_INCLUDES:
+        raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
+    if str(path) not in read:
+        try:
+            read[str(path)] = read_yaml(path)
+        except Unreadable as error:
+            raise UsageError(f"{path}: {error}") from None
+    content = read[str(path)]
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+    merged: dict[str, Any] = {}
+    for name, without in _includes(path, content.get("include", [])):
+        included = _read(_beside(path, name), depth + 1, read)
+        absent = [key for key in without if key not in included]
+        if absent:
+            raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
+        merged = _merge(merged, {key: value for key, value in included.items() if key not in without})
+    return _merge(merged, {key: value for key, value in content.items() if key != "include"})
+
+
+def _beside(path: Traversable, name: str) -> Traversable:
+    """A YAML of the same folder; UsageError if there is none."""
+    parent = getattr(path, "parent", None)
+    file = None if parent is None or set(name) & set("/\\") else parent / name
+    if file is None or not name.endswith(ENDINGS) or not file.is_file():
+        raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
+    return file
+
+
+def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
+    """File names, and the keys of each that are not taken over."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, str):
+            yield entry, []
+            continue
+        without = entry.get("without", []) if isinstance(entry, dict) else None
+        if (
+            not isinstance(entry, dict)
+            or set(entry) - {"file", "without"}
+            or not isinstance(entry.get("file"), str)
+            or not isinstance(without, list)
+        ):
+            raise UsageError(
+                f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
+                f"got {entry!r:.80}"
+            )
+        yield entry["file"], without
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, with mappings of its own, so that a file read once can be included again."""
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict):
+            merged[key] = _merge(merged[key] if isinstance(merged.get(key), dict) else {}, value)
+        elif isinstance(value, list):
+            merged[key] = [_merge({}, item) if isinstance(item, dict) else item for item in value]
+        else:
+            merged[key] = value
+    return merged

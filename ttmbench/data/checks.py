@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ttmbench._util.escape import is_text
@@ -36,47 +36,29 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     Raises:
         DataError: the first thing that is wrong.
     """
+    task = f"task '{spec.task}'"
     whole = limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups)
     if whole:
-        check_count(spec, len(groups) + left_out, f"the data of task '{spec.task}'")
+        check_count(spec, len(groups) + left_out, f"the data of {task}")
         for name, mean in spec.means.items():
             problem = mean.problem(groups) if groups and not left_out else None
             if problem is not None:
-                raise DataError(f"task '{spec.task}': means.{name} {problem}")
+                raise DataError(f"{task}: means.{name} {problem}")
     if not groups:
-        raise DataError(f"task '{spec.task}': the source gave no group")
+        raise DataError(f"{task}: the source gave no group")
     for group in groups:
-        _check_texts(spec, group)
-        _check_shape(spec, group)
-        for position, caption in enumerate(group.captions):
-            if not caption.strip():
-                raise DataError(f"task '{spec.task}': caption {position} of group {group.group_id} is empty")
+        _check_group(spec, group)
     captions = sum(len(group.captions) for group in groups)
     if whole and not left_out and spec.group.n_captions not in (None, captions):
-        raise DataError(
-            f"the data of task '{spec.task}' has {captions} captions, but the task (version {spec.version}) has "
-            f"{spec.group.n_captions}"
-        )
+        stated = f"the task (version {spec.version}) has {spec.group.n_captions}"
+        raise DataError(f"the data of {task} has {captions} captions, but {stated}")
     doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
     if doubled:
-        raise DataError(f"task '{spec.task}': group id {doubled[0]} is given to several groups")
+        raise DataError(f"{task}: group id {doubled[0]} is given to several groups")
 
 
-def _check_shape(spec: TaskSpec, group: Group) -> None:
-    shape = (len(group.images), len(group.captions))
-    where = f"task '{spec.task}': group {group.group_id}"
-    if spec.kind == "groups" and shape != spec.group.shape:
-        raise DataError(f"{where} is {shape[0]}x{shape[1]}, the task file says {spec.shape}")
-    if spec.kind == "retrieval" and (shape[0] != 1 or not shape[1]):
-        raise DataError(
-            f"{where} has {shape[0]} images and {shape[1]} captions; retrieval needs one image and captions"
-        )
-    if spec.kind == "classification" and shape != (1, 1):
-        raise DataError(f"{where} has {shape[0]} images and {shape[1]} labels; classification needs one of each")
-
-
-def _check_texts(spec: TaskSpec, group: Group) -> None:
-    """Ids, captions and names are texts that a file can hold, of a length that a reader can bear."""
+def _check_group(spec: TaskSpec, group: Group) -> None:
+    """Ids, captions and names are texts that a file can hold, of bearable length; the shape is right."""
     most = limit("caption_characters")
     for what, text in (
         ("the id", group.group_id),
@@ -90,6 +72,17 @@ def _check_texts(spec: TaskSpec, group: Group) -> None:
             raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}")
         if "\0" in text or not is_text(text):
             raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
+    images, captions = shape = (len(group.images), len(group.captions))
+    where = f"task '{spec.task}': group {group.group_id}"
+    if spec.kind == "groups" and shape != spec.group.shape:
+        raise DataError(f"{where} is {images}x{captions}, the task file says {spec.shape}")
+    if spec.kind == "retrieval" and (images != 1 or not captions):
+        raise DataError(f"{where} has {images} images and {captions} captions; retrieval needs one image and captions")
+    if spec.kind == "classification" and shape != (1, 1):
+        raise DataError(f"{where} has {images} images and {captions} labels; classification needs one of each")
+    empty = next((position for position, caption in enumerate(group.captions) if not caption.strip()), None)
+    if empty is not None:
+        raise DataError(f"task '{spec.task}': caption {empty} of group {group.group_id} is empty")
 
 
 @dataclass
@@ -107,6 +100,13 @@ class DataReport:
     notes: list[str] = field(default_factory=list)
 
 
+_KNOWN: dict[Defect, str] = {
+    "equal_captions": "have a caption twice",
+    "equal_images": "have an image twice",
+    "equal_groups": "are the same as an earlier one",
+}
+
+
 def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
     """Decodes every image and looks for what can only tie or counts twice.
 
@@ -114,63 +114,40 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
         spec: the task.
         groups: as its source gave them, of the right number and shape.
         digest_of: (image, group id) -> digest of its decoded content.
-
-    Returns:
-        What was found, every group looked at.
     """
     report, known = DataReport(), Counter[Defect]()
-
-    def found(defect: Defect, problem: str) -> None:
-        if defect in spec.group.known_defects:
-            known[defect] += 1
-        else:
-            report.problems.append(problem)
-
-    digests: dict[str, str | None] = {}
+    digests: dict[str, str | None] = {}  # None for an image that cannot be decoded
     seen: dict[tuple[tuple[str | None, ...], tuple[str, ...]], str] = {}
     for group in progress_iter(groups, "checking", "groups", total=len(groups)):
         for image in group.images:
-            if image.name in digests:
-                continue
-            try:
-                digests[image.name] = digest_of(image, group.group_id)
-            except DataError as error:
-                digests[image.name] = None
-                report.problems.append(str(error))
-        content = tuple(digests[image.name] for image in group.images)
-        for defect, problem in _ties(spec.kind, group, content):
-            found(defect, problem)
+            if image.name not in digests:
+                try:
+                    digests[image.name] = digest_of(image, group.group_id)
+                except DataError as error:
+                    digests[image.name] = None
+                    report.problems.append(str(error))
+        content, name = tuple(digests[image.name] for image in group.images), f"group {group.group_id}"
         first = seen.setdefault((content, group.captions), group.group_id)
+        defects: dict[Defect, str] = {}
+        if spec.kind == "groups" and _repeated(group.captions):
+            defects["equal_captions"] = f"{name} has the same caption twice, so it can only tie"
+        if _repeated(content):
+            defects["equal_images"] = f"{name} has the same image twice, so it can only tie"
         if spec.kind == "groups" and first != group.group_id and None not in content:
-            found("equal_groups", f"groups {first} and {group.group_id} are the same")
+            defects["equal_groups"] = f"groups {first} and {group.group_id} are the same"
+        known.update(defect for defect in defects if defect in spec.group.known_defects)
+        report.problems += [text for defect, text in defects.items() if defect not in spec.group.known_defects]
     report.images = len(digests)
-    report.notes = [*_notes(spec, groups, digests), *(_KNOWN[defect].format(count) for defect, count in known.items())]
+    repeated = _repeated(digests.values())
+    report.notes += [f"{repeated} images have the content of another one"] if repeated else []
+    if spec.is_global or spec.kind == "retrieval":
+        repeated = _repeated([caption for group in groups for caption in group.captions])
+        report.notes += [f"{repeated} captions repeat an earlier one and can only tie"] if repeated else []
+    report.notes += [f"{count} groups {_KNOWN[defect]}, as is known" for defect, count in known.items()]
     return report
 
 
-_KNOWN: dict[Defect, str] = {
-    "equal_captions": "{} groups have a caption twice, as is known",
-    "equal_images": "{} groups have an image twice, as is known",
-    "equal_groups": "{} groups are the same as an earlier one, as is known",
-}
-
-
-def _ties(kind: str, group: Group, content: Sequence[str | None]) -> Iterator[tuple[Defect, str]]:
-    """What a group has twice, so that no model can tell it apart."""
-    if kind == "groups" and len(set(group.captions)) < len(group.captions):
-        yield "equal_captions", f"group {group.group_id} has the same caption twice, so it can only tie"
-    known = [one for one in content if one is not None]
-    if len(set(known)) < len(known):
-        yield "equal_images", f"group {group.group_id} has the same image twice, so it can only tie"
-
-
-def _notes(spec: TaskSpec, groups: Sequence[Group], digests: Mapping[str, str | None]) -> list[str]:
-    notes = []
-    known = [one for one in digests.values() if one is not None]
-    if len(set(known)) < len(known):
-        notes.append(f"{len(known) - len(set(known))} images have the content of another one")
-    if spec.is_global or spec.kind == "retrieval":
-        every = [caption for group in groups for caption in group.captions]
-        repeated = len(every) - len(set(every))
-        notes += [f"{repeated} captions repeat an earlier one and can only tie"] if repeated else []
-    return notes
+def _repeated(values: Iterable[str | None]) -> int:
+    """How many of the values, None apart, are equal to an earlier one."""
+    present = [value for value in values if value is not None]
+    return len(present) - len(set(present))

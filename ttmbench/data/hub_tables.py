@@ -1,77 +1,139 @@
-"""The tables of a dataset of the hub: which files hold the wanted split, fetched, found whole, and opened."""
+"""The tables of a dataset of the Hub: which files hold the wanted split, fetched, found whole, and opened."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ttmbench.data.hub_access import HuggingfaceOptions, commit_of, list_files, reach, snapshot
-from ttmbench.data.loading import below, check_folder, inside, is_local
+from pydantic import Field
+
+from ttmbench.data.hub_datasets import (
+    HubOptions,
+    HubRepository,
+    commit_of,
+    content_of,
+    list_files,
+    reach,
+    roots_of,
+    snapshot,
+)
 from ttmbench.data.parquet import check_decoded
-from ttmbench.data.shards import files_of_split, missing_shards
+from ttmbench.data.paths import check_folder, inside, is_local
 from ttmbench.errors import DataError, OutOfReachError, UsageError
+
+if TYPE_CHECKING:
+    from ttmbench.data.download.http import Web
 
 SAVED = ("README.md", "*.arrow", "*.json")
 CARD = "README.md"  # names splits, features and files of a dataset
+_SHARD = re.compile(
+    r"(?P<folder>(?:.*/)?)(?P<split>[^/]+?)-(?P<index>\d{5})-of-(?P<total>\d{5})(?P<rest>(?:-[0-9a-f]+)?\.parquet)"
+)
 
 
-@dataclass(frozen=True)
-class Table:
-    """A split as the library ``datasets`` gives it.
+class HuggingfaceOptions(HubOptions):
+    """Options of ``kind: huggingface``.
 
     Attributes:
-        rows: the table.
-        folder: where its files are, if that is one folder.
-        revision: commit that was read; None for a folder of the user's own, or where it cannot be told.
+        split: of the dataset.
+        name: configuration of the dataset.
+        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
+        drop_captions: true caption of a group to leave out -> why.
+        saved: its files are what ``save_to_disk`` writes, and no tables of the Hub; as folders under ``also`` are.
     """
+
+    split: str = "test"
+    name: str | None = None
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None
+    drop_captions: dict[str, str] = Field(default_factory=dict)
+    saved: bool = False
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder holds the dataset as ``save_to_disk`` writes it."""
+        return (folder / "dataset_dict.json").is_file()
+
+
+class Table(NamedTuple):
+    """A split as the library ``datasets`` gives it, the folder of its files if it is one, and the commit if known."""
 
     rows: Any
     folder: Path | None
     revision: str | None
 
 
+class HubTables(HubRepository):
+    """The tables of a dataset, as a `DataNeed`; a dataset without any is left to the library ``datasets``."""
+
+    options: HuggingfaceOptions
+
+    @property
+    def name(self) -> str:
+        """Repository, revision and, if only some files are chosen, their split."""
+        return super().name + (f", {self.options.split}" if self.options.data_files else "")
+
+    def missing(self) -> str | None:
+        """Whether the tables of its split are in the Hub's cache, or all of it in that of the library ``datasets``."""
+        with suppress(OutOfReachError):
+            patterns = tables_of(self.options, offline=True)
+            folder = snapshot(self.options.path, self.options.revision, patterns, offline=True)
+            absent = incomplete(self.options, folder)
+            if absent:
+                return f"incomplete: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''} is not in the cache"
+            if has_tables(self.options, folder):
+                return None
+        return None if _in_datasets_cache(self.options) else "it is not in the cache"
+
+    def fetch(self, web: Web) -> str:
+        """Fetches its tables; says what came."""
+        patterns = tables_of(self.options, offline=False)
+        folder = snapshot(self.options.path, self.options.revision, patterns, offline=False)
+        if not has_tables(self.options, folder):
+            open_table(self.options, Path(), offline=False)
+            return "fetched by the library datasets"
+        return content_of(folder)
+
+    def planned(self) -> list[str]:
+        """As `tables_of`, from the list of files alone: nothing is written, also where a card knows better."""
+        options = self.options
+        if options.saved:
+            return list(SAVED)
+        chosen = _declared(options)
+        if chosen is None:
+            chosen = files_of_split(list_files(options.path, options.revision), {}, options.split, options.name)
+        return [CARD, *(["*.parquet"] if chosen is None else chosen)]
+
+
 def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Table:
-    """Opens the wanted split of a dataset.
+    """Opens the wanted split of a dataset; ``data_dir`` may have a copy.
 
-    The files of a repository are fetched into the hub's cache at their revision and read from there. The library's own
+    The files of a repository are fetched into the Hub's cache at their revision and read from there. The library's own
     cache, which knows neither revisions nor chosen files once the network is gone, is asked only if they are not there.
-
-    Args:
-        options: which.
-        data_dir: the data folder, which may have a copy.
-        offline: never touch the network.
-
-    Returns:
-        The split.
 
     Raises:
         OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
         DataError: it cannot be read.
     """
     check_folder(options.path)
-    if options.saved:
-        folder = _saved_folder(options, offline)
-        _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
+    own = options.local_copy(data_dir)
+    if options.saved or (own is not None and not is_local(options.path)):  # as `save_to_disk` writes it
+        folder = own or snapshot(options.path, options.revision, list(SAVED), offline)
+        if options.saved:
+            _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         return Table(_load_split(options, _split_of(options, folder), folder), folder, commit_of(folder))
-    if is_local(options.path):
-        folder = Path(options.path)
-        files = _tables(folder)
+    if own is not None:
         chosen = _declared(options)
-        if chosen is not None and not _matching(folder, chosen):
+        if chosen is not None and not _matching(own, chosen):
             chosen = None  # a copy in another layout
-        _check_whole(options, missing_shards(files, options.split), "put it there")
-        return Table(_load(options, str(folder), chosen, offline), folder, None)
-    saved = saved_copy(options, data_dir)
-    if saved is not None:
-        return Table(_load_saved(options, saved), saved, None)
+        _check_whole(options, missing_shards(_tables(own), options.split), "put it there")
+        return Table(_load(options, str(own), chosen, offline), own, None)
     try:
-        patterns = tables_of(options, offline)
-        folder = snapshot(options.path, options.revision, patterns, offline)
+        folder = snapshot(options.path, options.revision, tables_of(options, offline), offline)
     except OutOfReachError:
         if not offline:
             raise
@@ -85,21 +147,13 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
             f"another directory, or write './{options.path}' in the task file beside the folder to read that"
         )
     rows = _load(options, options.path, _declared(options), offline, revision=options.revision)
-    return Table(rows, None, _commit(options.revision))
+    return Table(rows, None, options.revision if len(options.revision or "") == 40 else None)
 
 
 def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
     """Patterns of the files to fetch: the card, and the tables of the wanted split as far as they can be told.
 
-    Args:
-        options: which dataset.
-        offline: never touch the network; then what is in the cache decides.
-
-    Returns:
-        Patterns for the hub.
-
-    Raises:
-        OutOfReachError: the repository is not in the cache, or cannot be reached.
+    Offline, what is in the cache decides; OutOfReachError if the repository is neither there nor to be reached.
     """
     if options.saved:
         return list(SAVED)
@@ -114,39 +168,22 @@ def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
     if chosen is None:
         return [CARD, "*.parquet"]
     # For the hub, unlike for the library, "**/" stands for one folder at least.
-    return [CARD, *chosen, *(one.removeprefix("**/") for one in chosen if one.startswith("**/"))]
-
-
-def planned_tables(options: HuggingfaceOptions) -> list[str]:
-    """As `tables_of`, from the list of files alone: nothing is written, and a card that knows better is not read."""
-    if options.saved:
-        return list(SAVED)
-    chosen = _declared(options)
-    if chosen is None:
-        chosen = files_of_split(list_files(options.path, options.revision), {}, options.split, options.name)
-    return [CARD, *(["*.parquet"] if chosen is None else chosen)]
+    return [CARD, *chosen, *(pattern.removeprefix("**/") for pattern in chosen if pattern.startswith("**/"))]
 
 
 def incomplete(options: HuggingfaceOptions, folder: Path) -> list[str]:
-    """Shards of the wanted split that a snapshot lacks."""
+    """Files of the wanted split that a folder lacks."""
     if options.saved:
         if not has_tables(options, folder):
             return [f"{options.split}/state.json"]
-        place = _split_of(options, folder)
-        return [name for name in _files_of_split(place) if not (place / name).is_file()]
+        split = _split_of(options, folder)
+        return [name for name in _files_of_split(split) if not (split / name).is_file()]
+    if options.is_copy(folder):
+        return [] if (folder / options.split).is_dir() else [options.split]
     chosen = _chosen(options, folder)
     if chosen is None:
         return missing_shards(_tables(folder), options.split)
     return missing_shards(_matching(folder, chosen))
-
-
-def saved_copy(options: HuggingfaceOptions, data_dir: Path) -> Path | None:
-    """A folder of the data folder that holds this dataset as ``save_to_disk`` writes it."""
-    for name in options.also.get(options.path, ()):
-        folder = below(data_dir, name, "source.also")
-        if (folder / "dataset_dict.json").is_file():
-            return folder
-    return None
 
 
 def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
@@ -154,30 +191,36 @@ def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
     return any(path.is_file() for path in folder.rglob("state.json" if options.saved else "*.parquet"))
 
 
-def _saved_folder(options: HuggingfaceOptions, offline: bool) -> Path:
-    if is_local(options.path):
-        return Path(options.path)
-    return snapshot(options.path, options.revision, list(SAVED), offline)
+def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
+    """Whether the library ``datasets`` has prepared this dataset before; its cache does not tell revisions apart."""
+    from datasets import config
+    from datasets.naming import camelcase_to_snakecase
+
+    if options.data_files is not None or options.revision is not None:
+        return False
+    *owner, name = options.path.split("/")
+    root = Path(config.HF_DATASETS_CACHE) / "___".join([*owner, camelcase_to_snakecase(name)])
+    return any(root.glob("*/*/*/dataset_info.json"))
 
 
 def _split_of(options: HuggingfaceOptions, folder: Path) -> Path:
     """The folder of the wanted split in what ``save_to_disk`` wrote; of a dataset without splits, its own."""
-    places = sorted(path.parent for path in folder.rglob("state.json"))
-    named = [place for place in places if place.name == options.split]
-    chosen = named or (places if len(places) == 1 else [])
+    splits = sorted(path.parent for path in folder.rglob("state.json"))
+    named = [split for split in splits if split.name == options.split]
+    chosen = named or (splits if len(splits) == 1 and not options.is_copy(folder) else [])
     if len(chosen) != 1:
-        known = ", ".join(place.relative_to(folder).as_posix() for place in places) or "none"
+        known = ", ".join(split.relative_to(folder).as_posix() for split in splits) or "none"
         raise DataError(f"{options.where}: has no split '{options.split}' as save_to_disk writes it; it has {known}")
     return chosen[0]
 
 
-def _files_of_split(place: Path) -> list[str]:
+def _files_of_split(split: Path) -> list[str]:
     """Names of the files that hold a saved split."""
     try:
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        return [str(one["filename"]) for one in state["_data_files"]]
+        state = json.loads((split / "state.json").read_text(encoding="utf-8"))
+        return [str(file["filename"]) for file in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place} cannot be read ({type(error).__name__}: {error})") from None
+        raise DataError(f"{split} cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _check_whole(options: HuggingfaceOptions, missing: list[str], mend: str) -> None:
@@ -192,11 +235,7 @@ def _declared(options: HuggingfaceOptions) -> list[str] | None:
         if options.split not in files:
             raise UsageError(f"source.data_files has no split '{options.split}'; it has {', '.join(files) or 'none'}")
         files = files[options.split]
-    return None if files is None else _listed(files)
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+    return [files] if isinstance(files, str) else files
 
 
 def _chosen(options: HuggingfaceOptions, folder: Path) -> list[str] | None:
@@ -211,18 +250,16 @@ def _tables(folder: Path) -> list[str]:
 
 def _matching(folder: Path, patterns: list[str]) -> list[str]:
     try:
-        found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+        files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     except (NotImplementedError, ValueError):  # absolute, or an address: for the library to say
         return list(patterns)
-    return sorted(path.relative_to(folder).as_posix() for path in found)
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _card(folder: Path) -> dict[str, Any]:
-    if not (folder / CARD).is_file():
-        return {}
     try:
         return _metadata((folder / CARD).read_text(encoding="utf-8"))
-    except Exception:  # the library that reads the tables says it properly
+    except Exception:  # there is none, or the library that reads the tables says properly what is wrong
         return {}
 
 
@@ -231,46 +268,29 @@ def _metadata(card: str) -> dict[str, Any]:
     """Of a card's text: read again and again while a dataset is looked for, and long where it lists classes."""
     from huggingface_hub import RepoCard
 
-    found: dict[str, Any] = RepoCard(card, ignore_metadata_errors=True).data.to_dict()  # type: ignore[no-untyped-call]
-    return found
-
-
-def _commit(revision: str | None) -> str | None:
-    return revision if revision and len(revision) == 40 else None
+    return RepoCard(card, ignore_metadata_errors=True).data.to_dict()  # type: ignore[no-untyped-call]
 
 
 def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offline: bool, **more: Any) -> Any:
     import datasets
 
     if Path(path).is_dir():
-        names_of_files = _tables(Path(path)) if chosen is None else _matching(Path(path), chosen)
-        check_decoded(Path(path) / name for name in names_of_files if name.endswith(".parquet"))
+        names = _tables(Path(path)) if chosen is None else _matching(Path(path), chosen)
+        check_decoded(Path(path) / name for name in names if name.endswith(".parquet"))
     files = None if chosen is None else {options.split: chosen}
     # The card counts all splits; with a choice of files, these counts would be an error.
-    checks = "no_checks" if files else None
-    names: dict[str, Any] = {"split": options.split, "data_files": files, "verification_mode": checks}
-    fetch = partial(datasets.load_dataset, path, options.name, **names, **more)
-    return _quietly(options, fetch, offline)
+    more |= {"split": options.split, "data_files": files, "verification_mode": "no_checks" if files else None}
+    return _quietly(options, partial(datasets.load_dataset, path, options.name, **more), offline)
 
 
-def _load_saved(options: HuggingfaceOptions, folder: Path) -> Any:
-    """A split as ``save_to_disk`` wrote it."""
-    place = folder / options.split
-    if not place.is_dir():
-        known = ", ".join(sorted(one.name for one in folder.iterdir() if one.is_dir())) or "none"
-        raise DataError(f"{folder}: has no split '{options.split}'; it has {known}")
-    return _load_split(options, place, folder)
-
-
-def _load_split(options: HuggingfaceOptions, place: Path, folder: Path) -> Any:
-    """A saved split of a folder; its list of files may not lead out of it, and the hub's cache is made of links."""
+def _load_split(options: HuggingfaceOptions, split: Path, folder: Path) -> Any:
+    """A saved split of a folder; its list of files may not lead out of it, and the Hub's cache is made of links."""
     import datasets
 
-    roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
-    for name in _files_of_split(place):
-        if not inside(place, name, str(place / "state.json"), roots).is_file():
+    for name in _files_of_split(split):
+        if not inside(split, name, str(split / "state.json"), roots_of(folder)).is_file():
             raise OutOfReachError(f"{folder} is incomplete: {options.split}/{name} is missing; save it again")
-    return _quietly(options, partial(datasets.load_from_disk, str(place)), offline=True)
+    return _quietly(options, partial(datasets.load_from_disk, str(split)), offline=True)
 
 
 def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
@@ -284,3 +304,62 @@ def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
     finally:
         if shown:
             datasets.enable_progress_bars()
+
+
+def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, name: str | None) -> list[str] | None:
+    """The files or patterns that hold a split; None if any file of the repository may hold it.
+
+    The configuration ``name`` of the card decides where it has any. Without them, all tables have to be shards of
+    splits by their names (``data/test-00000-of-00001.parquet``), in one folder.
+
+    >>> names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "images.zip"]
+    >>> files_of_split(names, {}, "test", None)
+    ['data/test-[0-9]*-of-[0-9]*.parquet']
+    >>> files_of_split([*names, "data/more.parquet"], {}, "test", None) is None
+    True
+    """
+    configs = card.get("configs")
+    if isinstance(configs, list) and configs:
+        return _of_configs([config for config in configs if isinstance(config, Mapping)], split, name)
+    tables = [file for file in files if file.endswith(".parquet")]
+    shards = [match for file in tables if (match := _SHARD.fullmatch(file))]
+    if name is not None or len(shards) < len(tables) or len({shard["folder"] for shard in shards}) != 1:
+        return None
+    if not any(shard["split"] == split for shard in shards) or set("[]*?") & set(shards[0]["folder"] + split):
+        return None
+    # A pattern in place of the names: of a copy that lacks a shard it has to fit the whole set.
+    return [f"{shards[0]['folder']}{split}-[0-9]*-of-[0-9]*.parquet"]
+
+
+def _of_configs(configs: Sequence[Mapping[str, Any]], split: str, name: str | None) -> list[str] | None:
+    named = [one for one in configs if one.get("config_name") == (name or "default")]
+    default = [one for one in configs if one.get("default") is True] if name is None else []
+    chosen = default or named or (list(configs) if name is None and len(configs) == 1 else [])
+    entries = chosen[0].get("data_files") if len(chosen) == 1 and "data_dir" not in chosen[0] else None
+    if isinstance(entries, Mapping):
+        entries = [{"split": key, "path": value} for key, value in entries.items()]
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        return None
+    paths = [entry.get("path") for entry in entries if entry.get("split") == split]
+    found = [one for path in paths for one in ([path] if isinstance(path, str) else path or ())]
+    return found if found and all(isinstance(path, str) for path in found) else None
+
+
+def missing_shards(files: Iterable[str], split: str | None = None) -> list[str]:
+    """Shards, of one split or all, that are not among the files although others of the same set are, by name.
+
+    >>> missing_shards(["data/test-00000-of-00002.parquet", "data/train-00000-of-00002.parquet"], "test")
+    ['data/test-00001-of-00002.parquet']
+    """
+    sets: dict[tuple[str, str, int], dict[int, str]] = {}
+    for file in files:
+        match = _SHARD.fullmatch(file)
+        if match and split in (None, match["split"]):
+            key = (match["folder"], match["split"], int(match["total"]))
+            sets.setdefault(key, {})[int(match["index"])] = match["rest"]
+    return [
+        f"{folder}{stem}-{index:05d}-of-{total:05d}.parquet"
+        for (folder, stem, total), found in sets.items()
+        for index in range(min(total, 10_000))
+        if index not in found
+    ]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.digests import digests_of_modules
+from ttmbench._util.files import file_digest
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.checks import check_groups
-from ttmbench.data.loading import LoadRequest, given_data_folder, is_local
-from ttmbench.data.memory import Task
-from ttmbench.data.tags import add_tags
-from ttmbench.data.task_file import COLUMN_KEYS, TaskFile, TaskSpec
+from ttmbench.data.origin import TagFile
+from ttmbench.data.paths import below, given_data_folder, is_local
+from ttmbench.data.task_file import COLUMN_KEYS, TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry, load_target
@@ -36,7 +36,7 @@ def load_task_data(
         task: the task.
         limit: read no more groups than this.
         offline: never touch the network.
-        data_dir: folder of files that users fetch themselves; see `ttmbench.data.loading.data_folder`.
+        data_dir: folder of files that users fetch themselves; see `ttmbench.data.paths.data_folder`.
 
     Returns:
         The groups in the source's order, and where they came from.
@@ -45,9 +45,9 @@ def load_task_data(
         DataError: data out of reach, or not what the task file says.
         UsageError: the source is unknown or its options are wrong.
     """
-    if isinstance(task, Task):
-        return task.load(limit)
     spec = task.spec
+    if task.groups is not None:
+        return Loaded(list(task.groups[:limit]), {"kind": spec.source["kind"]})
     folder = given_data_folder(data_dir)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)
     try:
@@ -85,11 +85,6 @@ def load_groups(
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
     """What a task needs on this machine; nothing is fetched.
 
-    Args:
-        registry: where sources are looked up.
-        task: the task.
-        data_dir: the data folder, which may not exist.
-
     Returns:
         The places that have its data, in the order in which they are tried; and its files of further tags.
 
@@ -98,65 +93,64 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
     """
     from ttmbench.data.download.files import DataFile
 
-    tags: list[DataNeed] = [DataFile(data_dir, one.file, one.get) for one in task.spec.group.tag_files.values()]
-    return _source_places(registry, task.spec.source, _request(registry, task, data_dir)), tags
+    tags: list[DataNeed] = [DataFile(data_dir, tag.file, tag.get) for tag in task.spec.group.tag_files.values()]
+    return _locations(registry, task.spec.source, _request(registry, task, data_dir)), tags
 
 
-def _request(registry: Registry, task: TaskFile, data_dir: Path) -> LoadRequest:
+def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:
     spec = task.spec
-    return LoadRequest(
+    columns = spec.group.model_dump(include=set(COLUMN_KEYS))
+    if spec.group.label is not None:  # to sources, the label of an image stands in the place of its caption
+        columns["captions"] = [spec.group.label]
+    return SourceRequest(
         options={},
-        columns=_columns(spec),
+        columns=columns,
         shape=spec.shape if spec.kind == "groups" else GroupShape(1, 2),
         n_groups=spec.group.n_groups,
         folder=task.folder,
         data_dir=data_dir,
         kind=spec.kind,
         read=partial(_read_source, registry),
-        places=partial(_source_places, registry),
+        locations=partial(_locations, registry),
     )
 
 
-def _columns(spec: TaskSpec) -> dict[str, Any]:
-    """Columns as sources know them; the label of an image stands in the place of its caption."""
-    columns = spec.group.model_dump(include=set(COLUMN_KEYS))
-    return columns if spec.group.label is None else {**columns, "captions": [spec.group.label]}
-
-
-def _source_places(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:
+def _locations(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:
     """The places of one source mapping; sources that combine others come back here for each of them."""
-    spec, options = _source(registry, source)
+    spec, request = _with_options(registry, source, request)
     if not spec.needs:
         return [DataLocation(f"source '{spec.kind}'", None)]
-    places: list[DataLocation] = load_target(spec.needs)(replace(request, options=options))
-    return places
+    locations: list[DataLocation] = load_target(spec.needs)(request)
+    return locations
 
 
-def _source(registry: Registry, source: Mapping[str, Any]) -> tuple[SourceSpec, dict[str, Any]]:
-    """The reader of a source mapping, and its options."""
+def _with_options(
+    registry: Registry, source: Mapping[str, Any], request: SourceRequest
+) -> tuple[SourceSpec, SourceRequest]:
+    """The reader of a source mapping, and the request with its options."""
     kind = source.get("kind")
     if not isinstance(kind, str):
         raise UsageError("every source needs a 'kind'")
-    return registry.get(registry.sources, kind, "source"), {key: source[key] for key in source if key != "kind"}
+    options = {key: value for key, value in source.items() if key != "kind"}
+    return registry.get(registry.sources, kind, "source"), replace(request, options=options)
 
 
 def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> Loaded:
     """Reads one source mapping; sources that combine others come back here for each of them."""
-    spec, options = _source(registry, source)
+    spec, request = _with_options(registry, source, request)
     reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
-    with foreign_errors(f"source '{spec.kind}' of plugin '{plugin}'", DataError):
-        result = reader(replace(request, options=options))
+    what = f"source '{spec.kind}' of plugin '{plugin}'"
+    with foreign_errors(what, DataError):
+        result = reader(request)
         loaded = result if isinstance(result, Loaded) else Loaded(list(result))
-    strange = [one for one in loaded.groups if not isinstance(one, Group)]
-    if strange:
-        raise DataError(
-            f"source '{spec.kind}' of plugin '{plugin}' gave a {type(strange[0]).__name__} in place of a group"
-        )
+    groups = loaded.groups
+    strange = next((group for group in groups if not isinstance(group, Group)), None)
+    if strange is not None:
+        raise DataError(f"{what} gave a {type(strange).__name__} in place of a group")
     if plugin != BUILTIN:
-        loaded = Loaded(_read_by_plugin(registry, spec.kind, loaded.groups), loaded.source)
+        groups = _read_by_plugin(registry, spec.kind, groups)
     # A reader that names its kind has told everything; of others the options are told.
-    record = loaded.source if "kind" in loaded.source else {**source, **loaded.source}
-    return Loaded(loaded.groups, record)
+    return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})
 
 
 def _read_by_plugin(registry: Registry, kind: str, groups: list[Group]) -> list[Group]:
@@ -164,3 +158,38 @@ def _read_by_plugin(registry: Registry, kind: str, groups: list[Group]) -> list[
     code = digests_of_modules(registry.modules_of(registry.sources, kind))
     reader = None if None in code.values() else ",".join(f"{name} {digest}" for name, digest in code.items())
     return [replace(group, images=tuple(replace(image, reader=reader) for image in group.images)) for group in groups]
+
+
+def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
+    """Adds tags to every group: the same for all, and those of files in the data folder by the groups' ids.
+
+    A file is a JSON object, group id -> tag or list of tags; one that is not there adds nothing. The record names each
+    with its digest, or None if it was not there. DataError if a file is not what it should be.
+    """
+    if not constant and not tag_files:
+        return loaded
+    groups = [replace(group, tags={**constant, **group.tags}) for group in loaded.groups]
+    record: dict[str, Any] = {}
+    for tag, stated in tag_files.items():
+        file = below(data_dir, stated.file, "group.tag_files")
+        record[tag] = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None
+        if file.is_file():
+            tags = _tags_in(file)
+            groups = [replace(group, tags={**group.tags, tag: tags.get(group.group_id, "")}) for group in groups]
+    return Loaded(groups, {**loaded.source, **({"tag_files": record} if record else {})})
+
+
+def _tags_in(file: Path) -> dict[str, str]:
+    """Group id -> tags joined by a comma; the empty string for none."""
+    from ttmbench.data.row_files import read_json
+
+    content = read_json(file, str(file))
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: expected an object of group ids, got {type(content).__name__}")
+    tags = {}
+    for group_id, value in content.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in values):
+            raise DataError(f"{file}: the tags of group {group_id} are no texts: {value!r:.80}")
+        tags[group_id] = ", ".join(values)
+    return tags

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,7 +22,7 @@ from ttmbench.data.checks import check_groups
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
+from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
@@ -40,7 +40,7 @@ class Task(TaskFile):
         groups: the data.
     """
 
-    groups: tuple[Group, ...] = field(default=())
+    groups: tuple[Group, ...] = ()
 
     @classmethod
     def from_groups(
@@ -89,7 +89,7 @@ class Task(TaskFile):
         if not len(images) == len(captions) == len(ids if ids is not None else images):
             given = f"{len(images)} groups of images and {len(captions)} of captions"
             raise DataError(f"{where}: there are {given}" + ("" if ids is None else f", and {len(ids)} ids"))
-        labels = [str(one) for one in (range(len(images)) if ids is None else ids)]
+        labels = [str(label) for label in (range(len(images)) if ids is None else ids)]
         doubled = [label for label, count in Counter(labels).items() if count > 1]
         if doubled:
             raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
@@ -101,11 +101,12 @@ class Task(TaskFile):
                 label,
                 tuple(references.of(image, f"{label}/{index}", label) for index, image in enumerate(row)),
                 tuple(texts),
-                own_tags,
+                group_tags,
             )
-            for label, row, texts, own_tags in zip(labels, images, captions, every_tag, strict=True)
+            for label, row, texts, group_tags in zip(labels, images, captions, every_tag, strict=True)
         ]
-        return _task(cls, groups, name, metrics, matching, true_captions, version, license, description)
+        about = {"version": version, "license": license, "description": description, "matching": matching}
+        return cls._of(name, groups, metrics, true_captions, **about)
 
     @classmethod
     def from_dataset(
@@ -155,24 +156,48 @@ class Task(TaskFile):
         shape = _shape_of(dataset[0], images, captions, where)
         references = _Images(where)
 
-        def image(one: ImageCell) -> ImageRef:
-            label = f"{one.group_id}/{one.column}" + (f"/{one.item}" if one.item else "")
+        def image(cell: ImageCell) -> ImageRef:
+            label = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
             if lazy:
-                view = dataset.select_columns([one.column])
-                place = f"image {label} of {where}"
-                return ImageRef(label, partial(_cell_image, view, one, shape.images, place))
-            return references.of(one.value, label, one.group_id)
+                view = dataset.select_columns([cell.column])
+                return ImageRef(label, partial(_cell_image, view, cell, shape.images, f"image {label} of {where}"))
+            return references.of(cell.value, label, cell.group_id)
 
         columns = {"id": id, "images": images, "captions": captions, "tags": list(tags)}
         request = SourceRequest({}, columns, shape)
-        if lazy:
-            _check_columns(dataset.column_names, image_columns, where)
-            texts = dataset.remove_columns(image_columns)
-        else:
-            texts = dataset
+        texts = dataset.remove_columns(image_columns) if lazy else dataset
         rows = (Row(str(index), texts[index], index) for index in range(len(dataset)))
         groups = list(groups_from_rows(rows, request, where, image))
-        return _task(cls, groups, name, metrics, matching, true_captions, version, license, description)
+        about = {"version": version, "license": license, "description": description, "matching": matching}
+        return cls._of(name, groups, metrics, true_captions, **about)
+
+    @classmethod
+    def _of(
+        cls, name: str, groups: Sequence[Group], metrics: Sequence[str] | None, true_captions: int, **about: Any
+    ) -> Task:
+        """The task of groups that are read, with everything checked that can be without a model."""
+        if not groups:
+            raise DataError(f"task '{name}': there is no group")
+        shape = (len(groups[0].images), len(groups[0].captions))
+        for group in groups:
+            if (len(group.images), len(group.captions)) != shape:
+                raise DataError(
+                    f"task '{name}': group {group.group_id} has {len(group.images)} images and {len(group.captions)} "
+                    f"captions, group {groups[0].group_id} has {shape[0]} and {shape[1]}; one task has one shape"
+                )
+        if metrics is None:
+            more_images = {"text_score", "individual_match"} if shape[0] > shape[1] else set()
+            undefined = {"image_score"} if shape[0] == 1 else more_images
+            metrics = [metric for metric in USUAL_METRICS if metric not in undefined]
+            metrics += ["global_assignment_accuracy"] if about["matching"] == "global" else []
+        tags = list(groups[0].tags)
+        columns = {"shape": shape, "true_captions": true_captions, "n_groups": len(groups), "tags": tags}
+        try:
+            spec = TaskSpec(task=name, source={"kind": KIND}, group=columns, metrics=list(metrics), **about)
+        except ValidationError as error:
+            raise UsageError(f"task '{name}': {describe(error, TaskSpec)}") from None
+        check_groups(spec, groups)
+        return cls(spec, None, tuple(groups))
 
     @property
     def name(self) -> str:
@@ -185,65 +210,12 @@ class Task(TaskFile):
             raise UsageError(f"task '{self.name}' is in memory, so task_args mean nothing for it; run it by itself")
         return self
 
-    def load(self, limit: int | None = None) -> Loaded:
-        """The groups, ``limit`` of them at most."""
-        return Loaded(list(self.groups[:limit]), {"kind": KIND})
-
     def __len__(self) -> int:
         return len(self.groups)
 
     def __repr__(self) -> str:
         groups = f"{len(self)} group{'' if len(self) == 1 else 's'}"
         return f"Task({self.name!r}, {groups} of {self.spec.shape})"
-
-
-def _task(
-    cls: type[Task],
-    groups: Sequence[Group],
-    name: str,
-    metrics: Sequence[str] | None,
-    matching: str,
-    true_captions: int,
-    version: int,
-    license: str,
-    description: str,
-) -> Task:
-    """The task of groups that are read, with everything checked that can be without a model."""
-    if not groups:
-        raise DataError(f"task '{name}': there is no group")
-    shape = (len(groups[0].images), len(groups[0].captions))
-    for group in groups:
-        if (len(group.images), len(group.captions)) != shape:
-            raise DataError(
-                f"task '{name}': group {group.group_id} has {len(group.images)} images and {len(group.captions)} "
-                f"captions, group {groups[0].group_id} has {shape[0]} and {shape[1]}; one task has one shape"
-            )
-    try:
-        spec = TaskSpec(
-            task=name,
-            version=version,
-            license=license,
-            description=description,
-            source={"kind": KIND},
-            group={
-                "shape": shape,
-                "true_captions": true_captions,
-                "n_groups": len(groups),
-                "tags": list(groups[0].tags),
-            },
-            matching=matching,
-            metrics=list(_usual(shape, matching) if metrics is None else metrics),
-        )
-    except ValidationError as error:
-        raise UsageError(f"task '{name}': {describe(error, TaskSpec)}") from None
-    check_groups(spec, groups)
-    return cls(spec, None, tuple(groups))
-
-
-def _usual(shape: tuple[int, int], matching: str) -> Iterable[str]:
-    undefined = {"image_score"} if shape[0] == 1 else {"text_score", "individual_match"} if shape[0] > shape[1] else ()
-    metrics = [metric for metric in USUAL_METRICS if metric not in undefined]
-    return [*metrics, "global_assignment_accuracy"] if matching == "global" else metrics
 
 
 class _Images:
@@ -269,28 +241,24 @@ class _Images:
 
 
 def _reference(image: Any, name: str, what: str) -> ImageRef:
-    from PIL.Image import Image
+    from PIL import Image as Pillow
 
-    if isinstance(image, Image):
-        return ImageRef(name, lambda: image)
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise DataError(f"{what} is an array {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3]")
-        return ImageRef(name, partial(_of_array, image))
-    if isinstance(image, str | os.PathLike):
-        path = Path(image)
-        if not path.is_file():
-            raise DataError(f"{what} is no file")
-        return ImageRef(name, partial(open_image, path), path, path.read_bytes)
+    match image:
+        case Pillow.Image():
+            return ImageRef(name, lambda: image)
+        case np.ndarray():
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                given = f"{image.dtype} {list(image.shape)}"
+                raise DataError(f"{what} is an array {given}; expected uint8 [height, width, 3]")
+            return ImageRef(name, lambda: Pillow.fromarray(np.ascontiguousarray(image)))
+        case str() | os.PathLike():
+            path = Path(image)
+            if not path.is_file():
+                raise DataError(f"{what} is no file")
+            return ImageRef(name, partial(open_image, path), path, path.read_bytes)
     raise DataError(
         f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"
     )
-
-
-def _of_array(array: np.ndarray) -> Image:
-    from PIL import Image
-
-    return Image.fromarray(np.ascontiguousarray(array))
 
 
 def _check_nested(where: str, what: str, nested: Sequence[Any], labels: Sequence[str]) -> None:
@@ -315,7 +283,7 @@ def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
         return [{tag: str(values[index]) for tag, values in tags.items()} for index in range(count)]
     if tags and len(tags) != count:
         raise DataError(f"{where}: there are tags for {len(tags)} groups, and {count} groups")
-    return [{tag: str(value) for tag, value in one.items()} for one in tags] or [{} for _ in range(count)]
+    return [{tag: str(value) for tag, value in group_tags.items()} for group_tags in tags] or [{} for _ in range(count)]
 
 
 def _is_hub_dataset(dataset: Any) -> bool:
@@ -324,17 +292,15 @@ def _is_hub_dataset(dataset: Any) -> bool:
     return library is not None and isinstance(dataset, library.Dataset)
 
 
-def _check_columns(known: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    for column in wanted:
-        if column not in known:
-            raise DataError(f"{where}: the dataset has no column '{column}'; it has {', '.join(known)}")
-
-
-def _shape_of(row: Mapping[str, Any], images: str | Sequence[str], captions: str | Sequence[str], where: str) -> Any:
+def _shape_of(
+    row: Mapping[str, Any], images: str | Sequence[str], captions: str | Sequence[str], where: str
+) -> GroupShape:
     """The shape that the first row has."""
     counts = []
     for columns in (images, captions):
-        _check_columns([str(name) for name in row], [columns] if isinstance(columns, str) else list(columns), where)
+        for column in [columns] if isinstance(columns, str) else columns:
+            if column not in row:
+                raise DataError(f"{where}: the dataset has no column '{column}'; it has {', '.join(map(str, row))}")
         value = row[columns] if isinstance(columns, str) else list(columns)
         counts.append(len(value) if isinstance(value, list | tuple) else 1)
     try:

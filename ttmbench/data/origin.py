@@ -77,7 +77,20 @@ class Origin(BaseModel):
         return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
 
 
-class TagFile(BaseModel):
+class PathOrMapping(BaseModel):
+    """A file with what is said of it. Its path alone may be written as a string."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
+class TagFile(PathOrMapping):
     """A file of further tags in the data folder. Its path alone may be written as a string.
 
     Attributes:
@@ -85,12 +98,4 @@ class TagFile(BaseModel):
         get: where it comes from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: str
     get: Origin | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _path(cls, value: Any) -> Any:
-        return {"file": value} if isinstance(value, str) else value

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.images import Colors, open_array, open_image
-from ttmbench.data.cells import Row, cell, fill, id_of, tags_of, value_of
-from ttmbench.data.crops import box_of, cropped
-from ttmbench.data.selection import kept_rows
+from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
+from ttmbench.data.cells import Row, cell, fill, id_of, kept_rows, tags_of, value_of
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Box = tuple[int, int, int, int]
+_FARTHEST = 1_000_000  # pixels; no image is as large
 SPREAD = "*"  # before the name of a column: all items of the list in it
 
 
@@ -39,11 +43,7 @@ class ImageCell:
 
     @property
     def name(self) -> str:
-        """The image's file name.
-
-        Raises:
-            DataError: the cell holds none.
-        """
+        """The image's file name; DataError if the cell holds none."""
         value = self.value
         if not isinstance(value, str) or not value:
             raise DataError(
@@ -66,7 +66,7 @@ def groups_from_rows(
     image: Callable[[ImageCell], ImageRef],
     rows_per_group: int = 1,
 ) -> Iterator[Group]:
-    """Makes groups of rows.
+    """Makes groups of rows, one after the other.
 
     Args:
         rows: the raw data, in order.
@@ -75,19 +75,15 @@ def groups_from_rows(
         image: makes an image of a cell.
         rows_per_group: how many consecutive rows are one group; each brings its share of images and captions.
 
-    Yields:
-        The groups.
-
     Raises:
         DataError: a cell is missing, empty or of the wrong kind; file and group are named.
         UsageError: the columns do not fit the shape.
     """
-    columns = request.columns
     per_row = _share(request, rows_per_group)
-    _check_columns(columns, per_row, request, rows_per_group)
+    _check_columns(per_row, request, rows_per_group)
     wanted = None if request.limit is None else request.limit * rows_per_group
     pending: list[Row] = []
-    for row in islice(kept_rows(rows, columns, where), wanted):
+    for row in islice(kept_rows(rows, request.columns, where), wanted):
         pending.append(row)
         if len(pending) == rows_per_group:
             yield _group(pending, request, where, image, per_row)
@@ -114,17 +110,16 @@ def _group(
         captions = [text for row in rows for text in _captions(row, columns["captions"], where, group_id, per_row[1])]
     images: list[ImageRef] = []
     for row in rows:
-        whole = [image(one) for one in _images(row, columns["images"], where, group_id, per_row[0])]
+        whole = [image(cell) for cell in _images(row, columns["images"], where, group_id, per_row[0])]
         box = box_of(row, columns["crop"], where, group_id) if columns.get("crop") else None
-        images += whole if box is None else [cropped(one, box) for one in whole]
+        images += whole if box is None else [cropped(reference, box) for reference in whole]
     tags = [tags_of(row, columns.get("tags", ()), where) for row in rows]
-    for other in tags[1:]:
-        for column, value in other.items():
-            if value != tags[0][column]:
-                raise DataError(
-                    f"{where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' "
-                    f"differs: {tags[0][column]!r} and {value!r}"
-                )
+    for column, value in (item for other in tags[1:] for item in other.items()):
+        if value != tags[0][column]:
+            raise DataError(
+                f"{where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' differs: "
+                f"{tags[0][column]!r} and {value!r}"
+            )
     return Group(group_id, tuple(images), tuple(captions), tags[0])
 
 
@@ -139,28 +134,29 @@ def _label(row: Row, column: str, where: str, group_id: str) -> str:
 
 
 def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int | None) -> list[str]:
+    """The captions of one column's list, or of several columns; of ``*column``, all captions of the list in it."""
     if isinstance(columns, str):
         values = _listed(row, columns, where, group_id, count, "captions")
         named = [(f"{columns}[{index}]", value) for index, value in enumerate(values)]
     else:
-        named = [one for column in columns for one in _spread(row, column, where, group_id)]
+        named = []
+        for column in columns:
+            name = column.removeprefix(SPREAD)
+            value = cell(row, name, where)
+            if name == column:
+                named.append((name, value))
+            elif not isinstance(value, list):
+                raise DataError(
+                    f"{where}: '{name}' of group {group_id} should hold a list of captions, got {value!r:.80}"
+                )
+            else:
+                named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
         if len(named) != count:
             raise DataError(f"{where}: group {group_id} has {len(named)} captions, but {count} are needed")
     for column, value in named:
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{where}: caption '{column}' of group {group_id} is empty or no text")
     return [value for _, value in named]
-
-
-def _spread(row: Row, column: str, where: str, group_id: str) -> list[tuple[str, Any]]:
-    """The caption of a column; of ``*column``, all captions of the list in it."""
-    if not column.startswith(SPREAD):
-        return [(column, cell(row, column, where))]
-    name = column.removeprefix(SPREAD)
-    values = cell(row, name, where)
-    if not isinstance(values, list):
-        raise DataError(f"{where}: '{name}' of group {group_id} should hold a list of captions, got {values!r:.80}")
-    return [(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
 def _images(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[ImageCell]:
@@ -196,28 +192,62 @@ def _share(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None
     return shape.images // rows_per_group, shape.captions // rows_per_group
 
 
-def _check_columns(
-    columns: Mapping[str, Any], per_row: tuple[int, int | None], request: SourceRequest, rows_per_group: int
-) -> None:
-    images, captions = columns["images"], columns["captions"]
+def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows_per_group: int) -> None:
+    images, captions = request.columns["images"], request.columns["captions"]
     if request.kind != "groups":
         what = "captions" if request.kind == "retrieval" else "label"
         if not captions or (not isinstance(images, str) and len(images) != 1):
             raise UsageError(f"group.images should name one column, and group.{what} is needed (kind: {request.kind})")
         return
-    counts = tuple(_number_of(names) for names in (images, captions))
-    if any(count not in (None, share) for count, share in zip(counts, per_row, strict=True)):
+    lists = isinstance(captions, str) or any(column.startswith(SPREAD) for column in captions)  # a list tells how many
+    if (not isinstance(images, str) and len(images) != per_row[0]) or (not lists and len(captions) != per_row[1]):
+        counts = ("a list in one" if isinstance(names, str) else str(len(names)) for names in (images, captions))
         share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""
         raise UsageError(
-            f"group.images and group.captions name {_count(images)} and {_count(captions)} columns, "
-            f"but group.shape is {request.shape}{share}"
+            f"group.images and group.captions name {' and '.join(counts)} columns, but group.shape is {request.shape}"
+            f"{share}"
         )
 
 
-def _number_of(columns: str | Sequence[str]) -> int | None:
-    """How many cells they name; None where a list tells."""
-    return None if isinstance(columns, str) or any(one.startswith(SPREAD) for one in columns) else len(columns)
+def box_of(row: Row, columns: Sequence[str], where: str, group_id: str) -> Box:
+    """The box that a row tells: left, upper, right and lower edge. It may reach beyond the image.
+
+    ``columns`` hold its left edge, upper edge, width and height in pixels, rounded as Pillow does. DataError if a cell
+    holds no number, or the box holds no pixel.
+    """
+    numbers = []
+    for column in columns:
+        value = cell(row, column, where)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not abs(number) <= _FARTHEST:
+            raise DataError(f"{where}: '{column}' of group {group_id} is {value!r:.80}, no number of pixels")
+        numbers.append(number)
+    left, top, width, height = numbers
+    box = (round(left), round(top), round(left + width), round(top + height))
+    if box[2] <= box[0] or box[3] <= box[1]:
+        raise DataError(f"{where}: the crop box of group {group_id} is {width:g}x{height:g} pixels, so it holds none")
+    return box
 
 
-def _count(columns: str | Sequence[str]) -> str:
-    return "a list in one" if isinstance(columns, str) else str(len(columns))
+def cropped(image: ImageRef, box: Box) -> ImageRef:
+    """The part of an image inside a box, with a name of its own. What lies outside the image is black.
+
+    The box is in pixels of the image as it is read: turned upright, unless its EXIF data are ignored.
+    """
+    left, top, right, bottom = box
+    name = f"{image.name}[{left},{top},{right - left},{bottom - top}]"
+    variant = f"{image.variant}crop {left},{top},{right},{bottom};"
+    return ImageRef(name, partial(_crop, image, box), None, image.read, image.exif, variant)
+
+
+def _crop(image: ImageRef, box: Box) -> Image:
+    """The part as an RGB image; ``info["padded"]`` is set where the box reaches beyond the image."""
+    check_size((box[2] - box[0], box[3] - box[1]))
+    whole = as_rgb(image.open(), turn=image.exif == "apply")
+    part = whole.crop(box)
+    if box[0] < 0 or box[1] < 0 or box[2] > whole.width or box[3] > whole.height:
+        part.info["padded"] = True
+    return part

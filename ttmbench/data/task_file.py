@@ -1,33 +1,27 @@
-"""Task files: one YAML per task, checked key by key; ``include:`` shares fields between variants."""
+"""A task as its file states it, checked key by key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._arrays.matchings import count_matchings
 from ttmbench._util.limits import limit
-from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
-from ttmbench.data.cells import PathPart
-from ttmbench.data.kinds import ClassSpec, Kind
-from ttmbench.data.loading import HUB_KINDS, local_path
+from ttmbench.data.cells import Condition, PathPart, Where
 from ttmbench.data.origin import TagFile
-from ttmbench.data.selection import Condition, Where
+from ttmbench.data.paths import HUB_KINDS, local_path
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
-from ttmbench.types import GroupShape
+from ttmbench.types import Group, GroupShape
 
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
-MAX_INCLUDES = 8
 COLUMN_KEYS = ("id", "images", "captions", "tags", "crop", "where", "first_rows")  # of group: what sources are told
 Tags = list[str] | dict[str, str | PathPart]
 Defect = Literal["equal_captions", "equal_images", "equal_groups"]
@@ -35,10 +29,60 @@ Fact = Literal["groups", "format", "pairs", "aggregation"]
 Evidence = Literal["file", "scores", "stated", "inferred", "unknown"]
 Crop = Annotated[list[str], Field(min_length=4, max_length=4)]
 OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside a list of sources
+OneOrMany = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+Kind = Literal["groups", "retrieval", "classification"]
+"""What is asked of a model: to tell things apart inside groups, to find a caption's image and an image's captions among
+all, or to name an image's class."""
+
+SCOPES: dict[str, tuple[str, ...]] = {
+    "groups": ("group", "global", "captions"),
+    "retrieval": ("i2t", "t2i"),
+    "classification": ("class",),
+}
+"""Kind of task -> scopes of the metrics that are defined for it."""
+
+PACKAGED = re.compile(r"open_clip:[A-Z][A-Z0-9_]*")
 
 
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+class ClassSpec(BaseModel):
+    """The classes of a classification task, and the prompts that name them.
+
+    Attributes:
+        names: of the classes, the label of an image being a place in this list or a name of it; or ``open_clip:NAME``,
+            a list of the installed package.
+        templates: prompts with ``{}`` where the name goes; or ``open_clip:NAME``.
+        count: how many classes there are, where the list is not here.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: str | list[str]
+    templates: str | list[str] = ["a photo of a {}."]
+    count: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ClassSpec:
+        for key, value in (("names", self.names), ("templates", self.templates)):
+            if isinstance(value, str) and not PACKAGED.fullmatch(value):
+                raise ValueError(f"classes.{key}: '{value}' is neither a list nor open_clip:NAME")
+            if isinstance(value, list) and (not value or not all(text.strip() for text in value)):
+                raise ValueError(f"classes.{key}: the list is empty, or an entry of it is")
+        wrong = [text for text in self.templates if text.count("{}") != 1] if isinstance(self.templates, list) else []
+        if wrong:
+            raise ValueError(f"classes.templates: {wrong[0]!r:.80} should have {{}} once, where the name goes")
+        if isinstance(self.names, str) and self.count is None:
+            raise ValueError("classes.count is needed where the names come from a package")
+        if isinstance(self.names, list) and self.count not in (None, len(self.names)):
+            raise ValueError(f"classes.count is {self.count}, but {len(self.names)} names are listed")
+        if self.n_classes < 2:
+            raise ValueError("classes.names: at least two classes are needed")
+        return self
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are; those of one name count apart."""
+        return len(self.names) if isinstance(self.names, list) else self.count or 0
 
 
 class GroupSpec(BaseModel):
@@ -133,13 +177,13 @@ class TaskSpec(BaseModel):
     citation: str = ""
     license: str = ""
     label_errors: str = ""
-    images_from: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    images_from: OneOrMany = []
     images_needed: str = ""
     evidence: dict[Fact, Evidence] = {}
     gated: bool = False
     aggregate: str | None = None
     parts: str | None = None
-    tag: Annotated[list[str], BeforeValidator(_one_or_many)] = []
+    tag: OneOrMany = []
     kind: Kind = "groups"
     source: dict[str, Any]
     group: GroupSpec
@@ -154,16 +198,15 @@ class TaskSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         _check_kind(self)
-        if self.kind == "groups" and self.matching == "global" and self.shape.more_images:
-            raise ValueError(f"a {self.shape} task has images without a caption, so it cannot be matched globally")
-        if (
-            self.kind == "groups"
-            and self.matching == "group"
-            and count_matchings(self.shape.images, self.shape.captions, self.shape.true_captions) > MAX_INJECTIONS
-        ):
-            raise ValueError(
-                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
-            )
+        if self.kind == "groups":
+            shape = self.shape
+            if self.is_global and shape.more_images:
+                raise ValueError(f"a {shape} task has images without a caption, so it cannot be matched globally")
+            count = 0 if self.is_global else count_matchings(shape.images, shape.captions, shape.true_captions)
+            if count > MAX_INJECTIONS:
+                raise ValueError(
+                    f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+                )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
         for name, settings in self.ttm.items():
@@ -203,39 +246,35 @@ class TaskSpec(BaseModel):
 
 def _check_kind(spec: TaskSpec) -> None:
     """ValueError for a key that another kind of task has, or a missing one of this kind."""
-    group = spec.group
-    if (spec.kind == "groups") != (group.shape is not None):
-        raise ValueError(
-            "group.shape: images and captions of a group are needed"
-            if spec.kind == "groups"
-            else f"group.shape: a task of kind {spec.kind} has no groups, so leave it out"
-        )
-    if (spec.kind == "classification") != (spec.classes is not None):
-        raise ValueError(
-            "classes: names and templates are needed"
-            if spec.classes is None
-            else f"classes: a task of kind {spec.kind} has none"
-        )
-    own: dict[str, tuple[bool, str]] = {
-        "group.n_captions": (group.n_captions is not None, "retrieval"),
-        "rerank_k": (spec.rerank_k is not None, "retrieval"),
-        "group.label": (group.label is not None, "classification"),
-        "ttm": (bool(spec.ttm), "groups"),
-        "matching: global": (spec.matching == "global", "groups"),
-    }
-    for key, (given, kind) in own.items():
-        if given and spec.kind != kind:
-            raise ValueError(f"{key}: only a task of kind {kind} has it, this one is of kind {spec.kind}")
+    group, kind = spec.group, spec.kind
+    if kind == "groups" and group.shape is None:
+        raise ValueError("group.shape: images and captions of a group are needed")
+    if kind != "groups" and group.shape is not None:
+        raise ValueError(f"group.shape: a task of kind {kind} has no groups, so leave it out")
+    if kind == "classification" and spec.classes is None:
+        raise ValueError("classes: names and templates are needed")
+    if kind != "classification" and spec.classes is not None:
+        raise ValueError(f"classes: a task of kind {kind} has none")
+    for key, stated, its_kind in (
+        ("group.n_captions", group.n_captions is not None, "retrieval"),
+        ("rerank_k", spec.rerank_k is not None, "retrieval"),
+        ("group.label", group.label is not None, "classification"),
+        ("ttm", bool(spec.ttm), "groups"),
+        ("matching: global", spec.matching == "global", "groups"),
+    ):
+        if stated and kind != its_kind:
+            raise ValueError(f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}")
     if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
         raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
 
 
 @dataclass(frozen=True)
 class TaskFile:
-    """A task and the folder its file lies in (None inside a package archive)."""
+    """A task and the folder its file lies in (None inside a package archive); the groups of one that is in memory."""
 
     spec: TaskSpec
     folder: Path | None
+    groups: tuple[Group, ...] | None = field(default=None, repr=False)
 
     def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
         """The task with changes to its source (``--task_args``); UsageError for another kind.
@@ -246,130 +285,22 @@ class TaskFile:
             return self
         if "kind" in changes:
             raise UsageError("--task_args cannot change the kind of a source")
-        source, own = dict(self.spec.source), dict(changes)
-        inner = [one for one in source.get("of", ()) if isinstance(one, dict)]
+        source, changed = dict(self.spec.source), dict(changes)
+        inner = [part for part in source.get("of", ()) if isinstance(part, dict)]
         for key in OF_EACH_SOURCE:
-            if key in own and any(key in one for one in inner):
-                value = own.pop(key)
-                inner = [{**one, key: value} if key in one else one for one in inner]
-        if source["kind"] in HUB_KINDS and isinstance(own.get("path"), str):
-            own["path"] = local_path(own["path"], Path())  # of the command line, so of the working directory
+            if any(key in part for part in inner) and key in changed:
+                value = changed.pop(key)
+                inner = [{**part, key: value} if key in part else part for part in inner]
+        if source["kind"] in HUB_KINDS and isinstance(changed.get("path"), str):
+            changed["path"] = local_path(changed["path"], Path())  # of the command line, so of the working directory
         if inner:
             source["of"] = inner
-        return TaskFile(self.spec.model_copy(update={"source": {**source, **own}}), self.folder)
+        return TaskFile(self.spec.model_copy(update={"source": {**source, **changed}}), self.folder)
 
 
-@dataclass(frozen=True)
-class AlreadyRead:
-    """What was read a moment ago, for tasks of one folder that include the same.
-
-    Attributes:
-        files: path -> what the file held.
-        folders: path -> the YAMLs in the folder, by name: all that a file of it may include.
-    """
-
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    folders: dict[str, dict[str, Traversable]] = field(default_factory=dict)
-
-    def beside(self, path: Traversable) -> dict[str, Traversable]:
-        """The YAMLs in the folder of a file."""
-        parent = getattr(path, "parent", None)
-        if parent is None:
-            return {}
-        if str(parent) not in self.folders:
-            entries = [entry for entry in parent.iterdir() if entry.name.endswith((".yaml", ".yml"))]
-            self.folders[str(parent)] = {entry.name: entry for entry in entries}
-        return self.folders[str(parent)]
-
-
-def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
-    """Reads and checks a task file.
-
-    Args:
-        path: the YAML file.
-        check_name: also demand that ``task:`` equals the file's name.
-        read: what was read a moment ago, and takes what is read now.
-
-    Returns:
-        The task.
-
-    Raises:
-        UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
-    """
-    merged = _read(path, 0, AlreadyRead() if read is None else read)
-    try:
-        spec = TaskSpec(**merged)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {describe(error, _model_at(error))}") from None
-    except TypeError as error:
-        raise UsageError(f"{path}: keys must be words ({error})") from None
-    stem = path.name.rsplit(".", 1)[0]
-    if check_name and spec.task != stem:
-        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
-    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
-
-
-def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, Any]:
-    """One file with what it includes underneath it; the including file's fields win."""
-    if depth > MAX_INCLUDES:
-        raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
-    if str(path) not in read.files:
-        try:
-            content = read_yaml(path)
-        except Unreadable as error:
-            raise UsageError(f"{path}: {error}") from None
-        if not isinstance(content, dict):
-            raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
-        read.files[str(path)] = content
-    content = _copied(read.files[str(path)])
-    merged: dict[str, Any] = {}
-    for name, without in _includes(path, content.pop("include", [])):
-        folder = read.beside(path)
-        if name not in folder:
-            raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
-        below = _read(folder[name], depth + 1, read)
-        absent = [key for key in without if key not in below]
-        if absent:
-            raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
-        merged = _merge(merged, {key: value for key, value in below.items() if key not in without})
-    return _merge(merged, content)
-
-
-def _copied(value: Any) -> Any:
-    """A value of YAML, with mappings and lists of its own; copy.deepcopy takes longer than the rest of a task file."""
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if isinstance(value, list) else value
-
-
-def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
-    """File names, and the keys of each that are not taken over."""
-    for entry in value if isinstance(value, list) else [value]:
-        if isinstance(entry, str):
-            yield entry, []
-            continue
-        without = entry.get("without", []) if isinstance(entry, dict) else None
-        if (
-            not isinstance(entry, dict)
-            or set(entry) - {"file", "without"}
-            or not isinstance(entry.get("file"), str)
-            or not isinstance(without, list)
-        ):
-            raise UsageError(
-                f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
-                f"got {entry!r:.80}"
-            )
-        yield entry["file"], without
-
-
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value)
-        else:
-            merged[key] = value
-    return merged
+def describe_error(error: ValidationError) -> str:
+    """What is wrong with a task, in a sentence; with the keys that are known where the culprit stands."""
+    return describe(error, _model_at(error))
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:

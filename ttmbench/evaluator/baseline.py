@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ttmbench._util.files import file_digest
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.outcome import TaskOutcome
 from ttmbench.results.comparison import adjust_for_several, check_same, compare_runs
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
-from ttmbench.results.stored_runs import StoredRun, TaskGroups, read_run, values_of_lines
-from ttmbench.results.summary import metric_values
+from ttmbench.results.stored_runs import StoredRun, TaskGroups, read_run
 
 THIS = Path("this run")
 _ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they share"
@@ -70,7 +66,7 @@ class Baseline:
                 )
 
     def entry(
-        self, document: Mapping[str, Any], groups: Mapping[str, TaskGroups], iterations: int, seed: int
+        self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int
     ) -> dict[str, Any]:
         """What the results document says of the comparison.
 
@@ -84,7 +80,7 @@ class Baseline:
             ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
-        this = StoredRun(THIS, ResultsDocument.of(document), groups)
+        this = StoredRun(THIS, document, groups)
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
@@ -126,31 +122,3 @@ def check_baseline(document: Mapping[str, Any]) -> None:
     refused = (document.get("baseline") or {}).get("refused")
     if refused:
         raise UsageError(refused)
-
-
-def task_groups(outcome: TaskOutcome) -> TaskGroups:
-    """The values of single groups that a run has in memory, means over seeds as ``compare`` reads them from samples.
-
-    Args:
-        outcome: of a task.
-
-    Returns:
-        The values, without metrics across groups, and the clusters.
-    """
-    names = outcome.cluster_names
-    clusters = None if names is None else dict(zip((group.group_id for group in outcome.groups), names, strict=True))
-    values = values_of_lines(outcome.own_lines)
-    if clusters is not None and outcome.ranks:  # captions are queries of their own
-        clusters = {line["group_id"]: line["cluster"] for line in outcome.own_lines}
-    for name, per_seed in outcome.scores.items():
-        members: Sequence[int] = outcome.subsets.get(name, range(len(outcome.groups)))
-        ids = [outcome.groups[member].group_id for member in members]
-        for metric in (metric for metric in outcome.metrics if metric.scope != "global"):
-            found = [metric_values(metric, scores) for scores in per_seed]
-            known = [one for one in found if one is not None]
-            if known and len(known) == len(found):
-                means = np.mean(known, axis=0).tolist()
-                values.setdefault(name, {})[metric.name] = dict(zip(ids, means, strict=True))
-    tags = {group.group_id: group.tags for group in outcome.groups}
-    means = {name: how for name, how in outcome.spec.means.items() if name in outcome.tag_means}
-    return TaskGroups(values, clusters, tags, means)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
+from ttmbench.evaluator.single_groups import groups_by_task
+from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.numbers import numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 
@@ -25,19 +26,17 @@ class EvalResults(Mapping[str, Any]):
     """A results document as a mapping, and what a program wants beside it.
 
     Attributes:
-        document: exactly what the results file holds.
-        scores: task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read:
-            float32, of stored scores float64 where these are. Of results that were read back, of tasks that an earlier
-            run of the same command had done, and of forced choices there are none.
+        typed: the document.
+        tasks: task -> its result, of tasks that this program scored or whose scores it read.
         path: the results file, if there is one.
-        own_groups: task -> single groups, or what makes them, where this program made the results; see `group_values`.
+        earlier: task -> single groups, of tasks that an earlier run of the same command had done.
         address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
     """
 
-    document: dict[str, Any]
-    scores: dict[str, dict[str, list[Scores]]] = field(default_factory=dict)
+    typed: ResultsDocument
+    tasks: Mapping[str, TaskResult] = field(default_factory=dict)
     path: Path | None = None
-    own_groups: dict[str, TaskGroups] | Callable[[], dict[str, TaskGroups]] | None = None
+    earlier: Mapping[str, TaskGroups] = field(default_factory=dict)
     address: str | None = None
 
     def __getitem__(self, key: str) -> Any:
@@ -72,9 +71,9 @@ class EvalResults(Mapping[str, Any]):
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
     @cached_property
-    def typed(self) -> ResultsDocument:
-        """The document, typed."""
-        return ResultsDocument.of(self.document)
+    def document(self) -> dict[str, Any]:
+        """Exactly what the results file holds."""
+        return self.typed.to_dict()
 
     @property
     def model_name(self) -> str:
@@ -95,11 +94,18 @@ class EvalResults(Mapping[str, Any]):
     @cached_property
     def task_groups(self) -> dict[str, TaskGroups]:
         """Task -> values and clusters of its groups; as `group_values`, and with the same errors."""
-        if callable(self.own_groups):
-            return self.own_groups()
-        if self.own_groups is not None or self.path is None:
-            return self.own_groups or {}
+        if self.tasks or self.earlier or self.path is None:
+            return {**self.earlier, **groups_by_task(self.tasks)}
         return stored_groups(self.path.parent, self.typed)
+
+    @property
+    def scores(self) -> dict[str, dict[str, list[Scores]]]:
+        """Task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read.
+
+        They are float32, of stored scores float64 where these are. There are none of results that were read back, of
+        tasks that an earlier run of the same command had done; those of ranks and of forced choices are empty.
+        """
+        return {name: result.scored.scores for name, result in self.tasks.items()}
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:

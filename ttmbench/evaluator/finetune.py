@@ -307,10 +307,10 @@ def _load(
     groups: list[Group] = []
     about = []
     for name, task in tasks.items():
-        own, source = load_data(registry, config, task, samples)
-        if not own:
+        loaded = load_data(registry, config, task, samples)
+        if not loaded.groups:
             raise DataError(f"task '{name}' has no groups to finetune on")
-        for group in own:
+        for group in loaded.groups:
             images = tuple(replace(image, name=f"{name}/{image.name}") for image in group.images)
             groups.append(replace(group, images=images))
         spec = task.spec
@@ -318,9 +318,9 @@ def _load(
             {
                 "task": name,
                 "version": spec.version,
-                "groups": len(own),
+                "groups": len(loaded.groups),
                 "shape": list(spec.group.shape or ()),
-                "source": source,
+                "source": loaded.source,
                 "license": spec.license,
                 "images_from": spec.images_from,
             }

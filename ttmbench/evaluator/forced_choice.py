@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
-from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.evaluator.plan import RunContext, TaskPlan
+from ttmbench.evaluator.plan import Run, TaskPlan
 from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.task_result import Data, TaskResult, answered_result
 from ttmbench.protocols import ChoiceStyle
-from ttmbench.results.labels import split_key
-from ttmbench.results.tag_means import tag_means_of_values
-from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
-from ttmbench.scoring.forced_choice.ask import Answered, Given, ask_choices
+from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
-from ttmbench.scoring.forced_choice.summary import summarise_choices, unread_notes
-from ttmbench.types import Group, GroupShape
+from ttmbench.scoring.forced_choice.summary import unread_notes
 
 
-def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
-    """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`.
-
-    Returns:
-        Numbers under the filter ``choice``, the answers as samples lines, and no score arrays.
-    """
-    spec, config, clock = plan.spec, context.config, time.perf_counter()
-    adapter = context.capabilities.choice_scorer
+def run_choice_task(plan: TaskPlan, run: Run) -> TaskResult:
+    """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
+    spec, config, clock = plan.spec, run.config, time.perf_counter()
+    adapter = run.capabilities.choice_scorer
     assert adapter is not None, "the plan says so"
-    groups, source = load_data(context.registry, config, plan.task, context.samples)
-    loaded = time.perf_counter()
-    answered = ask_choices(context.capabilities, groups, context.batch_sizer, config.seed)
-    asked = time.perf_counter()
-    style = adapter.choice_style
-    orders = 1 if style.order == "random" else 2
-    summary = summarise_choices(
-        answered.choices,
-        spec.shape,
-        orders,
-        config.bootstrap_iters,
-        config.seed,
-        config.interval,
-        answered.clusters,
-    )
-    record = _record(answered.given, groups, style, orders, spec.shape, config.seed)
+    loaded = load_data(run.registry, config, plan.task, run.samples)
+    groups, started = loaded.groups, time.perf_counter()
+    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed)
+    seconds = {"load": started - clock, "score": time.perf_counter() - started}
+    orders = 1 if adapter.choice_style.order == "random" else 2
+    record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
+    answers: list[list[dict[str, Any]]] = [[] for _ in groups]
+    for given in answered.given:
+        asked = given.asked
+        answers[asked.group].append(
+            {
+                "question": _name(given),
+                "order": list(asked.order),
+                "prompt": asked.prompt,
+                "answer": given.answer,
+                "chosen": given.chosen,
+                "right": given.right,
+            }
+        )
+        if given.chosen is None:
+            unread = {"group_id": groups[asked.group].group_id, "question": _name(given), "answer": given.answer}
+            record["unread"].append(unread)
     notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
     if config.adapts:
         notes.append(
@@ -51,87 +48,29 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskOutcome:
         )
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
-    return TaskOutcome(
-        spec=spec,
-        metrics=[context.registry.metric(split_key(key)[0]) for key in summary.tracks],
-        groups=groups,
-        source=source,
-        fingerprint=answered.fingerprint,
-        scores={},
-        summary=summary,
-        records={CHOICE: record},
-        notes=notes,
-        seconds={"load": loaded - clock, "score": asked - loaded},
-        choices=answered.choices,
-        own_lines=_lines(answered, groups),
-        clusters=answered.clusters,
-        tag_means=tag_means_of_values(
-            groups,
-            choice_values(answered.choices),
-            CHOICE,
-            spec.means,
-            answered.clusters,
-            (config.bootstrap_iters, config.seed, config.interval),
-        ),
+    data = Data(groups, loaded.source, answered.fingerprint, answered.clusters)
+    resampling = config.bootstrap_iters, config.seed, config.interval
+    return answered_result(
+        spec, run.registry.metric, data, answered.choices, orders, record, resampling, notes, seconds, answers
     )
 
 
-def _record(
-    given: Sequence[Given], groups: Sequence[Group], style: ChoiceStyle, orders: int, shape: GroupShape, seed: int
-) -> dict[str, Any]:
-    sides = [*([] if shape.more_images else ["text"]), *(["image"] if shape.images > 1 else [])]
-    prompts = {
-        "text": None if shape.more_images else text_prompt(["{caption}"] * shape.captions),
-        "image": image_prompt("{caption}", shape.images) if shape.images > 1 else None,
-    }
+def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> dict[str, Any]:
+    """What the results document says of the questions."""
+    shape = plan.spec.shape
+    prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}
+    if shape.images > 1:
+        prompts["image"] = image_prompt("{caption}", shape.images)
     return {
-        "asked": sides,
+        "asked": list(prompts),
         "orders": orders,
         "order": style.order,
         "seed": seed,
         "side_by_side": style.side_by_side,
-        "prompts": {side: prompts[side] for side in sides},
-        "unread": [
-            {"group_id": groups[one.asked.group].group_id, "question": _name(one), "answer": one.answer}
-            for one in given
-            if one.chosen is None
-        ],
+        "prompts": prompts,
     }
 
 
-def _lines(answered: Answered, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """One samples line a group."""
-    values = choice_values(answered.choices)
-    answers: list[list[dict[str, Any]]] = [[] for _ in groups]
-    for one in answered.given:
-        answers[one.asked.group].append(
-            {
-                "question": _name(one),
-                "order": list(one.asked.order),
-                "prompt": one.asked.prompt,
-                "answer": one.answer,
-                "chosen": one.chosen,
-                "right": one.right,
-            }
-        )
-    cluster_of = answered.clusters.names([group.group_id for group in groups])
-    return [
-        {
-            "group_id": group.group_id,
-            "cluster": cluster_of[position],
-            "filter": CHOICE,
-            "seed_index": 0,
-            "seed": None,
-            "captions": list(group.captions),
-            "images": [image.name for image in group.images],
-            "answers": answers[position],
-            "metrics": {metric: float(right[position]) for metric, right in values.items()},
-            "tags": dict(group.tags),
-        }
-        for position, group in enumerate(groups)
-    ]
-
-
-def _name(one: Given) -> str:
+def _name(given: Given) -> str:
     """The question as people count: which caption fits image 1, which image fits caption 2."""
-    return f"{'image' if one.asked.side == 'text' else 'caption'} {one.asked.subject + 1}"
+    return f"{'image' if given.asked.side == 'text' else 'caption'} {given.asked.subject + 1}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,21 +17,21 @@ from ttmbench._annotations import ArrayLike
 from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
 from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.checks import check_count
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.stored_answers import score_answers
-from ttmbench.evaluator.stored_ranks import score_ranks
-from ttmbench.evaluator.stored_scores import score_stored, scored_file, spec_of_scores
+from ttmbench.evaluator.score_files import results_of, score_files
+from ttmbench.evaluator.stored_scores import first_groups, metrics_of_scores, spec_of_scores, stored_result
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
+from ttmbench.results.labels import RAW
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
-from ttmbench.results.scores_file import StoredScores
+from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.stored_runs import StoredRun
-from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores
 
@@ -55,11 +57,11 @@ def read_results(path: PathLike) -> list[EvalResults]:
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [EvalResults(read_document(place).to_dict(), path=place)]
+        return [EvalResults(read_document(place), path=place)]
     found = []
     for file, document in walk_documents(place):
         if not isinstance(document, str):
-            found.append(EvalResults(document.to_dict(), path=file))
+            found.append(EvalResults(document, path=file))
         elif "has no schema_version" not in document:
             warn(f"{file} is left out: it {document}")
     if not found:
@@ -152,26 +154,15 @@ def score(
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
     1.0
     """
-    common: dict[str, Any] = {
-        "limit": limit,
-        "bootstrap_iters": bootstrap_iters,
-        "interval": interval,
-        "seed": seed,
-    }
+    common: dict[str, Any] = {"limit": limit, "bootstrap_iters": bootstrap_iters, "interval": interval, "seed": seed}
     if isinstance(scores, str | os.PathLike):
         path = place_of(scores, "scores")
-        if not isinstance(task, Task) and path.is_file() and is_answers(path):
-            if task is None:
-                raise UsageError(f"{path}: answers need the task that they are of; give task=")
-            scored = score_answers([path], task, include_path=include_path, **common)
-        elif isinstance(task, str) and find_task(build_registry(include_path), task).spec.kind != "groups":
-            scored = score_ranks([path], task, include_path=include_path, logit_scale=logit_scale, **common)
-        else:
-            scored = scored_file(path, task, include_path=include_path, logit_scale=logit_scale, **common)
-        document = scored.document if model_name is None else {**scored.document, "model_name": model_name}
-        return EvalResults(document, scored.scores, own_groups=scored.groups)
+        return score_files(
+            [path], task, include_path=include_path, logit_scale=logit_scale, model_name=model_name, **common
+        )
     if task is None and limit is not None:
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
+    started, clock = datetime.now().astimezone(), time.perf_counter()
     registry = build_registry(include_path)
     array = _checked(np.asarray(scores))
     found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
@@ -185,18 +176,17 @@ def score(
     wanted = (len(array) * spec.shape.images, len(array) * spec.shape.captions)
     if pairs is not None and (pairs.shape != wanted or not np.isfinite(pairs).all()):
         raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
+    if limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
+        common["limit"] = None  # the whole task
+    check_count(first_groups(spec, common["limit"]), len(array), "the array of scores")
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    stored = StoredScores({"none": [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
-    scored = score_stored(
-        registry,
-        stored,
-        spec,
-        name=model_name or "scores",
-        where="the array of scores",
-        source={"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest},
-        config={"scores": None, "task": spec.task, **common},
+    stored = StoredScores({RAW: [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
+    source = {"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest}
+    metrics = metrics_of_scores(spec, registry)
+    result = stored_result(spec, stored, metrics, source, (bootstrap_iters, seed, interval))
+    return results_of(
+        model_name or "scores", {"scores": None, "task": spec.task, **common}, (), started, clock, [result]
     )
-    return EvalResults(scored.document, scored.scores, own_groups=scored.groups)
 
 
 def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:

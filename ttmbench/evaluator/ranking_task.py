@@ -1,175 +1,230 @@
-"""Tasks that rank: what retrieval and classification share, from data to the outcome of a task."""
+"""Tasks that rank: retrieval, where images and captions look for each other, and zero-shot classification."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ttmbench._util.option_values import groups_of
+from ttmbench.cache.scores import RankCache
+from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import UsageError
-from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.evaluator.plan import RunContext
+from ttmbench.errors import UsageError, phase
+from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import RAW
-from ttmbench.results.ranks import I2T, T2I, Ranks, rank_values, ranking_record, summarise_ranks
-from ttmbench.types import Group, MetricSpec
+from ttmbench.evaluator.stored_pool import pool_ranks, stored_pool
+from ttmbench.evaluator.task_result import Data, TaskResult, ranked_result
+from ttmbench.results.clusters import clusters_of
+from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
+from ttmbench.scoring.debiasing import declared_prior, prior_for
+from ttmbench.scoring.dual_encoder import (
+    Features,
+    caption_scores,
+    encode_captions,
+    encode_classes,
+    encode_images,
+    encode_stored,
+    image_scores,
+)
+from ttmbench.scoring.notes import count_truncated, truncated_notes
+
+_COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification": ("strict", "as_topk", "above")}
+"""What the cache has of ranks."""
 
 
-class RetrievalPool:
-    """All images and captions of a retrieval task, and which caption is whose.
+def run_ranking(run: Run, task: TaskFile) -> TaskResult:
+    """Ranks a task of kind retrieval or classification; errors as for `ttmbench.evaluator.task.run_task`.
 
-    Args:
-        groups: images with their captions.
-
-    Attributes:
-        images: each with its group's id.
-        captions: those of one image after those of another.
-        owner: the number of each caption's image.
+    A dual encoder ranks all candidates. A model that scores pairs does so in retrieval where there are few, and else
+    reranks the best of another model.
     """
-
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self.groups = groups
-        self.images = [(group.group_id, group.images[0]) for group in groups]
-        self.captions = [caption for group in groups for caption in group.captions]
-        self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
-        self.n_images, self.n_captions = len(self.images), len(self.captions)
-        self.candidates = {I2T: self.n_captions, T2I: self.n_images}
-
-
-@dataclass(frozen=True)
-class RankedTask:
-    """What ranking a task gave.
-
-    Attributes:
-        ranks: scope -> ranks of its queries.
-        shape: number of images, and of captions or classes.
-        groups: images with their captions, or with their label; none where only features are at hand.
-        source: where the data came from.
-        fingerprint: of the data.
-        of_query: scope -> the image that each query is about.
-        about: what results say beside the numbers: classes, re-ranking.
-        notes: what a reader should know.
-        seconds: step -> wall time.
-        from_store: what an earlier run kept.
-        clusters: images of the same pixels; None where no image is at hand.
-    """
-
-    ranks: Mapping[str, Ranks]
-    shape: tuple[int, int]
-    groups: list[Group]
-    source: dict[str, Any]
-    fingerprint: str
-    of_query: Mapping[str, np.ndarray]
-    about: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-    from_store: dict[str, Any] | None = None
-    clusters: Clusters | None = None
-
-
-def check_ranks(context: RunContext, spec: TaskSpec) -> None:
-    """UsageError for a model that answers in words, and for re-ranking where there is nothing to rank again."""
-    if context.capabilities.scores == "choices":
+    can, config, spec = run.capabilities, run.config, task.spec
+    if can.scores == "choices":
         raise UsageError(
-            f"model {context.config.model} answers in words and has no scores, and task '{spec.task}' is of kind "
-            f"{spec.kind}, which ranks by them"
+            f"model {config.model} answers in words and has no scores, and task '{spec.task}' is of kind {spec.kind}, "
+            "which ranks by them"
         )
+    if config.rerank and can.dual_encoder is not None:
+        raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
+    if can.stored_features is not None:
+        result = _from_features(run, spec)
+    else:
+        result = (_retrieval if spec.kind == "retrieval" else _classification)(run, task)
+    if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
+        result.notes.append(
+            "a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"
+        )
+    return result
 
 
-def load_ranked(context: RunContext, task: TaskFile) -> tuple[list[Group], dict[str, Any]]:
-    """The images of a task that a run uses, with what belongs to them; errors as for `load_data`."""
-    return load_data(context.registry, context.config, task, context.samples)
+def _retrieval(run: Run, task: TaskFile) -> TaskResult:
+    can, spec, seconds = run.capabilities, task.spec, {}
+    adapter = can.dual_encoder
+    with phase("load"):
+        clock = time.perf_counter()
+        loaded = load_data(run.registry, run.config, task, run.samples)
+        groups = loaded.groups
+        seconds["load"] = time.perf_counter() - clock
+    truncated = count_truncated(can.truncating, groups)
+    pool = RetrievalPool(groups)
+    with phase("model"):
+        first = first_stage(run, spec, pool)
+    about = {} if first is None else {"rerank": first.about}
+    prior = prior_for(can.debiasable, spec.noise_images)
+    taken_off = None if prior is None else declared_prior(prior)
+    cache = RankCache(run.cache, can, spec, groups, also=[about, taken_off])
+    every = np.arange(pool.n_images)
+    with phase("score"):
+        clock = time.perf_counter()
+        shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
+        ranks = _cached(cache, spec.kind, shapes)
+        if ranks is None and adapter is not None:
+            sizer = run.sizer
+            images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
+            captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
+            features = Features(images, captions)
+            by_image, by_caption = image_scores(adapter, features), caption_scores(adapter, features)
+            ranks = pool_ranks(spec.kind, by_image, by_caption, every, pool.owner)
+        elif ranks is None:
+            chosen = None if first is None else first.choose(run, spec, pool)
+            first = None  # its weights are not needed beside those of the model
+            ranks = rank_pairs(run, prior, pool, cache, chosen)
+        seconds["score"] = time.perf_counter() - clock
+    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
+    of_query, notes = {I2T: every, T2I: pool.owner}, list(truncated_notes(truncated))
+    return _result(run, spec, data, cache, ranks, of_query, (pool.n_images, pool.n_captions), notes, seconds, about)
 
 
-def stored_limit(context: RunContext, spec: TaskSpec) -> int | None:
-    """How many images of stored features a run uses; UsageError for what features cannot tell."""
-    config = context.config
-    if config.samples is not None:
-        raise UsageError("--samples names images by id, and stored features have none; use --limit")
-    limit = groups_of(config.limit, spec.group.n_groups)
-    if limit is None and config.limit is not None:
-        raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of")
-    return limit
+def _classification(run: Run, task: TaskFile) -> TaskResult:
+    """Every image is ranked against a feature vector for each class, made of prompts."""
+    adapter, spec, seconds = run.capabilities.dual_encoder, task.spec, {}
+    if adapter is None:
+        raise UsageError(
+            f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
+            "and captions, since a class is a mean of encoded prompts"
+        )
+    with phase("load"):
+        clock = time.perf_counter()
+        classes = load_classes(spec)
+        loaded = load_data(run.registry, run.config, task, run.samples)
+        groups = loaded.groups
+        labels = labels_of(spec, classes, groups)
+        seconds["load"] = time.perf_counter() - clock
+    about = {"classes": describe_classes(classes)}
+    cache = RankCache(run.cache, run.capabilities, spec, groups, also=about)
+    shape = len(groups), len(classes.names)
+    with phase("score"):
+        clock = time.perf_counter()
+        ranks = _cached(cache, spec.kind, {CLASS: shape})
+        if ranks is None:
+            sizer, named = run.sizer, [(group.group_id, group.images[0]) for group in groups]
+            images = encode_images(adapter, named, sizer, cache.data, cache.prepared, cache.blocks)
+            weights = encode_classes(adapter, classes.names, classes.templates, sizer, cache.blocks)
+            by_image = image_scores(adapter, Features(images, weights))
+            ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
+        seconds["score"] = time.perf_counter() - clock
+    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
+    of_query, notes = {CLASS: np.arange(len(groups))}, _notes_on_classes(classes, labels)
+    return _result(run, spec, data, cache, ranks, of_query, shape, notes, seconds, about)
 
 
-def outcome_of(context: RunContext, task: TaskFile, done: RankedTask) -> TaskOutcome:
-    """The numbers of a task that was ranked, with a samples line a query."""
-    spec, config, clock = task.spec, context.config, time.perf_counter()
-    metrics = [context.registry.metric(name) for name in spec.metrics]
-    images = np.arange(done.shape[0]) if done.clusters is None else done.clusters.groups
-    clusters = {scope: images[of] for scope, of in done.of_query.items()}
-    summary = summarise_ranks(done.ranks, metrics, config.bootstrap_iters, config.seed, config.interval, clusters)
-    seconds = {**done.seconds, "count": time.perf_counter() - clock}
-    return TaskOutcome(
-        spec=spec,
-        metrics=metrics,
-        groups=done.groups,
-        source=done.source,
-        fingerprint=done.fingerprint,
-        scores={},
-        summary=summary,
-        records={"ranking": ranking_record(spec.kind, done.ranks, done.about)},
-        notes=[*done.notes, *_notes(done, spec)],
-        seconds=seconds,
-        from_store=done.from_store,
-        clusters=done.clusters,
-        ranks=dict(done.ranks),
-        of_query=done.of_query,
-        shape=done.shape,
-        own_lines=_lines(done, metrics),
-    )
-
-
-def _notes(done: RankedTask, spec: TaskSpec) -> list[str]:
-    if spec.kind != "retrieval" or spec.group.n_groups in (None, done.shape[0]):
-        return []
-    return ["a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"]
-
-
-def _lines(done: RankedTask, metrics: Sequence[MetricSpec]) -> list[dict[str, Any]]:
-    """A samples line for each query; none where only features are at hand, which have no names."""
-    names = [group.group_id for group in done.groups]
-    if not names:
-        return []
-    cluster_of = names if done.clusters is None else done.clusters.names(names)
-    lines = []
-    for scope, ranks in done.ranks.items():
-        values = {metric.name: rank_values(metric, ranks) for metric in metrics if metric.scope == scope}
-        known = {name: found.tolist() for name, found in values.items() if found is not None}
-        counts = {"strict": ranks.strict, "as_topk": ranks.as_topk, "above": ranks.above}
-        places = _places(done.of_query[scope])
-        for query, image in enumerate(done.of_query[scope].tolist()):
-            group = done.groups[image]
-            captions = group.captions if scope != "t2i" else (group.captions[places[query]],)
-            lines.append(
-                {
-                    "group_id": names[image] if scope != "t2i" else f"{names[image]}/{places[query]}",
-                    "cluster": cluster_of[image],
-                    "filter": RAW,
-                    "seed_index": 0,
-                    "seed": None,
-                    "query": "caption" if scope == "t2i" else "image",
-                    "captions": list(captions),
-                    "images": [group.images[0].name],
-                    "ranks": {name: None if one is None else int(one[query]) for name, one in counts.items()},
-                    "metrics": {name: found[query] for name, found in known.items()},
-                    "tags": dict(group.tags),
-                }
+def _from_features(run: Run, spec: TaskSpec) -> TaskResult:
+    """Features from a file in place of images, captions and classes."""
+    can, config, clock = run.capabilities, run.config, time.perf_counter()
+    adapter, stored = can.dual_encoder, can.stored_features
+    assert adapter is not None and stored is not None, "this is what such models are"
+    with phase("score"):
+        if config.samples is not None:
+            raise UsageError("--samples names images by id, and stored features have none; use --limit")
+        limit = groups_of(config.limit, spec.group.n_groups)
+        if limit is None and config.limit is not None:
+            raise UsageError(
+                f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of"
             )
-    return lines
+        pool, stay, fingerprint = stored_pool(stored, spec, limit)
+        features = encode_stored(adapter, stored, len(pool.images), stay, run.sizer)
+        by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
+        ranks = pool_ranks(spec.kind, by_image, by_other, pool.images, pool.others)
+    every = np.arange(len(pool.images))
+    of_query = {I2T: every, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: every}
+    data, seconds = Data([], {"kind": "stored_features"}, fingerprint), {"score": time.perf_counter() - clock}
+    return _result(run, spec, data, None, ranks, of_query, pool.shape, [], seconds, {})
 
 
-def _places(images: np.ndarray) -> list[int]:
-    """For each query the number of those about the same image that come before it."""
-    seen: dict[int, int] = {}
-    found = []
-    for image in images.tolist():
-        found.append(seen.get(image, 0))
-        seen[image] = found[-1] + 1
-    return found
+def _result(
+    run: Run,
+    spec: TaskSpec,
+    data: Data,
+    cache: RankCache | None,
+    ranks: dict[str, Ranks],
+    of_query: dict[str, np.ndarray],
+    shape: tuple[int, int],
+    notes: list[str],
+    seconds: dict[str, float],
+    about: dict[str, Any],
+) -> TaskResult:
+    """The numbers of a task that was ranked; what the cache did not have goes there."""
+    config, from_store = run.config, None
+    if cache is not None:
+        arrays = {scope: np.stack([getattr(one, name) for name in _COUNTS[spec.kind]]) for scope, one in ranks.items()}
+        from_store = cache.keep(arrays, config.model_name)
+    clock = time.perf_counter()
+    metrics = [run.registry.metric(name) for name in spec.metrics]
+    resampling = config.bootstrap_iters, config.seed, config.interval
+    result = ranked_result(
+        spec, metrics, data, ranks, of_query, shape, resampling, notes, seconds, about=about, from_store=from_store
+    )
+    seconds["count"] = time.perf_counter() - clock
+    return result
+
+
+def _cached(cache: RankCache, kind: str, shapes: dict[str, tuple[int, int]]) -> dict[str, Ranks] | None:
+    """Scope -> ranks of an earlier run; ``shapes`` are the numbers of queries and candidates."""
+    names = _COUNTS[kind]
+    arrays = cache.look_up({scope: (len(names), queries) for scope, (queries, _) in shapes.items()})
+    if arrays is None:
+        return None
+    ranks = {}
+    for scope, (queries, candidates) in shapes.items():
+        counts = dict(zip(names, arrays[scope].astype(np.int64), strict=True))
+        ranks[scope] = Ranks(**{"true": np.ones(queries, np.int64), **counts}, candidates=candidates)
+    return ranks
+
+
+def describe_classes(classes: Classes) -> dict[str, Any]:
+    """What results report of classes and prompts: where they come from, how many, and a digest of both lists."""
+    content = json.dumps([classes.names, classes.templates])
+    return {
+        "names": classes.origin_of_names,
+        "templates": classes.origin_of_templates,
+        "n_classes": len(classes.names),
+        "n_templates": len(classes.templates),
+        "sha256": hashlib.sha256(content.encode()).hexdigest(),
+        "doubled": doubled_names(classes.names),
+    }
+
+
+def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
+    """Names that several classes have, and which classes these are.
+
+    >>> doubled_names(["cat", "crane", "dog", "crane"])
+    {'crane': [1, 3]}
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    return {name: [place for place, one in enumerate(names) if one == name] for name in twice}
+
+
+def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
+    doubled = doubled_names(classes.names)
+    if not doubled:
+        return []
+    images = int(np.isin(labels, [place for places in doubled.values() for place in places]).sum())
+    words = "; ".join(f"{name}: {', '.join(map(str, places))}" for name, places in doubled.items())
+    return [f"classes of one name always tie ({words}): {images} images, which accuracy_top1 counts as wrong"]

@@ -16,8 +16,8 @@ from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import finetuned
 from ttmbench.evaluator.adapters import model_info
-from ttmbench.evaluator.outcome import TaskOutcome, n_groups_of
 from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.protocols import Reporting
 from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates, shared_images_note
@@ -58,7 +58,7 @@ class RunRecord:
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
         self._model_name = model_name
-        self.outcomes: dict[str, TaskOutcome] = {}
+        self.results: dict[str, TaskResult] = {}
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
@@ -113,7 +113,7 @@ class RunRecord:
             return {"error": error_line(error)}
         return _with_earlier(used, self._earlier_usage)
 
-    def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
+    def document(self, status: str, clock: float, files: RunFiles | None) -> ResultsDocument:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
@@ -144,14 +144,15 @@ class RunRecord:
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
-        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
-        _check(scrubbed)
-        return scrubbed
+        try:
+            return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
+        except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
+            raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on") or ()
-        now = {name: _entries(outcome, collections, self._finetuning) for name, outcome in self.outcomes.items()}
+        now = {name: _entries(result, collections, self._finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {
@@ -166,49 +167,39 @@ class RunRecord:
         return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
 
 
-def _check(document: Mapping[str, Any]) -> None:
-    """Refuses to write what no reader would take: a plugin's metric or a mistake of ours."""
-    try:
-        # What is a tuple here is a list in the file.
-        ResultsDocument.model_validate(document, strict=False)
-    except ValidationError as error:
-        raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
-
-
-def _entries(outcome: TaskOutcome, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the results document says of one task, by key; the rest is what the model was trained and finetuned on."""
-    summary, spec = outcome.summary, outcome.spec
+def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The results document's entries of one task, by key; the rest is what the model was trained and finetuned on."""
+    summary, spec, scored = result.summary, result.spec, result.scored
     seen = [name for name in spec.images_from if name in trained_on]
-    notes = [*outcome.notes, *_notes_on_clusters(outcome), *_notes_on_training(seen)]
+    notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
     notes += finetuned.fits_note(finetuning, spec.task)
-    notes += _notes_on_coverage(outcome.source.get("coverage"))
-    notes += _notes_on_hardware((outcome.from_store or {}).get("hardware", ()))
+    notes += _notes_on_coverage(result.data.source.get("coverage"))
+    notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
+    only_some_have = {
+        "breakdowns": result.breakdowns,
+        "tag_means": result.tag_means,
+        **result.records(),
+        "ttm_also": {name: one.record() for name, one in scored.elsewhere.items()},
+        "truncated": scored.truncated,
+        "seen_in_training": seen,
+        "undecided": result.undecided,
+        "notes": notes,
+    }
     return {
         "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
-        **({"breakdowns": outcome.breakdowns} if outcome.breakdowns else {}),
-        **({"tag_means": outcome.tag_means} if outcome.tag_means else {}),
         "ci": summary.ci,
         "chance": summary.chance,
         "ties": summary.ties,
-        **outcome.records,
-        **({"ttm_also": {name: one.record() for name, one in outcome.also.items()}} if outcome.also else {}),
-        **({"truncated": outcome.truncated} if outcome.truncated is not None else {}),
-        **({"seen_in_training": seen} if seen else {}),
-        **({"undecided": outcome.undecided} if outcome.undecided else {}),
-        **({"notes": notes} if notes else {}),
+        **{key: value for key, value in only_some_have.items() if value},
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
-        "n-samples": {
-            "original": n_groups_of(spec, outcome.source) or outcome.n_groups,
-            "effective": outcome.n_groups,
-            **({} if outcome.clusters is None else {"clusters": outcome.clusters.count}),
-        },
-        "higher_is_better": {metric.name: metric.higher_is_better for metric in outcome.metrics},
-        "task_hashes": outcome.fingerprint,
-        "datasets": _dataset(outcome),
-        "timing": outcome.seconds,
+        "n-samples": result.counts(),
+        "higher_is_better": {metric.name: metric.higher_is_better for metric in result.metrics},
+        "task_hashes": result.data.fingerprint,
+        "datasets": _dataset(result),
+        "timing": result.seconds,
     }
 
 
@@ -251,27 +242,26 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
 
 
-def _notes_on_clusters(outcome: TaskOutcome) -> list[str]:
-    count = outcome.n_groups if outcome.clusters is None else outcome.clusters.count
-    return [clusters_note(outcome.n_groups, count)] if count < outcome.n_groups else []
+def _notes_on_clusters(result: TaskResult) -> list[str]:
+    total, count = result.n_groups, result.counts().get("clusters", result.n_groups)
+    return [clusters_note(total, count)] if count < total else []
 
 
 def _notes_on_training(seen: Sequence[str]) -> list[str]:
     return [f"the model was trained on images of {', '.join(seen)}, of which this task's are"] if seen else []
 
 
-def _dataset(outcome: TaskOutcome) -> dict[str, Any]:
-    spec = outcome.spec
-    source = {key: value for key, value in outcome.source.items() if key != "coverage"}
+def _dataset(result: TaskResult) -> dict[str, Any]:
+    spec, data = result.spec, result.data
     return {
-        "source": source,
-        **({"coverage": outcome.source["coverage"]} if "coverage" in outcome.source else {}),
-        "revision": outcome.source.get("revision"),
-        "fingerprint": outcome.fingerprint,
-        "n_groups": outcome.n_groups,
-        "shape": list(outcome.shape or spec.group.shape or ()),
+        "source": {key: value for key, value in data.source.items() if key != "coverage"},
+        **({"coverage": data.source["coverage"]} if "coverage" in data.source else {}),
+        "revision": data.source.get("revision"),
+        "fingerprint": data.fingerprint,
+        "n_groups": result.n_groups,
+        "shape": result.shape,
         **({"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}),
         "license": spec.license,
-        **({"groups_sha256": groups_digest(outcome.groups)} if outcome.groups else {}),
-        **({"from_store": outcome.from_store} if outcome.from_store else {}),
+        **({"groups_sha256": groups_digest(data.groups)} if data.groups else {}),
+        **({"from_store": result.from_store} if result.from_store else {}),
     }

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.catalog import all_tasks, select_tasks, take_in
-from ttmbench.data.loading import given_data_folder
 from ttmbench.data.memory import Task
+from ttmbench.data.paths import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.run_code import code_of

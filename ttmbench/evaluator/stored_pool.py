@@ -12,7 +12,9 @@ import numpy as np
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.protocols import StoredFeatures
+from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.results.ranks_file import OWNER
+from ttmbench.scoring.ranking import ScoreRows, rank_queries
 
 LABEL = "label"
 
@@ -117,6 +119,30 @@ def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> t
         digest.update(array.astype(np.int64).tobytes())
     digest.update(str(limit).encode())
     return *pool.first(limit, spec.kind), digest.hexdigest()
+
+
+def pool_ranks(
+    kind: str, by_image: ScoreRows, by_other: ScoreRows | None, images: np.ndarray, others: np.ndarray
+) -> dict[str, Ranks]:
+    """Ranks every query of a pool among all candidates.
+
+    Args:
+        kind: ``retrieval`` or ``classification``.
+        by_image: scores of some images with every caption or class.
+        by_other: scores of some captions with every image; not used in classification.
+        images: label of each image.
+        others: label of each caption or class.
+
+    Returns:
+        Scope -> ranks.
+    """
+    if kind == "classification":
+        return {CLASS: rank_queries(by_image, images, others, "images")}
+    assert by_other is not None, "in retrieval captions are queries, too"
+    return {
+        I2T: rank_queries(by_image, images, others, "images"),
+        T2I: rank_queries(by_other, others, images, "captions"),
+    }
 
 
 def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) -> np.ndarray:

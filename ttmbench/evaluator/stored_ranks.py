@@ -1,40 +1,33 @@
-"""From files of ranks, embeddings or scores to the numbers of retrieval or classification: no model, no data."""
+"""Files of ranks, embeddings or scores of tasks that rank: retrieval and classification without model and data."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ttmbench._util.arrays import read_arrays
-from ttmbench.data.catalog import find_task
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.stored_scores import STORED_NOTE, ScoredFile
-from ttmbench.plugins.registry import build_registry
+from ttmbench.evaluator.stored_pool import pool_of, pool_ranks
+from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of
+from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, ranked_result
+from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_SCORES
-from ttmbench.results.labels import RAW
-from ttmbench.results.ranks import CLASS, I2T, T2I, rank_values, ranking_record, summarise_ranks
+from ttmbench.results.ranks import CLASS, I2T, T2I
 from ttmbench.results.ranks_file import (
     OWNER,
     SIDES,
     StoredRanks,
-    check_embeddings,
     check_matrix,
     read_plain,
     read_saved,
 )
+from ttmbench.results.scores_file import check_embeddings
 from ttmbench.scoring.data_identity import stored_digest
-from ttmbench.stats import IntervalMethod
-from ttmbench.types import MetricSpec
 
 _HINT = (
     "expected ranks (npy, one for each side; or of --save_scores), embeddings 'img' and 'cap', or a matrix 'scores' "
@@ -42,98 +35,45 @@ _HINT = (
 )
 
 
-def score_ranks(
+def ranked_files(
     paths: Sequence[Path],
-    task: str | TaskFile,
-    *,
-    include_path: Sequence[str] = (),
-    logit_scale: float = 1.0,
-    limit: int | None = None,
-    bootstrap_iters: int = 1000,
-    interval: IntervalMethod = "wilson",
-    seed: int = 0,
-    command: Sequence[str] = (),
-) -> ScoredFile:
-    """Computes recall or accuracy from files.
+    spec: TaskSpec,
+    registry: Registry,
+    limit: int | None,
+    logit_scale: float,
+    resampling: Resampling,
+) -> TaskResult:
+    """Recall or accuracy of files; what a file does not tell is undefined: of plain ranks, how ties were broken.
 
     Args:
         paths: in a format of `ttmbench.results.ranks_file`; plain ranks may be in two files, one a side.
-        task: name or file of the task, of kind retrieval or classification.
-        include_path: folders of further task files.
-        logit_scale: factor on products of embeddings; no rank depends on it.
+        spec: the task, of kind retrieval or classification.
+        registry: the metrics.
         limit: the file is of the task's first images only.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
-        seed: of the resampling.
-        command: the command line, for the record.
+        logit_scale: factor on products of embeddings; no rank depends on it.
+        resampling: of intervals.
 
     Returns:
-        A results document, and the ranks. What a file does not tell is undefined: of plain ranks, how ties were broken.
+        The result of the task.
 
     Raises:
-        UsageError: no such task, or too many files.
+        UsageError: too many files.
         DataError: a file is not what the task says.
     """
-    started, clock = datetime.now().astimezone(), time.perf_counter()
-    registry = build_registry(include_path)
-    spec = (find_task(registry, task) if isinstance(task, str) else task).spec
-    sides = len(SIDES[spec.kind])
+    clock, sides = time.perf_counter(), len(SIDES[spec.kind])
     if len(paths) > sides:
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give {sides} files at most, not {len(paths)}")
-    total = spec.group.n_groups
-    limit = None if limit is None or (total is not None and limit >= total) else limit
     stored, shape = _read(paths, spec, limit, logit_scale)
-    metrics = [registry.metric(name) for name in spec.metrics]
-    summary = summarise_ranks(stored.ranks, metrics, bootstrap_iters, seed, interval, stored.units)
-    names = [path.name for path in paths]
-    outcome = TaskOutcome(
-        spec=spec,
-        metrics=metrics,
-        groups=[],
-        source={
-            "kind": STORED_SCORES,
-            "file": "+".join(names),
-            "format": stored.format,
-            "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest(),
-        },
-        fingerprint=stored_digest(spec.task, spec.version, f"{shape[0]}x{shape[1]}", ()),
-        scores={},
-        summary=summary,
-        records={"ranking": ranking_record(spec.kind, stored.ranks, {})},
-        notes=[STORED_NOTE, *_notes(stored)],
-        seconds={"score": time.perf_counter() - clock},
-        ranks=stored.ranks,
-        of_query=stored.of_query,
-        shape=shape,
-        own_lines=_lines(stored, metrics),
+    names = "+".join(path.name for path in paths)
+    source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": digest_of(paths)}
+    data = Data([], source, stored_digest(spec.task, spec.version, f"{shape[0]}x{shape[1]}", ()))
+    metrics, seconds = [registry.metric(name) for name in spec.metrics], dict[str, float]()
+    notes = [STORED_NOTE, *_notes(stored)]
+    result = ranked_result(
+        spec, metrics, data, stored.ranks, stored.of_query, shape, resampling, notes, seconds, units=stored.units
     )
-    config: dict[str, Any] = {"scores": "+".join(names), "task": task if isinstance(task, str) else spec.task}
-    config |= {"logit_scale": logit_scale, "limit": limit, "seed": seed}
-    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
-    record = RunRecord("+".join(path.stem for path in paths), config, command, started)
-    record.outcomes[spec.task] = outcome
-    return ScoredFile(record.document("done", clock, None), record.outcomes)
-
-
-def _lines(stored: StoredRanks, metrics: Sequence[MetricSpec]) -> list[dict[str, Any]]:
-    """A samples line for each query, which is known by its number."""
-    lines = []
-    for scope, ranks in stored.ranks.items():
-        values = {metric.name: rank_values(metric, ranks) for metric in metrics if metric.scope == scope}
-        known = {name: found.tolist() for name, found in values.items() if found is not None}
-        units = stored.units.get(scope)
-        for query in range(len(ranks)):
-            lines.append(
-                {
-                    "group_id": f"{scope}/{query}",
-                    **({} if units is None else {"cluster": str(units[query])}),
-                    "filter": RAW,
-                    "seed_index": 0,
-                    "seed": None,
-                    "metrics": {name: found[query] for name, found in known.items()},
-                }
-            )
-    return lines
+    seconds["score"] = time.perf_counter() - clock
+    return result
 
 
 def _read(
@@ -178,9 +118,6 @@ def _checked(
 def _from_scores(
     path: Path, arrays: dict[str, np.ndarray], spec: TaskSpec, limit: int | None, logit_scale: float
 ) -> tuple[StoredRanks, tuple[int, int]]:
-    from ttmbench.evaluator.stored_pool import pool_of
-    from ttmbench.scoring.ranking import rank_queries
-
     if "scores" in arrays:
         scores, form = arrays["scores"], "matrix"
         check_matrix(path, scores)
@@ -204,14 +141,10 @@ def _from_scores(
         def of_captions(rows: slice) -> np.ndarray:
             return scale * (right[rows] @ left.T)
 
-    if spec.kind == "classification":
-        ranks = {CLASS: rank_queries(of_images, pool.images, pool.others, "images")}
-        return StoredRanks(ranks, {CLASS: np.arange(len(pool.images))}, form), pool.shape
-    ranks = {
-        I2T: rank_queries(of_images, pool.images, pool.others, "images"),
-        T2I: rank_queries(of_captions, pool.others, pool.images, "captions"),
-    }
-    return StoredRanks(ranks, {I2T: pool.images, T2I: pool.others}, form), pool.shape
+    ranks = pool_ranks(spec.kind, of_images, of_captions, pool.images, pool.others)
+    of_query = {CLASS: np.arange(len(pool.images))}
+    of_query = of_query if spec.kind == "classification" else {I2T: pool.images, T2I: pool.others}
+    return StoredRanks(ranks, of_query, form), pool.shape
 
 
 def _notes(stored: StoredRanks) -> list[str]:

@@ -1,36 +1,29 @@
-"""From a file of stored scores to a results document: the numbers of a paper checked without its model."""
+"""Files of stored scores: every metric that is defined, with neither model nor data."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.catalog import all_tasks
 from ttmbench.data.checks import check_count
-from ttmbench.data.kinds import SCOPES
-from ttmbench.data.task_file import GroupSpec, TaskFile, TaskSpec
-from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.baseline import task_groups
-from ttmbench.evaluator.outcome import TaskOutcome
-from ttmbench.evaluator.record import RunRecord
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
+from ttmbench.errors import DataError
+from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult, scored_result
+from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
-from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.scores_file import read_scores
 from ttmbench.results.shaped_metric import metric_for
-from ttmbench.results.stored_runs import TaskGroups
-from ttmbench.results.summary import summarise
-from ttmbench.results.tag_means import tag_means
+from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.data_identity import stored_digest
-from ttmbench.stats import IntervalMethod
-from ttmbench.types import Group, GroupShape, MetricSpec, Scores
+from ttmbench.types import Group, GroupShape, MetricSpec
 
 _Answer = TypeVar("_Answer")
 
@@ -40,101 +33,54 @@ STORED_NOTE = (
 )
 
 
-def score_file(path: Path, task: str | TaskFile | None, **settings: Any) -> dict[str, Any]:
-    """The results document of `scored_file`, with its arguments and errors."""
-    return scored_file(path, task, **settings).document
-
-
-@dataclass(frozen=True)
-class ScoredFile:
-    """What became of a file of scores, ranks or answers.
-
-    Attributes:
-        document: the results.
-        outcomes: task -> its numbers, scores and groups.
-    """
-
-    document: dict[str, Any]
-    outcomes: Mapping[str, TaskOutcome]
-
-    @property
-    def scores(self) -> dict[str, dict[str, list[Scores]]]:
-        """Task -> filter -> score arrays, one per seed; none of ranks and answers."""
-        return {name: one.scores for name, one in self.outcomes.items() if one.scores}
-
-    def groups(self) -> dict[str, TaskGroups]:
-        """Task -> the values of its groups, for a comparison."""
-        return {name: task_groups(one) for name, one in self.outcomes.items()}
-
-
 def scored_file(
     path: Path,
-    task: str | TaskFile | None,
-    *,
-    include_path: Sequence[str] = (),
-    logit_scale: float = 1.0,
-    limit: int | None = None,
-    bootstrap_iters: int = 1000,
-    interval: IntervalMethod = "wilson",
-    seed: int = 0,
-    command: Sequence[str] = (),
-) -> ScoredFile:
-    """Computes every metric that is defined from stored scores.
+    spec: TaskSpec | None,
+    registry: Registry,
+    limit: int | None,
+    logit_scale: float,
+    resampling: Resampling,
+) -> list[TaskResult]:
+    """The numbers of a file of scores.
 
     Args:
         path: the scores, in a format that `ttmbench.results.scores_file` knows.
-        task: name or file of the task whose shape and size they have, or the task; None takes those of the file, and
-            results call the task ``scores``.
-        include_path: folders of further task files.
-        logit_scale: factor on products of embeddings.
+        spec: the task whose shape and size they have; None takes those of the file.
+        registry: the metrics and tasks.
         limit: the scores are of the task's first groups only.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
-        seed: of the resampling.
-        command: the command line, for the record.
+        logit_scale: factor on products of embeddings.
+        resampling: of intervals.
 
     Returns:
-        A results document, in which the metrics of the task come first; and the scores. Where the file states tags that
-        the task has parts by, each part is a further task of the document.
+        The result of the task with all metrics, its own first; and, where the file states tags that the task has parts
+        by, of each part.
 
     Raises:
-        UsageError: no such task, or a limit without one.
         DataError: the file is not what the task says; the message names the group.
     """
-    registry = build_registry(include_path)
-    if task is None:
-        if limit is not None:
-            raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
+    if spec is None:
         stored = read_scores(path, None, logit_scale)
         spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions)
     else:
-        spec = (find_task(registry, task) if isinstance(task, str) else task).spec
         stored = _of_task(read_scores(path, spec.shape, logit_scale), spec, path)
+    source = {"kind": STORED_SCORES, "file": path.name, "format": stored.format, "sha256": digest_of([path])}
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
-    return score_stored(
-        registry,
-        stored,
-        spec,
-        name=path.stem,
-        where=str(path),
-        source={
-            "kind": STORED_SCORES,
-            "file": path.name,
-            "format": stored.format,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        },
-        config={
-            "scores": path.name,
-            "task": task if isinstance(task, str) else spec.task,
-            "logit_scale": logit_scale,
-            "limit": limit,
-            "seed": seed,
-            "bootstrap_iters": bootstrap_iters,
-            "interval": interval,
-        },
-        command=command,
-        parts=parts,
-    )
+    check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
+    whole = [(spec, stored), *parts]
+    metrics = [metrics_of_scores(one, registry, every=one is spec) for one, _ in whole]
+    return [stored_result(*one, named, source, resampling) for one, named in zip(whole, metrics, strict=True)]
+
+
+def digest_of(paths: Sequence[Path]) -> str:
+    """sha256 of the content of files, hexadecimal."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def first_groups(spec: TaskSpec, limit: int | None) -> TaskSpec:
+    """The task as far as a limit takes it."""
+    if limit is None:
+        return spec
+    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": limit})})
 
 
 def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
@@ -156,81 +102,42 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
     )
 
 
-def score_stored(
-    registry: Registry,
-    stored: StoredScores,
-    spec: TaskSpec,
-    *,
-    name: str,
-    where: str,
-    source: dict[str, Any],
-    config: dict[str, Any],
-    command: Sequence[str] = (),
-    parts: Sequence[tuple[TaskSpec, StoredScores]] = (),
-) -> ScoredFile:
-    """Computes every metric of scores that are read.
+def stored_result(
+    spec: TaskSpec, stored: StoredScores, metrics: list[MetricSpec], source: dict[str, Any], resampling: Resampling
+) -> TaskResult:
+    """The numbers of scores that were read.
 
     Args:
-        registry: the metrics.
-        stored: the scores.
         spec: the task that they are of.
-        name: what results call the model.
-        where: the scores, in messages.
+        stored: the scores.
+        metrics: to compute.
         source: where they come from, for the record.
-        config: ``limit``, ``seed``, ``bootstrap_iters``, ``interval``, and what else the record should hold.
-        command: the command line, for the record.
-        parts: further tasks, each with those of the scores that are of it; of these their own metrics alone.
+        resampling: of intervals.
 
     Returns:
-        A results document, in which the metrics of the task come first; and the scores.
-
-    Raises:
-        DataError: the number of groups is not the task's.
+        The result of the task.
     """
-    started, clock = datetime.now().astimezone(), time.perf_counter()
-    config = {**config, "limit": _real_limit(spec, config["limit"])}
-    expected = spec if config["limit"] is None else _first_groups(spec, config["limit"])
-    check_count(expected, len(stored.group_ids), where)
-    record = RunRecord(name, config, command, started)
-    for one, scores in [(spec, stored), *parts]:
-        metrics = _metrics_for(one, registry, every=one is spec)
-        record.outcomes[one.task] = _outcome(one, scores, metrics, source, config)
-    return ScoredFile(record.document("done", clock, None), record.outcomes)
-
-
-def _outcome(
-    spec: TaskSpec,
-    stored: StoredScores,
-    metrics: list[MetricSpec],
-    source: dict[str, Any],
-    config: Mapping[str, Any],
-) -> TaskOutcome:
-    """The numbers of one task."""
     clock = time.perf_counter()
-    settings = config["bootstrap_iters"], config["seed"], config["interval"]
-    summary = summarise(stored.scores, metrics, *settings, stored.clusters, stored.subsets)
-    means = {}
     tags = stored.tags or [{}] * len(stored.group_ids)
     groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
-    if stored.tags is not None:
-        means = tag_means(groups, stored.scores, metrics, stored.subsets, spec.means, stored.clusters, settings)
-    notes = [STORED_NOTE, *_notes(spec, stored.scores[RAW][0].all_pairs is None, stored.format)]
+    notes = [STORED_NOTE]
+    if stored.scores[RAW][0].all_pairs is None and (spec.is_global or stored.format == "embeddings"):
+        notes.append("global assignment: not computed, the file has no scores across groups (or too many images)")
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
-    return TaskOutcome(
-        spec=spec,
-        metrics=metrics,
-        groups=groups,
-        source=source,
-        fingerprint=stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids),
-        scores=stored.scores,
-        summary=summary,
-        records={},
-        notes=notes,
-        seconds={"score": time.perf_counter() - clock},
-        tag_means=means,
-        clusters=stored.clusters,
-    )
+    digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
+    columns = [MethodScores(name, arrays, members=stored.subsets.get(name)) for name, arrays in stored.scores.items()]
+    data, seconds = Data(groups, source, digest, stored.clusters), dict[str, float]()
+    result = scored_result(spec, metrics, data, Scored(columns), resampling, notes, seconds)
+    seconds["score"] = time.perf_counter() - clock
+    return result
+
+
+def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) -> list[MetricSpec]:
+    """The metrics of a task, and on request all others after them."""
+    by_name = {name: metric for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
+    rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
+    return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
 
 
 def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
@@ -296,29 +203,6 @@ def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
 
 
-def _metrics_for(spec: TaskSpec, registry: Registry, every: bool) -> list[MetricSpec]:
-    """The metrics of a task, and on request all others after them."""
-    by_name = {name: metric for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
-    rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
-    return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
-
-
 def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
     """Whether scores of a shape are shown with a metric that their task does not name."""
     return metric.several_true != "only" or shape.true_captions > 1
-
-
-def _real_limit(spec: TaskSpec, limit: int | None) -> int | None:
-    """The limit; None if it takes the whole task, so that a document with a limit is one of a part."""
-    total = spec.group.n_groups
-    return None if limit is None or (total is not None and limit >= total) else limit
-
-
-def _first_groups(spec: TaskSpec, limit: int) -> TaskSpec:
-    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": limit})})
-
-
-def _notes(spec: TaskSpec, no_pairs: bool, file_format: str) -> list[str]:
-    if no_pairs and (spec.is_global or file_format == "embeddings"):
-        return ["global assignment: not computed, the file has no scores across groups (or too many images)"]
-    return []

@@ -1,6 +1,6 @@
 """What adaptation costs elsewhere: a model that TTM adapted to a task is scored on other tasks too (``--ttm_also``).
 
-Another task is measured as a run measures it, whatever its kind: what is asked for is its `TaskOutcome`. Every
+Another task is measured as a run measures it, whatever its kind: what is asked for is its `TaskResult`. Every
 measurement is kept beside the seed's other files until the task is done: a run that was stopped does none twice.
 """
 
@@ -22,15 +22,14 @@ from ttmbench._util.files import write_atomically
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError, phase
-from ttmbench.evaluator.outcome import AlsoOutcome, TaskOutcome
-from ttmbench.results.deltas import difference_of, differences
+from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
-from ttmbench.results.summary import Summary, summarise
+from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
-Score = Callable[[TaskFile, bool], TaskOutcome]
+Score = Callable[[TaskFile, bool], TaskResult]
 """Scores a task with the model as it is at the moment; the flag says that it is adapted: no kept scores are of it."""
 STAGE = "ttm_also"
 
@@ -65,9 +64,9 @@ class Elsewhere:
     score: Score
     config: RunConfig
     key: str = ""
-    _raw: dict[str, TaskOutcome] = field(default_factory=dict)
+    _raw: dict[str, TaskResult] = field(default_factory=dict)
 
-    def raw(self, name: str) -> TaskOutcome:
+    def raw(self, name: str) -> TaskResult:
         """Another task with the model as it came, scored once a run; asked for while the model is as it came."""
         if name not in self._raw:
             self._raw[name] = self.score(self.tasks[name], False)
@@ -94,7 +93,7 @@ class Elsewhere:
 class Beside:
     """The measurements beside one task: for every seed each other task, kept as soon as it is made."""
 
-    def __init__(self, run: Elsewhere, others: Mapping[str, TaskOutcome], start: str, folder: Path | None) -> None:
+    def __init__(self, run: Elsewhere, others: Mapping[str, TaskResult], start: str, folder: Path | None) -> None:
         self._run, self.others, self._start, self._folder = run, others, start, folder
         self._made: dict[tuple[int, str], Measurement] = {}
 
@@ -106,7 +105,7 @@ class Beside:
                     found = self._run.score(self._run.tasks[name], True)
                 numbers, seconds = found.summary, math.fsum(found.seconds.values())
                 kept = {one: dict(getattr(numbers, one)) for one in ("results", "ci", "chance", "ties")}
-                scores = found.scores[RAW][0] if RAW in found.scores else None
+                scores = found.body.columns[0].scores[0] if isinstance(found.body, Scored) else None
                 self._made[seed, name] = Measurement(kept, scores, seconds)
                 self._keep(seed, name)
 
@@ -114,16 +113,16 @@ class Beside:
         """Whether every other task was measured with this seed."""
         return all(self._known(seed, name) is not None for name in self.others)
 
-    def outcomes(self, seeds: Sequence[int]) -> dict[str, AlsoOutcome]:
+    def outcomes(self, seeds: Sequence[int]) -> dict[str, TransferResult]:
         """Every other task over the seeds, all of which are complete."""
         found = {}
         for name, raw in self.others.items():
             made = [one for one in (self._known(seed, name) for seed in seeds) if one is not None]
             assert len(made) == len(seeds), "every seed is complete"
             scores = [one.scores for one in made if one.scores is not None]
-            whole = len(scores) == len(made) and RAW in raw.scores
+            whole = len(scores) == len(made) and isinstance(raw.body, Scored)
             outcome, gains = _with_scores(raw, scores, self._run.config) if whole else _with_numbers(raw, made)
-            found[name] = AlsoOutcome(outcome, list(seeds), gains, math.fsum(one.seconds for one in made))
+            found[name] = TransferResult(outcome, list(seeds), gains, math.fsum(one.seconds for one in made))
         return found
 
     def _known(self, seed: int, name: str) -> Measurement | None:
@@ -160,7 +159,7 @@ class Beside:
             self._folder = None
 
     def _start_of(self, name: str) -> str:
-        return f"{self._start}:{self.others[name].fingerprint}"
+        return f"{self._start}:{self.others[name].data.fingerprint}"
 
     @staticmethod
     def _path(folder: Path, seed: int, name: str) -> Path:
@@ -186,17 +185,18 @@ def elsewhere_config(config: RunConfig) -> RunConfig:
 
 
 def _with_scores(
-    raw: TaskOutcome, adapted: Sequence[Scores], config: RunConfig
-) -> tuple[TaskOutcome, dict[str, dict[str, Any]]]:
+    raw: TaskResult, adapted: Sequence[Scores], config: RunConfig
+) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
     """Numbers of score arrays: as those of every task, and differences group by group."""
-    scores = {RAW: raw.scores[RAW], TTM: list(adapted)}
-    iterations, seed = config.bootstrap_iters, config.seed
-    summary = summarise(scores, raw.metrics, iterations, seed, config.interval, raw.clusters)
-    gains = differences(raw.metrics, raw.scores[RAW][0], adapted, raw.clusters, iterations, seed)
-    return replace(raw, scores=scores, summary=summary), gains
+    before = raw.scored.columns[0]
+    resampling = config.bootstrap_iters, config.seed, config.interval
+    body = Scored([before, MethodScores(TTM, list(adapted))])
+    summary = summarise(body.scores, raw.metrics, *resampling, raw.data.clusters)
+    gains = differences(raw.metrics, before.scores[0], adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+    return replace(raw, body=body, summary=summary), gains
 
 
-def _with_numbers(raw: TaskOutcome, made: Sequence[Measurement]) -> tuple[TaskOutcome, dict[str, dict[str, Any]]]:
+def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
     """Numbers of a kind of task without score arrays: means over seeds; what only groups could tell is unknown."""
     own = raw.summary
     summary = Summary(dict(own.results), dict(own.ci), dict(own.chance), dict(own.ties))

@@ -1,17 +1,30 @@
-"""Samples lines -> the data of the groups browser, in a compact form: lists by position instead of keyed objects."""
+"""The data of the groups browser, from samples lines or stored scores: lists by position instead of keyed objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ttmbench._arrays.matchings import given_captions
+from ttmbench._util.option_values import groups_of
 from ttmbench._util.text import read_json_lines
-from ttmbench.errors import DataError
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_groups
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.matching import match_groups
+from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
-from ttmbench.report.tagcharts import HEADLINE
-from ttmbench.results.labels import RAW, TTM, name_of
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
+from ttmbench.results.scores_file import read_scores
+from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.summary import metric_values
+from ttmbench.types import GroupShape
+
+if TYPE_CHECKING:
+    from ttmbench.data.task_file import TaskSpec
+    from ttmbench.types import Group
 
 DIGITS = 5  # of scores and margins on the page
 
@@ -35,16 +48,21 @@ class GroupSet:
     @property
     def images_of(self) -> tuple[str, str]:
         """What tells whose images these are: runs on the same data share them."""
-        return self.task, str(self.run.of_task("task_hashes", self.task))
+        return self.task, str(self.run.document.task_hashes.get(self.task))
 
     def by_interest(self) -> list[list[Any]]:
         """Groups in the order in which images are taken, if there is no room for all: changed, wrong, others."""
         return sorted(self.data["groups"], key=self._interest)
 
     def _interest(self, group: list[Any]) -> int:
-        names = [one["name"] for one in self.data["filters"]]
-        at = self.data["metrics"].index(HEADLINE) if HEADLINE in self.data["metrics"] else 0
-        before, after = (_mean(group[4][names.index(name)], at) if name in names else None for name in (RAW, TTM))
+        names = [filter_["name"] for filter_ in self.data["filters"]]
+        metric = self.data["metrics"].index(HEADLINE) if HEADLINE in self.data["metrics"] else 0
+        means: list[float | None] = []
+        for name in (RAW, TTM):
+            rows = group[4][names.index(name)] if name in names else None
+            values = [row[4][metric] for row in rows or () if row and row[4] and row[4][metric] is not None]
+            means.append(sum(values) / len(values) if values else None)
+        before, after = means
         if before is None or after is None or before == after:
             return 2 if (before if after is None else after) == 1 else 1
         return 0
@@ -64,73 +82,62 @@ def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
     Raises:
         DataError: a line is no samples line; file and line are named.
     """
-    return group_set(run, task, read_json_lines(path), path)
+    return _group_set(run, task, read_json_lines(path), path)
 
 
-def group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
-    """Groups from numbered lines; arguments and errors as for `read_groups`."""
+def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
+    """Groups from numbered lines."""
     filters: dict[str, dict[int, Any]] = {}
     metrics: list[str] = []
     tags: list[str] = []
-    groups: dict[str, dict[str, Any]] = {}
-    for place, line in lines:
+    groups: dict[str, tuple[Mapping[str, Any], dict[str, dict[int, list[Any]]]]] = {}
+    for number, line in lines:
         try:
             name, seed = str(line["filter"]), int(line.get("seed_index", 0))
             filters.setdefault(name, {})[seed] = line.get("seed")
             metrics += [metric for metric in line["metrics"] if metric not in metrics]
             tags += [tag for tag in line.get("tags", {}) if tag not in tags]
-            group = groups.setdefault(str(line["group_id"]), {"line": line, "results": {}})
-            group["results"].setdefault(name, {})[seed] = _result(line, metrics)
+            _, results = groups.setdefault(str(line["group_id"]), (line, {}))
+            results.setdefault(name, {})[seed] = _result(line, metrics)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise DataError(f"{path}: line {place} is no samples line of ttmbench") from None
-    laid_out = [_group(group_id, group, filters, metrics, tags) for group_id, group in groups.items()]
+            raise DataError(f"{path}: line {number} is no samples line of ttmbench") from None
+    shown = []
+    for group_id, (line, results) in groups.items():
+        for rows in results.values():
+            for row in rows.values():
+                row[4] += [None] * (len(metrics) - len(row[4]))
+        texts = [[str(text) for text in line.get(key, [])] for key in ("captions", "images")]
+        values = [None if tag not in line.get("tags", {}) else str(line["tags"][tag]) for tag in tags]
+        # Held-out groups are a part of all: the others have nothing under that filter.
+        per_filter = [
+            [results[name].get(seed) for seed in sorted(seeds)] if name in results else None
+            for name, seeds in filters.items()
+        ]
+        shown.append([group_id, *texts, values, per_filter])
     described = [
         {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
         for name, seeds in filters.items()
     ]
-    return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": laid_out})
-
-
-def _group(
-    group_id: str, group: Mapping[str, Any], filters: Mapping[str, Any], metrics: list[str], tags: list[str]
-) -> list[Any]:
-    line, results = group["line"], group["results"]
-    own = line.get("tags", {})
-    per_filter = []
-    for name, seeds in filters.items():
-        found = results.get(name)
-        # Held-out groups are a part of all: the others have nothing under that filter.
-        rows = None if found is None else [found.get(seed) for seed in sorted(seeds)]
-        if rows is not None:
-            for row in rows:
-                if row is not None:
-                    row[4] += [None] * (len(metrics) - len(row[4]))
-        per_filter.append(rows)
-    return [
-        group_id,
-        [str(caption) for caption in line.get("captions", [])],
-        [str(image) for image in line.get("images", [])],
-        [None if tag not in own else str(own[tag]) for tag in tags],
-        per_filter,
-    ]
+    return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": shown})
 
 
 def _result(line: Mapping[str, Any], metrics: Iterable[str]) -> list[Any]:
-    scores = [[_short(score) for score in row] for row in line["scores"]] if "scores" in line else None
-    answers = None
-    if "answers" in line:
-        answers = [
-            [str(one["question"]), str(one["prompt"]), one["answer"], one["order"], one["chosen"], bool(one["right"])]
-            for one in line["answers"]
-        ]
-    return [
-        scores,
-        [_given(one) for one in line["matching"]] if "matching" in line else None,
+    result = [
+        [[_short(score) for score in row] for row in line["scores"]] if "scores" in line else None,
+        [_given(captions) for captions in line["matching"]] if "matching" in line else None,
         1 if line.get("tie") else 0,
         _short(line.get("margin")),
         [_short(line["metrics"].get(metric)) for metric in metrics],
-        *([answers] if answers is not None else []),
     ]
+    if "answers" in line:
+        keys = ("answer", "order", "chosen")
+        result.append(
+            [
+                [str(one["question"]), str(one["prompt"]), *(one[key] for key in keys), bool(one["right"])]
+                for one in line["answers"]
+            ]
+        )
+    return result
 
 
 def _given(captions: Any) -> int | list[int] | None:
@@ -152,6 +159,111 @@ def _short(value: Any) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
 
 
-def _mean(rows: list[Any] | None, metric: int) -> float | None:
-    values = [row[4][metric] for row in rows or () if row is not None and row[4] and row[4][metric] is not None]
-    return sum(values) / len(values) if values else None
+def groups_from_scores(
+    run: ReportedRun, task: str, path: Path, data_dir: str | None = None, include_path: Sequence[str] = ()
+) -> GroupSet:
+    """Reads a scores file; captions, names of images and tags come from the task's data, if they are at hand.
+
+    Args:
+        run: whose.
+        task: name.
+        path: the scores file.
+        data_dir: the data folder; by default that of this machine.
+        include_path: folders of further task files.
+
+    Returns:
+        The groups, as from samples.
+
+    Raises:
+        DataError: the file is not what a run writes.
+    """
+    try:
+        lines = list(_lines_of_scores(run, task, path, data_dir, include_path))
+    except (TtmbenchError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from None
+    return _group_set(run, task, enumerate(lines, start=1), path)
+
+
+def _lines_of_scores(
+    run: ReportedRun, task: str, path: Path, data_dir: str | None, include_path: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    from ttmbench.plugins.registry import build_registry
+
+    about = run.document.datasets[task]
+    images, captions = about.shape
+    shape = GroupShape(images, captions, about.true_captions or 1)
+    stored = read_scores(path, shape)
+    names = {number.metric for number in run.numbers if number.task == task}
+    known = build_registry(include_path).metrics.items()
+    metrics = [metric_for(spec, shape) for name, (spec, _) in known if name in names and spec.scope != "global"]
+    try:
+        _, groups = load_again(run, task, data_dir, include_path)
+    except DataError:
+        groups = {}
+    for name, per_seed in stored.scores.items():
+        if name in (HOLDOUT, HOLDOUT_RAW):
+            continue  # of a part of the groups
+        training = run.document.training(task, name)
+        for index, scores in enumerate(per_seed):
+            matching = match_groups(scores.groups, shape.true_captions)
+            values = {metric.name: metric_values(metric, scores) for metric in metrics}
+            for at, group_id in enumerate(stored.group_ids):
+                group = groups.get(group_id)
+                yield {
+                    "group_id": group_id,
+                    "filter": name,
+                    "seed_index": index,
+                    "seed": None if training is None else training.seeds[index],
+                    "captions": [] if group is None else list(group.captions),
+                    "images": [] if group is None else [image.name for image in group.images],
+                    "scores": scores.groups[at].tolist(),
+                    "matching": given_captions(matching.captions[at]),
+                    "margin": float(matching.margin[at]),
+                    "tie": bool(matching.tie[at]),
+                    "metrics": {key: None if row is None else float(row[at]) for key, row in values.items()},
+                    "tags": {} if group is None else dict(group.tags),
+                }
+
+
+def load_again(
+    run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
+) -> tuple[TaskSpec, dict[str, Group]]:
+    """Reads a task: its task file, the run's numbers for the source (a seed, say) and its limit.
+
+    A results document may come from anyone, so none of its paths is followed: the task is registered here or lies in
+    ``include_path``, and its files lie in the data folder that is named here.
+
+    Args:
+        run: whose data they are.
+        task: name.
+        data_dir: the data folder; by default that of this machine.
+        include_path: folders of further task files.
+
+    Returns:
+        The task as its file states it now, and group id -> group.
+
+    Raises:
+        DataError: the data are not at hand, with the reason.
+    """
+    from ttmbench.plugins.registry import build_registry
+
+    config = run.document.config
+    try:
+        if task.endswith((".yaml", ".yml")):
+            raise DataError(f"'{task}' is a file; --include_path names folders to look in")
+        registry = build_registry(list({Path(path).resolve(): path for path in include_path}.values()))
+        numbers = {
+            name: value for name, value in (config.get("task_args") or {}).items() if isinstance(value, int | float)
+        }
+        source = find_task(registry, task).with_source(numbers)
+        limit = config.get("limit") if config.get("samples") is None else None
+        wanted = groups_of(float(limit), source.spec.group.n_groups) if limit else None
+        groups = load_groups(registry, source, wanted, offline=True, data_dir=data_dir)
+    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        raise DataError(" ".join(str(error).split())) from None
+    by_id = {group.group_id: group for group in groups}
+    if source.spec.kind == "retrieval":  # a caption is a query of its own, with a samples line
+        for group in groups:
+            for number, caption in enumerate(group.captions):
+                by_id.setdefault(f"{group.group_id}/{number}", replace(group, captions=(caption,)))
+    return source.spec, by_id

@@ -48,7 +48,7 @@ class MergedRun:
 
     model: str
     file: str
-    document: Mapping[str, Any]
+    document: ResultsDocument
     rows: tuple[Number, ...]
 
 
@@ -91,7 +91,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     skipped: dict[str, str] = {}
     stated: list[StatedModel] = []
     found_rows: list[list[Number]] = []
-    documents: list[tuple[str, Mapping[str, Any]]] = []
+    documents: list[tuple[str, ResultsDocument]] = []
     found_transfers: list[list[Transfer]] = []
     for path, document in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = path.relative_to(folder).as_posix()
@@ -103,7 +103,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
             skipped[name] = f"has no finished task (status {document.status})"
         stated.append(stated_model(document))
         found_rows.append(rows)
-        documents.append((name, document.to_dict()))
+        documents.append((name, document))
         found_transfers.append(transfers_of(document, name))
     if not stated:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
@@ -200,13 +200,13 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     return {track: lines for track, lines in found.items() if lines}
 
 
-def with_chance(published: Iterable[Number], documents: Iterable[Mapping[str, Any]]) -> list[Number]:
+def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
     """Published numbers; those of forced choices with their own chance level, by the shape of the task in documents."""
     shapes = {
-        task: about.get("shape")
-        for one in documents
-        for task, about in one["datasets"].items()
-        if (one["configs"].get(task) or {}).get("kind", "groups") == "groups"
+        task: data.shape
+        for document in documents
+        for task, data in document.datasets.items()
+        if document.configs.get(task, {}).get("kind", "groups") == "groups"
     }
     found = []
     for row in published:

@@ -1,15 +1,14 @@
-"""A leaderboard as CSV, Markdown, LaTeX and one HTML page. Everything that came from data is escaped."""
+"""A leaderboard as CSV, Markdown and LaTeX. Everything that came from data is escaped."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ttmbench._util.escape import csv_cell, latex, markdown
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, legends, tables
-from ttmbench.report.terminal import NOTHING
+from ttmbench.report.table import NOTHING
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
 from ttmbench.results.transfer_deltas import TITLE, Transfer
@@ -34,14 +33,14 @@ def to_markdown(board: Leaderboard) -> str:
     """One table a track, percent."""
     parts = []
     for track, lines in tables(board.rows).items():
-        columns = _columns(lines)
+        columns = columns_of(lines)
         head = [*HEAD, *columns]
         text = [_markdown_row(head), _markdown_row(["---", "---", *["---:"] * (len(columns) + 1)], rule=True)]
         text += [
-            _markdown_row([*who, extent_of_line(line).words, *(_cell(line.get(name)) for name in columns)])
+            _markdown_row([*who, extent_of_line(line).words, *(cell_of(line.get(name)) for name in columns)])
             for who, line in lines.items()
         ]
-        parts.append(f"## {_title(track, markdown)}\n\n" + "\n".join(text) + "\n")
+        parts.append(f"## {title_of(track, markdown)}\n\n" + "\n".join(text) + "\n")
     parts += [f"{legend}\n" for legend in legends(board.rows, markdown)]
     if board.transfers:
         text = [_markdown_row(TRANSFER_HEAD), _markdown_row(["---"] * 4 + ["---:"] * 5, rule=True)]
@@ -54,14 +53,14 @@ def to_latex(board: Leaderboard) -> str:
     """One ``tabular`` a track, percent, for the booktabs package."""
     parts = []
     for track, lines in tables(board.rows).items():
-        columns = _columns(lines)
+        columns = columns_of(lines)
         rows = [" & ".join(map(latex, [*HEAD, *columns])) + r" \\"]
         for who, line in lines.items():
             cells = [*map(latex, who), extent_of_line(line).words]
-            rows.append(" & ".join([*cells, *(_cell(line.get(name), *_IN_LATEX) for name in columns)]) + r" \\")
+            rows.append(" & ".join([*cells, *(cell_of(line.get(name), *_IN_LATEX) for name in columns)]) + r" \\")
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(
-            f"% {_title(track, latex)}\n\\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}\n\\toprule\n{body}\n"
+            f"% {title_of(track, latex)}\n\\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}\n\\toprule\n{body}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
     parts += [f"% {legend}\n" for legend in legends(board.rows, latex)]
@@ -70,36 +69,6 @@ def to_latex(board: Leaderboard) -> str:
         body = "\n".join([rows[0], r"\midrule", *rows[1:]])
         parts.append(f"% {TITLE}\n\\begin{{tabular}}{{llllrrrrr}}\n\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n")
     return "\n".join(parts)
-
-
-def to_html(board: Leaderboard, made: str) -> str:
-    """One page that opens offline: a table a track, sorted by a click or by Enter on a heading.
-
-    Args:
-        board: the leaderboard.
-        made: when, for the foot of the page.
-
-    Returns:
-        HTML without any address to load from.
-    """
-    from ttmbench.report.html.render import render
-
-    laid_out = [
-        {"track": track, "title": _title(track, str), **_html_table(lines)}
-        for track, lines in tables(board.rows).items()
-    ]
-    return render(
-        "leaderboard.html",
-        styles=["page.css"],
-        scripts=["tables.js"],
-        tables=laid_out,
-        tasks=sorted({row.task for row in board.rows}),
-        metrics=sorted({row.metric for row in board.rows}),
-        board=board,
-        legends=legends(board.rows),
-        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(board.transfers)},
-        made=made,
-    )
 
 
 def transfer_cells(transfers: Sequence[Transfer]) -> list[list[str]]:
@@ -132,55 +101,18 @@ def _plus_minus(spread: float | None) -> str:
     return "" if spread is None else f" ± {100 * spread:.2f}"
 
 
-def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, Any]:
-    columns = _columns(lines)
-    some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
-    values = {
-        name: [line[name].value or 0.0 for line in lines.values() if name in line and not line[name].limited]
-        for name in columns
-    }
-    best = {
-        name: (max if some[name].higher_is_better else min)(known) if len(known) > 1 else None
-        for name, known in values.items()
-    }
-    return {
-        "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
-        "lines": [
-            {
-                "model": model,
-                "method": method,
-                "groups": extent_of_line(line),
-                "cells": [_html_cell(line.get(name), best[name]) for name in columns],
-            }
-            for (model, method), line in lines.items()
-        ],
-    }
-
-
-def _html_cell(row: Number | None, best: float | None) -> dict[str, Any]:
-    about = "" if row is None else f"{row.file}; {_groups(row)}"
-    about += f"; but {row.disagrees}" if row is not None and row.disagrees else ""
-    return {
-        "text": _cell(row),
-        "value": "" if row is None else row.value,
-        "about": about,
-        "best": row is not None and not row.limited and row.value == best,
-    }
-
-
-def _groups(row: Number) -> str:
-    return "unknown number of groups" if row.groups is None else f"{row.extent.words} groups"
-
-
-def _title(track: str, escape: Callable[[str], str]) -> str:
+def title_of(track: str, escape: Callable[[str], str]) -> str:
+    """The heading of a track's table."""
     return next((title for known, title in TRACK_TITLES.items() if known == track), None) or escape(track)
 
 
-def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]:
+def columns_of(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]:
+    """The columns of a table's lines."""
     return sorted({name for line in lines.values() for name in line})
 
 
-def _cell(row: Number | None, plus_minus: str = " ± ", seen: str = SEEN_MARK, disagrees: str = DISAGREES_MARK) -> str:
+def cell_of(row: Number | None, plus_minus: str = " ± ", seen: str = SEEN_MARK, disagrees: str = DISAGREES_MARK) -> str:
+    """A number in percent, with its spread and its marks."""
     if row is None:
         return NOTHING
     spread = "" if row.seed_std is None else f"{plus_minus}{100 * row.seed_std:.2f}"

@@ -1,8 +1,12 @@
-"""Figures of analyses, in the manner of the paper's figures; drawn without a display and without global state."""
+"""The files of an analysis: its document, and its figure in the manner of the paper's figures.
+
+Figures are drawn without a display and without global state; those of reports have the same style.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+
+from ttmbench._util.files import safe_name, to_json, write_atomically
+from ttmbench.errors import UsageError
 
 COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
 # Told apart by colour and by marker, also in grey print and by colour-blind readers.
@@ -24,6 +32,34 @@ STYLE: dict[Any, Any] = {
     "grid.color": "#e8e8e8",
     "svg.hashsalt": "ttmbench",
 }
+
+
+def write_analysis(output: Path, document: dict[str, Any], started: datetime) -> list[Path]:
+    """Writes an analysis into the folder of its model.
+
+    Args:
+        output: folder that holds a folder a model.
+        document: what `ttmbench.evaluator.analyze.analyze_tasks` gives.
+        started: time in the file names.
+
+    Returns:
+        The files: JSON, PNG and SVG.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    folder = output / safe_name(document["model_name"])
+    what = document.get("task") or f"{len(document['tasks'])}_tasks"
+    stem = f"{document['analysis']}_{what}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output_path {folder} cannot be written to: {error.strerror or error}") from None
+    files = [folder / f"{stem}.{kind}" for kind in ("json", "png", "svg")]
+    write_atomically(files[0], lambda path: path.write_text(to_json(document), encoding="utf-8"))
+    for file in files[1:]:
+        write_atomically(file, lambda path, kind=file.suffix[1:]: save(document, path, kind))  # type: ignore[misc]
+    return files
 
 
 def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
@@ -90,16 +126,15 @@ def _curves(axes: Axes, document: Mapping[str, Any]) -> None:
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(f"{document['metric'].replace('_', ' ')} (%)")
-    _legend_below(axes, columns=2 if document["analysis"] == "tau" else 3)
+    legend_below(axes, 2 if document["analysis"] == "tau" else 3)
 
 
-def _legend_below(axes: Axes, columns: int) -> None:
-    """Outside, where it hides no line."""
+def legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = None) -> None:
+    """Puts a legend below a figure, where it hides no line; by default of all that the axes show."""
     figure = axes.get_figure()
     assert figure is not None, "axes belong to a figure"
-    figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+    shown = axes.get_legend_handles_labels()[0] if handles is None else handles
+    figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def _label(analysis: str, name: str, curve: Mapping[str, Any]) -> str:
@@ -127,7 +162,7 @@ def _supervision(axes: Axes, document: Mapping[str, Any]) -> None:
     axes.set_ylabel("raw performance (%)")
     axes.set_ylim(0, 106)
     axes.plot([], [], color=GREY, ls="--", lw=1.5, label="chance")
-    _legend_below(axes, columns=1)
+    legend_below(axes, 1)
 
 
 def _alpha(axes: Axes, document: Mapping[str, Any]) -> None:
@@ -147,7 +182,7 @@ def _alpha(axes: Axes, document: Mapping[str, Any]) -> None:
     axes.set_ylabel("metric (%)")
     axes.set_xlim(0, 1)
     axes.set_ylim(bottom=0)
-    _legend_below(axes, columns=2)
+    legend_below(axes, 2)
 
 
 def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
@@ -182,7 +217,7 @@ def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
     right.plot(place, loss, color=ACCURACY, marker="s", ms=4, ls="--")
     right.set_ylabel("last loss", color=ACCURACY)
     right.set_ylim(bottom=0)
-    _legend_below(axes, columns=2)
+    legend_below(axes, 2)
 
 
 def _matrix(axes: Axes, document: Mapping[str, Any]) -> None:

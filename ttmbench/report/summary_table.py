@@ -75,9 +75,7 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
         the task below, then what was published; a published model of the same name stands below ours.
     """
     is_global = {
-        str(task): isinstance(about, Mapping) and about.get("matching") == "global"
-        for run in runs
-        for task, about in (run.document.get("configs") or {}).items()
+        task: config.get("matching") == "global" for run in runs for task, config in run.document.configs.items()
     }
     numbers = [one for run in runs for one in run.numbers if one.of_tasks is None and one.value is not None]
     published = with_chance(published, (run.document for run in runs))

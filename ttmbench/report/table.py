@@ -14,6 +14,7 @@ from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
 from ttmbench._util.redact import secrets_in_environment
 
+NOTHING = "-"  # what stands in a cell without a value
 GAP = 2  # blanks between columns
 TEXT = 24  # a column of text is not made narrower than this before the table is broken into blocks
 KEYS = 0.6  # of the width at most, for the columns that every block repeats
@@ -37,6 +38,15 @@ class TableColumn:
 
 
 Cells = Sequence[str]
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A fraction as a person reads it.
+
+    >>> percent(0.68333), percent(None)
+    ('68.33', '-')
+    """
+    return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
 def print_table(

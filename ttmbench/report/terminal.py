@@ -8,7 +8,7 @@ from typing import Any
 from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import printable
-from ttmbench.report.table import TableColumn, print_table
+from ttmbench.report.table import NOTHING, TableColumn, print_table
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
     CHOICE,
@@ -30,7 +30,6 @@ from ttmbench.results.labels import (
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.transfer_deltas import transfers_of
 
-NOTHING = "-"
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 _STAGES = (TTM, SIMPLE_MATCH, ORACLE)
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.groups import GroupSet
-from ttmbench.report.task_data import load_again
+from ttmbench.report.groups import GroupSet, load_again
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,7 +99,7 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
     if options.images == "none":
         return Thumbnails(task, why="names only, as asked for (--images none)")
     careful = options.images == "thumbnails" and task not in options.allowed
-    config = run.of_task("configs", task) or {}
+    config = run.document.configs.get(task, {})
     doubt = _doubt(str(config.get("license", "")), bool(config.get("gated", False))) if careful else ""
     if doubt:
         return Thumbnails(task, why=f"names only: {doubt} (--allow_images {task})")

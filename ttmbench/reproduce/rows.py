@@ -11,7 +11,8 @@ from typing import Any
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
-from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.reproduce.published_numbers import PublishedNumber
+from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import TTM, key_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench.results.labels import key_of, split_key
-from ttmbench.results.summary import metric_values
+from ttmbench.results.summary import group_rows
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group, MetricSpec, Scores
 
@@ -44,19 +44,12 @@ def breakdowns(
     found: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
     }
-    if not found:
-        return found
-    for metric in (metric for metric in metrics if metric.scope != "global"):
-        for name, per_seed in scores.items():
-            values = [metric_values(metric, one) for one in per_seed]
-            if any(value is None for value in values):
-                continue
-            row = np.full(len(groups), np.nan)
-            row[list(subsets.get(name, range(len(groups))))] = np.mean([v for v in values if v is not None], axis=0)
-            for tag, places_of in members.items():
-                for value, places in places_of.items():
-                    known = row[places][~np.isnan(row[places])]
-                    found[tag][value][key_of(metric.name, name)] = float(known.mean()) if len(known) else None
+    for key, rows in group_rows(len(groups), scores, metrics, subsets).items() if found else ():
+        row = np.mean(rows, axis=0)
+        for tag, places_of in members.items():
+            for value, places in places_of.items():
+                known = row[places][~np.isnan(row[places])]
+                found[tag][value][key_of(*key)] = float(known.mean()) if len(known) else None
     return found
 
 
@@ -101,22 +94,18 @@ def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence
     for task in tasks:
         config = configs.get(task) or {}
         source = config.get("source") or {}
-        for one in dict.fromkeys([*(config.get("images_from") or ()), *_places(source)]):
-            if one in seen:
-                alike |= {seen[one]: None, task: None}
-            seen.setdefault(one, task)
+        places = source.get("images") or source.get("path")
+        at = [f"at {place}" for place in (places if isinstance(places, list) else [places]) if place]
+        for shared in dict.fromkeys([*(config.get("images_from") or ()), *at]):
+            if shared in seen:
+                alike |= {seen[shared]: None, task: None}
+            seen.setdefault(shared, task)
     if not alike:
         return []
     return [
         f"the standard error of the mean takes its tasks for independent, and {len(alike)} of {len(tasks)} may share "
         "images (one image collection or place), so it may be too small"
     ]
-
-
-def _places(source: Mapping[str, Any]) -> list[str]:
-    """Where a source has its images."""
-    found = source.get("images") or source.get("path")
-    return [f"at {one}" for one in (found if isinstance(found, list) else [found]) if one]
 
 
 def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -27,6 +27,9 @@ from ttmbench.results.labels import (
 )
 from ttmbench.results.models import stated_model, tell_apart, training_data
 from ttmbench.results.reader import read_document, walk_documents
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -356,3 +359,28 @@ def _track(stated: str | None, filter_: str) -> str | None:
 def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:
     names = dict.fromkeys(name for task in tasks for name in document.seen_in_training.get(task, ()))
     return ", ".join(names) or None
+
+
+_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
+_YES_OR_NO = ("published", "limited", "higher_is_better", "from_file")
+_TEXT = (
+    *("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen"),
+    *("trained_on", "adapted_to", "disagrees"),
+)
+
+
+def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
+    """Numbers as a table: a row a number, a column an attribute.
+
+    Args:
+        numbers: of one document or many.
+
+    Returns:
+        Rates as float64 (undefined is NaN), counts as Int64, names as text.
+    """
+    import pandas as pd
+
+    columns = [column.name for column in fields(Number)]
+    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
+    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
+    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})

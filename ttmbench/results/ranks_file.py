@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from ttmbench._util.arrays import Arrays, read_arrays, too_large
 from ttmbench.errors import DataError
 from ttmbench.results.ranks import Ranks
-from ttmbench.results.scores_file import NORM_TOLERANCE
+from ttmbench.results.scores_file import save_arrays
 
 FORMAT = "ttmbench-ranks"
 OWNER = "image_of_caption"
@@ -67,18 +66,13 @@ def save_ranks(
         metadata: texts to keep with them.
         clusters: a number for each image, equal for the same pixels; None where every image is another one.
     """
-    from safetensors.numpy import save
-
     arrays: dict[str, np.ndarray] = {}
     for scope, one in ranks.items():
-        known = {name: getattr(one, name) for name in COUNTS if getattr(one, name) is not None}
-        arrays |= {f"{scope}.{name}": np.ascontiguousarray(values, np.int64) for name, values in known.items()}
-        arrays[f"{scope}.image"] = np.ascontiguousarray(of_query[scope], np.int64)
-        if clusters is not None:
-            arrays[f"{scope}.cluster"] = np.ascontiguousarray(clusters[of_query[scope]], np.int64)
+        known = {name: getattr(one, name) for name in COUNTS} | {"image": of_query[scope]}
+        known |= {} if clusters is None else {"cluster": clusters[of_query[scope]]}
+        arrays |= {f"{scope}.{name}": np.asarray(row, np.int64) for name, row in known.items() if row is not None}
     candidates = {scope: one.candidates for scope, one in ranks.items()}
-    about = json.dumps({"format": FORMAT, "candidates": candidates, **metadata}, sort_keys=True)
-    path.write_bytes(save(arrays, metadata={"ttmbench": about}))
+    save_arrays(path, arrays, {"format": FORMAT, "candidates": candidates, **metadata})
 
 
 def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
@@ -169,20 +163,6 @@ def _owners(
     if "i2t" in ranks:
         ranks["i2t"] = replace(ranks["i2t"], true=true)
     return {"t2i": owner} if "t2i" in ranks else {}
-
-
-def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """DataError for features that are no unit vectors of one length."""
-    for name in ("img", "cap"):
-        if arrays[name].ndim != 2 or 0 in arrays[name].shape:
-            raise DataError(f"{path}: embeddings '{name}' must be [rows, d], got shape {list(arrays[name].shape)}")
-        norms = np.sqrt(np.einsum("ij,ij->i", arrays[name], arrays[name], dtype=np.float64))
-        wrong = ~(np.abs(norms - 1) <= NORM_TOLERANCE)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise DataError(f"{path}: row {row} of '{name}' has norm {norms[row]:.4g}, not 1")
-    if arrays["img"].shape[1] != arrays["cap"].shape[1]:
-        raise DataError(f"{path}: 'img' has dimension {arrays['img'].shape[1]}, 'cap' has {arrays['cap'].shape[1]}")
 
 
 def check_matrix(path: Path, scores: np.ndarray) -> None:

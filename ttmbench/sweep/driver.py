@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ttmbench._util.console import warn
 from ttmbench.evaluator.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
 from ttmbench.evaluator.unit import Unit
-from ttmbench.sweep.finished import stages_left, why_again
+from ttmbench.sweep.folder import stages_left, why_again
 from ttmbench.sweep.plan import PlannedCell
+from ttmbench.sweep.progress import Display
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
 from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
 
 _TICK = 0.5  # seconds between two looks at the clock while nothing happens
-
-
-class Display(Protocol):
-    """What is shown of a sweep while it runs."""
-
-    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
-        """How it stands: every cell, and what each worker is doing."""
-        ...
-
-    def tell(self, line: str) -> None:
-        """A line that stays."""
-        ...
 
 
 class Driver:
@@ -50,24 +39,25 @@ class Driver:
     ) -> None:
         self._root = root
         self._summary = new_summary(plan, [one.cell for one in planned], root)
-        self._entries = {one.number: one for one in self._summary.cells}
+        self._entries = {entry.number: entry for entry in self._summary.cells}
         stages, changed = [], Counter[str]()
-        for one in planned:
+        for one, entry in zip(planned, self._summary.cells, strict=True):
             left = stages_left(root, one)
-            if left:
-                stages.append(left)
-                changed.update(why for why in [why_again(root, one)] if why is not None)
-                entry = self._entries[one.cell.number]
-                entry.seconds, entry.worker, entry.attempts = None, None, 0
-            else:
-                self._entries[one.cell.number].state = "done"
+            if not left:
+                entry.state = "done"
+                continue
+            stages.append(left)
+            entry.seconds, entry.worker, entry.attempts = None, None, 0
+            why = why_again(root, one)
+            if why is not None:
+                changed[why] += 1
         for why, count in changed.items():
             warn(f"{why} since {count} cell{'s were' if count > 1 else ' was'} done: running again")
         self.left, self.units = len(stages), sum(len(stage) for cell in stages for stage in cell)
         self._scheduler = Scheduler(stages, on_error=on_error)
-        self._doing: dict[str, str] = {}
+        self._doing: dict[str, str] = {}  # worker -> what it does, for a person
         self._idle: dict[str, None] = {}
-        self._running: dict[int, int] = {}
+        self._out = Counter[int]()  # number of a cell -> its units that workers have
         self._writing, self._written = 0.0, -1e9
 
     def run(self, executor: Executor, display: Display) -> SweepSummary:
@@ -93,7 +83,7 @@ class Driver:
             while not self._scheduler.over:
                 self._give_out(executor)
                 self._save()
-                display.update(self._summary, self._scheduler, self._doing)
+                display.update(self._summary, self._doing)
                 for event in executor.wait(_TICK):
                     self._take(event, display)
             finished = True
@@ -102,26 +92,24 @@ class Driver:
                 executor.stop(at_once=not finished)
             finally:
                 self._close(finished)
-                display.update(self._summary, self._scheduler, {})
+                display.update(self._summary, {})
         return self._summary
 
     def _give_out(self, executor: Executor) -> None:
         for worker in list(self._idle) if self._scheduler.waiting else ():
             unit = self._scheduler.next(worker)
-            if unit is None:
-                continue
-            del self._idle[worker]
-            self._doing[worker] = unit.name
-            entry, number = self._entries[unit.cell.number], unit.cell.number
-            entry.state, entry.worker, entry.attempts = "running", worker, max(entry.attempts, 1)
-            self._running[number] = self._running.get(number, 0) + 1
-            executor.submit(worker, unit)
+            if unit is not None:
+                del self._idle[worker]
+                self._doing[worker] = unit.name
+                entry = self._entries[unit.cell.number]
+                entry.state, entry.worker, entry.attempts = "running", worker, max(entry.attempts, 1)
+                self._out[entry.number] += 1
+                executor.submit(worker, unit)
 
     def _take(self, event: Event, display: Display) -> None:
         if isinstance(event, WorkerJoined):
             self._scheduler.join(event.worker, event.place)
-            self._idle[event.worker] = None
-            self._doing[event.worker] = "waits"
+            self._rest(event.worker)
         elif isinstance(event, Progress):
             if event.worker in self._doing and event.worker not in self._idle:
                 self._doing[event.worker] = event.line
@@ -129,6 +117,9 @@ class Driver:
             self._lost(event, display)
         else:
             self._finished(event, display)
+
+    def _rest(self, worker: str) -> None:
+        self._idle[worker], self._doing[worker] = None, "waits"
 
     def _lost(self, event: WorkerLost, display: Display) -> None:
         self._summary.workers_lost += 1
@@ -150,8 +141,7 @@ class Driver:
         unit, result = event.unit, event.result
         entry = self._returned(unit)
         entry.seconds = (entry.seconds or 0.0) + result.seconds
-        self._idle[event.worker] = None
-        self._doing[event.worker] = "waits"
+        self._rest(event.worker)
         end = self._scheduler.finish(event.worker, unit, result)
         if end is not None:
             self._end(end, display)
@@ -162,20 +152,17 @@ class Driver:
     def _returned(self, unit: Unit) -> CellEntry:
         """The cell of a unit that a worker no longer has."""
         entry = self._entries[unit.cell.number]
-        self._running[entry.number] -= 1
-        if not self._running[entry.number] and entry.state == "running":
+        self._out[entry.number] -= 1
+        if not self._out[entry.number] and entry.state == "running":
             entry.state = "waiting"
         return entry
 
     def _end(self, end: CellEnd, display: Display) -> None:
         entry = self._entries[end.cell.number]
-        entry.state, entry.error = ("done", None) if end.error is None else ("failed", end.error)
+        entry.state, entry.error = "done" if end.error is None else "failed", end.error
         total = len(self._entries)
-        over = total - self._scheduler.left
-        if end.error is None:
-            display.tell(f"{over}/{total} {entry.cell} done in {entry.seconds or 0.0:.1f} s")
-        else:
-            display.tell(f"{over}/{total} {entry.cell} failed: {end.error}")
+        how = f"done in {entry.seconds or 0.0:.1f} s" if end.error is None else f"failed: {end.error}"
+        display.tell(f"{total - self._scheduler.left}/{total} {entry.cell} {how}")
 
     def _save(self, at_once: bool = False) -> None:
         """Writes the summary, at most a tenth of the time: it grows with the sweep."""
@@ -187,12 +174,11 @@ class Driver:
 
     def _close(self, finished: bool) -> None:
         for entry in self._entries.values():
-            if entry.state == "running":
-                entry.state = "waiting"
-            if finished and entry.state == "waiting":
-                entry.state = "skipped"
+            if entry.state in ("running", "waiting"):
+                entry.state = "skipped" if finished else "waiting"
         states = {entry.state for entry in self._entries.values()}
-        self._summary.status = "failed" if "failed" in states else "done" if states <= {"done"} else "interrupted"
         if not finished:
             self._summary.status = "interrupted"
+        else:
+            self._summary.status = "failed" if "failed" in states else "done"
         self._save(at_once=True)

@@ -1,4 +1,4 @@
-"""Whose a sweep's folder is: one sweep's alone, or that of any number of cells that are run by themselves."""
+"""A sweep's folder: whose it is, and what of the cells is done already by the files that are there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,61 @@ from pathlib import Path
 
 import filelock
 
-from ttmbench._util.files import share_lock, take_lock
+from ttmbench._util.files import file_digest, share_lock, take_lock
+from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.local_executor import OWN
+from ttmbench.evaluator.unit import Unit, units_of
+from ttmbench.sweep.plan import PlannedCell
+
+
+def stages_left(root: Path, planned: PlannedCell) -> list[list[Unit]]:
+    """What is left to do of a cell: nothing if its document says so, and no seed of which all files are there.
+
+    Nothing is loaded for it but seeds' last files.
+    """
+    config, stages = planned.cell.config_at(root), units_of(planned.cell)
+    if not (root / planned.cell.folder).is_dir():
+        return stages
+    key = planned.chosen.key(config).sha256
+    if is_done(root / planned.cell.document, key):
+        return []
+    from ttmbench.evaluator.partial_runs import seed_is_done  # imports torch; only where there is something to look at
+
+    by_kind = {stage[0].kind: stage for stage in stages}
+    seeds = [unit for unit in by_kind.get("seed", ()) if not seed_is_done(config, unit.cell.task, unit.part, key)]
+    # A run that finds every seed needs the raw scores once, and takes them from the cache.
+    scores = by_kind.get("groups", []) if seeds or "seed" not in by_kind else []
+    return [stage for stage in (scores, seeds, by_kind["run"]) if stage]
+
+
+def why_again(root: Path, planned: PlannedCell) -> str | None:
+    """What changed since a cell was done, for the user; None if it never was, or if it is another command now."""
+    try:
+        document = read_json(root / planned.cell.document)
+    except Unreadable:
+        return None
+    if not isinstance(document, dict) or document.get("status") != "done":
+        return None
+    return planned.chosen.key(planned.cell.config_at(root)).changes_since(document)
+
+
+def is_done(path: Path, key: str) -> bool:
+    """Whether a document says that a run of this key is done, and the files beside it are as it wrote them.
+
+    Whether model and data are still the same is not looked at: nothing is loaded here.
+    """
+    try:
+        document = read_json(path)
+    except Unreadable:
+        return False
+    if not isinstance(document, dict) or (document.get("status"), document.get("run_key")) != ("done", key):
+        return False
+    artifacts = document.get("artifacts", {})
+    try:
+        return all(file_digest(path.parent / Path(name).name) == about["sha256"] for name, about in artifacts.items())
+    except OSError:
+        return False
 
 
 @contextmanager

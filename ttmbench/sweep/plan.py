@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.files import safe_name
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
-from ttmbench.config import RunConfig, make_run_config, parse_pairs, split_names
+from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
 from ttmbench.evaluator.unit import Cell
@@ -33,31 +34,61 @@ NOT_OF_A_CELL = {
 }
 
 
+Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Match(_Strict):
-    """Cells by globs of their model, task and setting; what is left out fits all. A task also goes by its tags."""
+    """Cells by globs of their model, task (or its tags) and setting; an omitted key matches everything."""
 
-    model: list[str] = ["*"]
-    task: list[str] = ["*"]
-    setting: list[str] = ["*"]
-
-    @field_validator("model", "task", "setting", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        return split_names(value) if isinstance(value, str) else value
+    model: Names = ["*"]
+    task: Names = ["*"]
+    setting: Names = ["*"]
 
     def fits(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
         """Whether a cell is meant; a model goes by its names, a task by its name and tags."""
-        return _any_fits(self.model, model) and _any_fits(self.task, task) and _any_fits(self.setting, [setting])
+        pairs = ((self.model, model), (self.task, task), (self.setting, [setting]))
+        return all(any(fnmatchcase(name, glob) for glob in globs for name in names) for globs, names in pairs)
 
 
 class Override(Match):
     """Options for some cells, over all others in the plan."""
 
     options: dict[str, Any]
+
+
+class PlannedModel(BaseModel):
+    """A model of a plan; further keys are options of its cells.
+
+    Attributes:
+        model: its name to load.
+        name: what results call it; None for its own name.
+        shards: as in `SweepPlan`; None for what it says.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    model: str = Field(min_length=1)
+    name: str | None = Field(None, min_length=1)
+    shards: int | None = Field(None, ge=1)
+
+
+class PlannedSetting(BaseModel):
+    """A setting of a plan; further keys are options of its cells."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder(cls, value: str) -> str:
+        if value != safe_name(value):
+            raise ValueError("must be a name that a folder can have")
+        return value
 
 
 class SweepPlan(_Strict):
@@ -74,19 +105,24 @@ class SweepPlan(_Strict):
         shards: into how many parts the scoring of a pair model or a server is cut.
     """
 
-    models: list[str | dict[str, Any]] = Field(min_length=1)
-    tasks: list[str] = Field(min_length=1)
-    settings: list[dict[str, Any]] = []
+    models: list[PlannedModel] = Field(min_length=1)
+    tasks: Names = Field(min_length=1)
+    settings: list[PlannedSetting] = []
     options: dict[str, Any] = {}
     overrides: list[Override] = []
     include: list[Match] = []
     exclude: list[Match] = []
     shards: int = Field(1, ge=1)
 
-    @field_validator("tasks", mode="before")
+    @field_validator("models", mode="before")
     @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        return split_names(value) if isinstance(value, str) else value
+    def _named(cls, value: Any) -> Any:
+        return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
+
+    def wants(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
+        """Whether a cell is one of the plan's, by ``include`` and ``exclude``."""
+        included = not self.include or any(match.fits(model, task, setting) for match in self.include)
+        return included and not any(match.fits(model, task, setting) for match in self.exclude)
 
 
 @dataclass(frozen=True)
@@ -95,6 +131,11 @@ class PlannedCell:
 
     cell: Cell
     chosen: Chosen
+
+    @property
+    def of_task(self) -> tuple[TaskSpec, TTMConfig]:
+        """The task, and the settings of its test-time stage."""
+        return self.chosen.tasks[self.cell.task].spec, self.chosen.settings[self.cell.task]
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -137,74 +178,43 @@ def expand(plan: SweepPlan, origin: str, over: Mapping[str, Any], command: Seque
         UsageError: an unknown name or option, a setting that does not fit a task, two cells of one name, or no cell.
     """
     shared = _options(plan.options, f"{origin}: options")
-    first = {**shared, **over}
-    registry = build_registry([str(one) for one in first.get("include_path", [])])
+    registry = build_registry([str(folder) for folder in {**shared, **over}.get("include_path", [])])
     tasks = _tasks(plan, registry, origin)
-    models = [_Model.read(one, f"{origin}: models") for one in plan.models]
-    settings = [_setting(one, f"{origin}: settings") for one in plan.settings] or [("", {})]
-    found: list[PlannedCell] = []
-    folders: dict[str, int] = {}
-    for model in models:
-        for name, (task, word) in tasks.items():
-            for setting, options in settings:
-                named = (model.names, [name, *task.spec.tag], setting)
-                if not _is_wanted(plan, *named):
-                    continue
-                layers = [shared, options, model.options]
-                layers += [_options(one.options, f"{origin}: overrides") for one in plan.overrides if one.fits(*named)]
-                where = "/".join(part for part in (setting, model.name or model.model, name) if part)
-                given = _merged([*layers, over, {"model": model.model, "tasks": [word]}])
-                if model.name is not None:
-                    given["model_name"] = model.name
-                one = _planned(registry, given, f"{origin}: cell {where}", task, setting)
-                number = len(found) + 1
-                folder = one.cell.folder
-                if folder in folders:
-                    raise UsageError(
-                        f"{origin}: cells {folders[folder]} and {number} would both write to {folder}; give one of "
-                        f"the models a name of its own ({{model: {model.model}, name: ...}})"
-                    )
-                folders[folder] = number
-                found.append(_numbered(one, number, model.shards or plan.shards, tuple(command)))
-    if not found:
+    of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
+    settings = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
+    overrides = [(one, _options(one.options, f"{origin}: overrides")) for one in plan.overrides]
+    cells: dict[str, PlannedCell] = {}
+    for (model, own), (task, word), (setting, options) in product(
+        zip(plan.models, of_model, strict=True), tasks.values(), settings or [("", {})]
+    ):
+        name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
+        named = (names, [name, *task.spec.tag], setting)
+        if not plan.wants(*named):
+            continue
+        layers = [shared, options, own, *(given for one, given in overrides if one.fits(*named)), over]
+        given = {"log_samples": True, **_merged(layers), "model": model.model, "tasks": [word]}
+        if model.name is not None:
+            given["model_name"] = model.name
+        where = f"{origin}: cell {_path(setting, names[0], name)}"
+        config = make_run_config({**given, "output_path": "."}, where)  # `Cell.config_at` says where a cell writes
+        folder = _path(setting, safe_name(config.model_name), safe_name(name))
+        if config.save_adapted is not None:
+            config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
+        number, shards = len(cells) + 1, model.shards or plan.shards
+        cell = Cell(number, folder, config.model_name, name, setting, config, shards, tuple(command))
+        if folder in cells:
+            raise UsageError(
+                f"{origin}: cells {cells[folder].cell.number} and {number} would both write to {folder}; give one of "
+                f"the models a name of its own ({{model: {model.model}, name: ...}})"
+            )
+        cells[folder] = PlannedCell(cell, _chosen(registry, config, where, task))
+    if not cells:
         raise UsageError(f"{origin}: include and exclude leave no cell")
-    return found
+    return list(cells.values())
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A model of a plan: its name to load, what results call it if the plan says so, and its options."""
-
-    model: str
-    name: str | None
-    shards: int | None
-    options: dict[str, Any]
-
-    @property
-    def names(self) -> list[str]:
-        return [self.model] if self.name is None else [self.name, self.model]
-
-    @classmethod
-    def read(cls, given: str | Mapping[str, Any], origin: str) -> _Model:
-        if isinstance(given, str):
-            return cls(given, None, None, {})
-        rest = dict(given)
-        model, name, shards = rest.pop("model", None), rest.pop("name", None), rest.pop("shards", None)
-        if not isinstance(model, str) or not model:
-            raise UsageError(f"{origin}: an entry is a name or a mapping with the key 'model', got {given!r:.80}")
-        if name is not None and (not isinstance(name, str) or not name):
-            raise UsageError(f"{origin}: {model}: 'name' is what results call the model, got {name!r:.80}")
-        if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-            raise UsageError(f"{origin}: {model}: 'shards' is a whole number from 1, got {shards!r:.80}")
-        return cls(model, name, shards, _options(rest, f"{origin}: {model}"))
-
-
-def _setting(given: Mapping[str, Any], origin: str) -> tuple[str, dict[str, Any]]:
-    rest = dict(given)
-    name = rest.pop("name", None)
-    if not isinstance(name, str) or name != safe_name(name):
-        raise UsageError(f"{origin}: every setting needs a 'name' that can be a folder's, got {name!r:.80}")
-    return name, _options(rest, f"{origin}: {name}")
+def _path(*parts: str) -> str:
+    return "/".join(filter(None, parts))
 
 
 def _options(given: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -234,28 +244,16 @@ def _merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _planned(registry: Registry, given: Mapping[str, Any], where: str, task: TaskFile, setting: str) -> PlannedCell:
-    given = {"log_samples": True, **given}  # without samples no two of the runs can be compared
-    config = make_run_config({**given, "output_path": "."}, where)  # where a cell writes is told by `Cell.config_at`
-    name = task.spec.task
-    folder = "/".join(part for part in (setting, safe_name(config.model_name), safe_name(name)) if part)
-    if config.save_adapted is not None:
-        config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
+def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -> Chosen:
+    """What the names of a cell stand for."""
     try:
         check_config(config)
         registry.adapter(config.model)
-        tasks = {name: task.with_source(config.task_args)}
-        settings = {name: task_settings(registry, config, task.spec)}
-        chosen = Chosen(registry, tasks, settings, also_tasks(registry, config, tasks))
+        tasks = {task.spec.task: task.with_source(config.task_args)}
+        settings = {task.spec.task: task_settings(registry, config, task.spec)}
+        return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks))
     except TtmbenchError as error:
         raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
-    return PlannedCell(Cell(0, folder, config.model_name, name, setting, config), chosen)
-
-
-def _numbered(one: PlannedCell, number: int, shards: int, command: tuple[str, ...]) -> PlannedCell:
-    cell = one.cell
-    numbered = Cell(number, cell.folder, cell.model, cell.task, cell.setting, cell.config, shards, command)
-    return PlannedCell(numbered, one.chosen)
 
 
 def _tasks(plan: SweepPlan, registry: Registry, origin: str) -> dict[str, tuple[TaskFile, str]]:
@@ -269,12 +267,3 @@ def _tasks(plan: SweepPlan, registry: Registry, origin: str) -> dict[str, tuple[
         for name, task in named.items():
             found.setdefault(name, (task, name if name in registry.task_files else word))
     return found
-
-
-def _is_wanted(plan: SweepPlan, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
-    wanted = not plan.include or any(one.fits(model, task, setting) for one in plan.include)
-    return wanted and not any(one.fits(model, task, setting) for one in plan.exclude)
-
-
-def _any_fits(globs: Sequence[str], names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs for name in names)

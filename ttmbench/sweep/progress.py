@@ -7,27 +7,36 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ttmbench._util.console import warn
 from ttmbench._util.escape import one_line
+from ttmbench.sweep.summary import SweepSummary
 
 if TYPE_CHECKING:
     from rich.live import Live
-
-    from ttmbench.sweep.driver import Display
-    from ttmbench.sweep.scheduler import Scheduler
-    from ttmbench.sweep.summary import SweepSummary
 
 _ROWS = 24  # workers that are shown; of more, their number
 _FREQUENCY = 4  # a second
 
 
-class PlainLines:
-    """Lines on stderr, for files and pipes."""
+class Display(Protocol):
+    """What is shown of a sweep while it runs."""
 
-    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
-        """Shows nothing: a log grows by what is over."""
+    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
+        """How it stands: every cell, and what each worker is doing."""
+        ...
+
+    def tell(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
+
+class PlainLines:
+    """Lines on stderr, for files and pipes: a log grows by what is over."""
+
+    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
+        """Shows nothing."""
 
     def tell(self, line: str) -> None:
         """Prints a line."""
@@ -38,16 +47,15 @@ class LiveLines:
     """Lines that stay on the screen and are drawn again, below those that are told."""
 
     def __init__(self, live: Live) -> None:
-        self._live, self._clock = live, Clock()
-        self._drawn = 0.0
+        self._live, self._clock, self._drawn = live, Clock(), 0.0
 
-    def update(self, summary: SweepSummary, scheduler: Scheduler, workers: Mapping[str, str]) -> None:
+    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
         """Draws them, a few times a second at most."""
         now = time.monotonic()
         if now - self._drawn < 1 / _FREQUENCY and workers:
             return
         self._drawn = now
-        counts: Counter[str] = Counter(one.state for one in summary.cells)
+        counts: Counter[str] = Counter(entry.state for entry in summary.cells)
         self._live.update(overview(counts, self._clock.passed(), self._clock.left(counts), workers), refresh=True)
 
     def tell(self, line: str) -> None:
@@ -82,14 +90,10 @@ def overview(counts: Mapping[str, int], passed: float, left: float | None, worke
     3/5 cells done, 0 failed, 0 running, 2 waiting; 1:15 so far, about 0:50 left
       worker-1  a/b seed 1
     """
-    total = sum(counts.values())
     states = ", ".join(f"{counts.get(state, 0)} {state}" for state in ("failed", "running", "waiting"))
-    time_left = (
-        ""
-        if left is None or not counts.get("waiting", 0) + counts.get("running", 0)
-        else (f", about {_clock(left)} left")
-    )
-    head = f"{counts.get('done', 0)}/{total} cells done, {states}; {_clock(passed)} so far{time_left}"
+    is_over = not counts.get("waiting", 0) + counts.get("running", 0)
+    time_left = "" if left is None or is_over else f", about {_clock(left)} left"
+    head = f"{counts.get('done', 0)}/{sum(counts.values())} cells done, {states}; {_clock(passed)} so far{time_left}"
     width = max((len(name) for name in workers), default=0)
     shown = [f"  {name:{width}}  {one_line(line, 200)}" for name, line in list(workers.items())[:_ROWS]]
     more = [f"  and {len(workers) - _ROWS} workers more"] if len(workers) > _ROWS else []

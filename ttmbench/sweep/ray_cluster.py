@@ -1,4 +1,4 @@
-"""Ray, as far as a sweep needs it: a connection that prints nothing, what the cluster has, and what its errors mean."""
+"""Ray, as far as a sweep needs it: a connection that prints nothing, the nodes, and a board for the workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError, UsageError
 
 _ANSWER = 5.0  # seconds for a cluster to take a connection
+_AGAIN = 0.5  # seconds between two looks at the board
 # Read when Ray is imported or connects: nothing of its own on our screen, and no report to its makers.
 _QUIET = {
     "RAY_DEDUP_LOGS": "1",
@@ -74,64 +76,47 @@ def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> str | Non
     """
     if ray.is_initialized():
         return None
-    found = _address(address)
-    if found is None:
+    head = _auto_address() if address == "auto" else address
+    if head is None:
         raise TtmbenchError(
             "no Ray cluster is known on this machine; start one (ray start --head), join one (ray start "
             "--address=HOST:PORT), or name it: --executor_args address=HOST:PORT"
         )
-    _check_answers(found)
+    host, _, port = head.rpartition(":")
+    if not port.isdecimal() or not host:
+        raise UsageError(f"--executor_args address={head}: is no HOST:PORT")
+    why = silence(head)  # Ray itself would try for minutes
+    if why is not None:
+        raise TtmbenchError(
+            f"nobody answers at {head}, where the Ray cluster should be ({why}); start it there with: ray start --head"
+        )
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
-            address=found,
+            address=head,
             runtime_env=dict(runtime_env) or None,
             log_to_driver=False,
             logging_level="CRITICAL",
             include_dashboard=False,
         )
     except Exception as error:
-        raise TtmbenchError(f"the Ray cluster at {found} cannot be joined: {first_line(error)}") from error
+        raise TtmbenchError(f"the Ray cluster at {head} cannot be joined: {first_line(error)}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray takes it for itself
-    return found
+    return head
 
 
 def nodes(ray: Any) -> list[Node]:
     """The machines that are there now."""
-    return [Node(one["NodeID"], one["NodeManagerAddress"], one["Resources"]) for one in ray.nodes() if one.get("Alive")]
+    alive = [node for node in ray.nodes() if node.get("Alive")]
+    return [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
 
 
 def first_line(error: BaseException) -> str:
     """An error of Ray in one line of bounded length."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return one_line(lines[0] if lines else type(error).__name__, 300)
-
-
-def _address(given: str) -> str | None:
-    """Where the cluster is; None if ``auto`` finds none."""
-    if given != "auto":
-        return given
-    if os.environ.get("RAY_ADDRESS"):
-        return os.environ["RAY_ADDRESS"]
-    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
-    with suppress(OSError, UnicodeDecodeError):
-        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip() or None
-    return None
-
-
-def _check_answers(address: str) -> None:
-    """TtmbenchError unless somebody takes connections there: Ray itself would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not host:
-        raise UsageError(f"--executor_args address={address}: is no HOST:PORT")
-    why = silence(address)
-    if why is not None:
-        raise TtmbenchError(
-            f"nobody answers at {address}, where the Ray cluster should be ({why}); start it there with: ray start "
-            "--head"
-        )
 
 
 def silence(address: str) -> str | None:
@@ -142,3 +127,70 @@ def silence(address: str) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def _auto_address() -> str | None:
+    """Where the cluster of this machine has its head; None if there is none."""
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip() or None
+    return None
+
+
+def board_class() -> type:
+    """The class of a small actor: the last line of each worker, and until when nobody asks which server."""
+
+    class Board:
+        def __init__(self) -> None:
+            self._lines: dict[str, str | None] = {}
+            self._until: dict[str, float] = {}
+
+        def tell(self, worker: str, line: str | None) -> None:
+            """A worker's line, or without one that it goes on."""
+            self._lines[worker] = line or self._lines.get(worker)
+
+        def take(self) -> dict[str, str | None]:
+            """What was told since the last time."""
+            lines, self._lines = self._lines, {}
+            return lines
+
+        def hold(self, server: str, seconds: float) -> None:
+            import time
+
+            self._until[server] = max(self._until.get(server, 0.0), time.monotonic() + seconds)
+
+        def left(self, server: str) -> float:
+            import time
+
+            return max(0.0, self._until.get(server, 0.0) - time.monotonic())
+
+    return Board
+
+
+class BoardPauses:
+    """Pauses that the board of a cluster keeps; a `ttmbench._util.rate_limit.Pauses`."""
+
+    def __init__(self, board: Any) -> None:
+        self._board = board
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def left(self, server: str) -> float:
+        """Seconds until a server may be asked; asks the board now and then."""
+        now = time.monotonic()
+        asked, until = self._known.get(server, (-1e9, 0.0))
+        if now - asked > _AGAIN:
+            import ray
+
+            with suppress(ray.exceptions.RayError):  # without a board everyone waits for itself
+                until = max(until, now + ray.get(self._board.left.remote(server), timeout=2.0))
+            self._known[server] = (now, until)
+        return max(0.0, until - now)
+
+    def hold(self, server: str, seconds: float) -> None:
+        """Nobody asks the server for so long."""
+        now = time.monotonic()
+        asked, until = self._known.get(server, (now, 0.0))
+        self._known[server] = (asked, max(until, now + seconds))
+        self._board.hold.remote(server, seconds)

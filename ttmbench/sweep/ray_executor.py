@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
@@ -20,19 +20,16 @@ from ttmbench.cache.location import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
-from ttmbench.evaluator.unit import Cell, Unit, UnitResult
+from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results import environment
-from ttmbench.sweep.carried import Carried, gather
 from ttmbench.sweep.executor_options import RayOptions
-from ttmbench.sweep.ray_board import board_class
-from ttmbench.sweep.ray_cluster import Node, connect, first_line, import_ray, nodes, silence
-from ttmbench.sweep.ray_worker import Begin, Greeting, actor_class, leave_token
-from ttmbench.sweep.transfer import files_of, take_in
+from ttmbench.sweep.payload import Payload, files_of, gather, take_in
+from ttmbench.sweep.ray_cluster import Node, board_class, connect, first_line, import_ray, nodes, silence
+from ttmbench.sweep.ray_worker import Done, Greeting, actor_class, leave_token
 
 _LOOK = 2.0  # seconds between two looks at the nodes, and at the board
 _FIRST = 60.0  # seconds for the first worker to begin, after which it is said that none has
 _STILLBORN = 3  # workers in a row that are lost on a node before they begin: it is not used
-_TRIES = 4  # to hand over a unit, or to get its result
 _STOP = 4.0  # seconds for units to stop
 _VARIABLES = ("TTMBENCH_LIMITS", "TTMBENCH_DATA", LIMIT_VARIABLE, CACHE_VARIABLE)
 
@@ -45,23 +42,19 @@ class _Remote:
         name: of the worker.
         node: where it is.
         actor: its handle.
-        answer: what it was asked last, as Ray's reference; None while there is nothing to wait for.
-        asked: what that was; ``sending`` is a unit that could not be handed over yet.
-        process: its number on its node.
-        tries: to hand over or to get this unit's result.
-        later: not before.
+        answer: to its greeting or its unit, as Ray's reference; None for an idle one.
+        common: whether it sees the sweep's folder.
+        process: its number on its node; None until it has begun.
+        unit: that it is at.
     """
 
     name: str
     node: Node
     actor: Any
     answer: Any
-    asked: Literal["hello", "unit", "sending", "nothing"] = "hello"
     common: bool = True
+    process: int | None = None
     unit: Unit | None = None
-    process: int = 0
-    tries: int = 0
-    later: float = 0.0
 
 
 class RayExecutor:
@@ -83,11 +76,10 @@ class RayExecutor:
         self._barred: dict[str, str] = {}
         self._stillborn: Counter[str] = Counter()
         self._tokens: list[Path] = []
-        self._told: set[bool] = set()
         self._started, self._looked = 0, 0.0
         self._watch = Watch(options.stall)
         self._head: str | None = None
-        self._gone_head = False
+        self._gone_head = self._told_travel = False
 
     def start(self) -> None:
         """Joins the cluster and waits for the first worker.
@@ -97,19 +89,19 @@ class RayExecutor:
         """
         ray, options = self._ray, self._options
         with tempfile.TemporaryDirectory() as folder:
-            carried = gather(self._cells, Path(folder))
-            self._head = connect(ray, options.address, {} if carried.is_empty else {"working_dir": folder})
+            payload = gather(self._cells, Path(folder))
+            travels = bool(payload.paths or payload.sent)
+            self._head = connect(ray, options.address, {"working_dir": folder} if travels else {})
         there = nodes(ray)
         self._wanted = options.resources(any(node.resources.get("GPU") for node in there))
         if not any(node.room(self._wanted) for node in there):
             raise TtmbenchError(f"no node of the cluster has {_shown(self._wanted)}; there are: {_nodes_shown(there)}")
-        stays = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        own = stays(ray.get_runtime_context().get_node_id(), soft=True)
-        board = ray.remote(board_class()).options(num_cpus=0, max_restarts=-1, scheduling_strategy=own)
+        here = self._on_node(ray.get_runtime_context().get_node_id(), soft=True)
+        board = ray.remote(board_class()).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
         self._board = board.remote()
         self._taking = self._board.take.remote()
         self._actors = ray.remote(concurrency_groups={"work": 1, "control": 1})(actor_class())
-        self._greeting = self._greet(carried)
+        self._greeting = self._greet(payload)
         self._top_up()
         began = time.monotonic()
         while not (joined := self.wait(1.0)):
@@ -121,38 +113,37 @@ class RayExecutor:
     def submit(self, worker: str, unit: Unit) -> None:
         """Gives a unit to a worker, with what earlier units left where it does not see the sweep's folder."""
         remote = self._remotes[worker]
-        remote.unit, remote.tries = unit, 0
-        self._hand_over(remote)
+        remote.unit = unit
+        self._watch.begin(worker, unit.name)
+        try:
+            files = None if remote.common else files_of(self._root, unit.cell)
+            remote.answer = _call(remote.actor.do).remote(unit, files)
+        except self._ray.exceptions.RayError as error:
+            self._queued.append(self._lost(remote, self._why(remote, error)))
 
     def wait(self, timeout: float) -> list[Event]:
         """What has happened; TtmbenchError if no node can be used any more."""
         events, self._queued = self._queued, []
-        now = time.monotonic()
-        for remote in list(self._remotes.values()):
-            if remote.asked == "sending" and now >= remote.later:
-                self._hand_over(remote)
-        answers = {one.answer: one for one in self._remotes.values() if one.answer is not None and now >= one.later}
-        if not answers:
+        remotes = {remote.answer: remote for remote in self._remotes.values() if remote.answer is not None}
+        if not remotes:
             time.sleep(0 if events else min(timeout, 0.2))
-        else:
-            waited, _ = self._ray.wait(list(answers), timeout=0 if events else timeout)
-            if waited:
-                waited, _ = self._ray.wait(list(answers), num_returns=len(answers), timeout=0)
-            for answer in waited:
-                events += self._heard(answers[answer])
+        elif self._ray.wait(list(remotes), timeout=0 if events else timeout)[0]:
+            for answer in self._ray.wait(list(remotes), num_returns=len(remotes), timeout=0)[0]:
+                events += self._heard(remotes[answer])
         if time.monotonic() - self._looked > _LOOK:
             events += self._take_lines()
             self._top_up()
-        return [*events, *self._drain()]
+        queued, self._queued = self._queued, []
+        return events + queued
 
     def stop(self, at_once: bool) -> None:
         """Ends all workers; what units under way have finished is kept."""
+        began = [remote for remote in self._remotes.values() if remote.process is not None]
         try:
             if not self._gone_head:
                 if at_once:
-                    self._interrupt()
-                began = [one for one in self._remotes.values() if one.asked != "hello"]
-                leaving = [_call(one.actor.leave, "control").remote() for one in began]
+                    self._interrupt([remote for remote in began if remote.unit is not None])
+                leaving = [_call(remote.actor.leave, "control").remote() for remote in began]
                 if leaving:
                     self._ray.wait(leaving, num_returns=len(leaving), timeout=1.0)
         finally:
@@ -163,55 +154,52 @@ class RayExecutor:
             for token in self._tokens:
                 token.unlink(missing_ok=True)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, busy: Sequence[_Remote]) -> None:
         """Asks units under way to stop, and takes in what they have finished."""
-        busy = {one.answer: one for one in self._remotes.values() if one.asked == "unit" and one.answer is not None}
-        for one in busy.values():
-            _call(one.actor.interrupt, "control").remote()
-        stopped = self._ray.wait(list(busy), num_returns=len(busy), timeout=_STOP)[0] if busy else []
-        for answer in stopped:
+        for remote in busy:
+            _call(remote.actor.interrupt, "control").remote()
+        remotes = {remote.answer: remote for remote in busy}
+        for answer in self._ray.wait(list(remotes), num_returns=len(busy), timeout=_STOP)[0] if busy else ():
             with suppress(self._ray.exceptions.RayError, TtmbenchError):
-                unit, (_, files) = busy[answer].unit, self._ray.get(answer, timeout=_STOP)
-                if unit is not None and files:
-                    take_in(self._root, unit.cell, files, over=False)
+                self._finished(remotes[answer], self._ray.get(answer, timeout=_STOP))
 
-    def _greet(self, carried: Carried) -> Greeting:
-        token = None
-        configured = next((one.config.use_cache for one in self._cells), None)
-        cache = cache_folder(configured)
+    def _greet(self, payload: Payload) -> Greeting:
+        token, cache = None, cache_folder(next((cell.config.use_cache for cell in self._cells), None))
         if self._options.folder == "auto":
             token = token_hex(8)
-            places = [self._root.absolute() / OWN, *([] if cache is None else [cache.absolute()])]
-            self._tokens = [path for place in places if (path := leave_token(place, token)) is not None]
-        variables = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
+            folders = [self._root.absolute() / OWN, *([] if cache is None else [cache.absolute()])]
+            self._tokens = [path for folder in folders if (path := leave_token(folder, token)) is not None]
         return Greeting(
             root=str(self._root.absolute()),
             token=token,
             cwd=str(Path.cwd()),
             cache=None if cache is None else str(cache.absolute()),
             packages=environment.packages(),
-            carried=carried,
-            variables=variables,
+            payload=payload,
+            variables={name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},
             threads=self._options.threads,
             board=self._board,
             name="",
         )
 
+    def _on_node(self, node: str, soft: bool = False) -> Any:
+        return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
+
     def _top_up(self) -> None:
         """Begins workers where nodes have room for more; a node that has just come is one of them."""
         self._check_head()
         self._looked = time.monotonic()
-        there = nodes(self._ray)
-        usable = [node for node in there if node.id not in self._barred and node.room(self._wanted)]
+        usable = [node for node in nodes(self._ray) if node.id not in self._barred and node.room(self._wanted)]
         if not usable and not self._remotes and self._barred:
             raise TtmbenchError(f"no node of the cluster can be used: {next(iter(self._barred.values()))}")
-        on = Counter(one.node.id for one in self._remotes.values())
-        rooms = {node.id: node.room(self._wanted) - on[node.id] for node in usable}
-        while len(self._remotes) < self._most and any(room > 0 for room in rooms.values()):
-            node = min((one for one in usable if rooms[one.id] > 0), key=lambda one: on[one.id])
+        on = Counter(remote.node.id for remote in self._remotes.values())
+        while len(self._remotes) < self._most:
+            free = [node for node in usable if node.room(self._wanted) > on[node.id]]
+            if not free:
+                return
+            node = min(free, key=lambda node: on[node.id])
             self._begin(node)
             on[node.id] += 1
-            rooms[node.id] -= 1
 
     def _check_head(self) -> None:
         """TtmbenchError if the head of the cluster is gone, at which Ray would end this process after a minute."""
@@ -224,91 +212,57 @@ class RayExecutor:
             )
 
     def _begin(self, node: Node) -> None:
-        ray = self._ray
         self._started += 1
-        name = f"{node.address}-{self._started}"
-        stays = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
-        wanted = self._wanted
+        name, wanted = f"{node.address}-{self._started}", self._wanted
         actor = self._actors.options(
             num_cpus=wanted.get("CPU", 0),
             num_gpus=wanted.get("GPU", 0),
             memory=wanted.get("memory"),
-            scheduling_strategy=stays,
+            scheduling_strategy=self._on_node(node.id),
         ).remote()
-        greeting = Begin(Greeting(**{**vars(self._greeting), "name": name}))
-        hello = _call(actor.hello).remote(__version__, ray.cloudpickle.dumps(greeting))
-        self._remotes[name] = _Remote(name, node, actor, hello)
-
-    def _hand_over(self, remote: _Remote) -> None:
-        """Sends a worker its unit; what Ray has no room for now is sent later."""
-        unit = remote.unit
-        assert unit is not None
-        remote.tries += 1
-        try:
-            files = None if remote.common else files_of(self._root, unit.cell)
-            remote.answer, remote.asked = _call(remote.actor.do).remote(unit.to_json(), files), "unit"
-            remote.tries = 0
-            self._watch.begin(remote.name, unit.name)
-        except self._ray.exceptions.RayActorError:
-            self._queued.append(self._lost(remote, self._ended(remote)))
-        except self._ray.exceptions.RayError as error:
-            if remote.tries >= _TRIES:
-                remote.unit, remote.asked = None, "nothing"
-                why = f"it cannot be handed to a worker: {first_line(error)}"
-                self._queued.append(Finished(remote.name, unit, UnitResult("failed", why)))
-            else:
-                remote.answer, remote.asked = None, "sending"
-                remote.later = time.monotonic() + 2.0**remote.tries
+        greeting = self._ray.cloudpickle.dumps(replace(self._greeting, name=name))
+        self._remotes[name] = _Remote(name, node, actor, _call(actor.hello).remote(__version__, greeting))
 
     def _heard(self, remote: _Remote) -> list[Event]:
         """What the answer of a worker means."""
-        errors = self._ray.exceptions
         try:
-            said = self._ray.get(remote.answer)
-        except errors.RayActorError:
-            return self._gone(remote, self._ended(remote))
-        except errors.OutOfMemoryError:
-            return self._gone(remote, f"the memory of node {remote.node.address} ran out")
-        except errors.RayError as error:
-            remote.tries += 1
-            if remote.asked != "unit" or remote.tries >= _TRIES:
-                return self._gone(remote, f"its result did not arrive: {first_line(error)}")
-            remote.answer = _call(remote.actor.again, "control").remote()  # done it is, and was lost on the way
-            remote.later = time.monotonic() + 2.0 ** (remote.tries - 1)
-            return []
-        if remote.asked == "hello":
-            return self._welcome(remote, said)
+            answer = self._ray.get(remote.answer)
+        except self._ray.exceptions.RayError as error:
+            why = self._why(remote, error)
+            return self._stillborn_on(remote, why) if remote.process is None else [self._lost(remote, why)]
+        return self._welcome(remote, answer) if remote.process is None else [self._finished(remote, answer)]
+
+    def _finished(self, remote: _Remote, answer: Done) -> Finished:
+        """Takes in what a worker has sent."""
         self._watch.end(remote.name)
-        unit, remote.unit, remote.answer, remote.asked = remote.unit, None, None, "nothing"
-        assert unit is not None and said[0] is not None, "an answer is of a unit"
-        result, files = UnitResult(**said[0]), said[1]
+        unit, remote.unit, remote.answer = remote.unit, None, None
+        assert unit is not None, "an answer is of a unit"
+        result, files = answer
         if files:
             take_in(self._root, unit.cell, files, over=unit.kind == "run" and result.state == "done")
         if result.state == "unfit":
-            result = UnitResult("unfit", f"on node {remote.node.address}: {result.error}", result.seconds)
-        return [Finished(remote.name, unit, result)]
+            result = replace(result, error=f"on node {remote.node.address}: {result.error}")
+        return Finished(remote.name, unit, result)
 
-    def _welcome(self, remote: _Remote, said: Mapping[str, Any]) -> list[Event]:
+    def _welcome(self, remote: _Remote, hello: Mapping[str, Any]) -> list[Event]:
         """A worker has begun, or says what it lacks."""
-        if said["lacks"]:
-            more = f" (and {len(said['lacks']) - 1} more)" if len(said["lacks"]) > 1 else ""
-            self._bar(remote.node, f"{said['lacks'][0]}{more}")
+        if hello["lacks"]:
+            more = f" (and {len(hello['lacks']) - 1} more)" if len(hello["lacks"]) > 1 else ""
+            self._bar(remote.node, f"{hello['lacks'][0]}{more}")
             self._drop(remote)
             return []
-        remote.common, remote.process, remote.answer, remote.asked = said["common"], said["process"], None, "nothing"
+        remote.common, remote.process, remote.answer = hello["common"], hello["process"], None
         self._stillborn[remote.node.id] = 0
-        if remote.common not in self._told:
-            self._told.add(remote.common)
-            if not remote.common:
-                warn(
-                    f"node {remote.node.address} does not see {self._root}: files travel through Ray, and its workers "
-                    "share the node's own cache"
-                )
+        if not remote.common and not self._told_travel:
+            self._told_travel = True
+            warn(
+                f"node {remote.node.address} does not see {self._root}: files travel through Ray, and its workers "
+                "share the node's own cache"
+            )
         return [WorkerJoined(remote.name, remote.node.id)]
 
-    def _gone(self, remote: _Remote, why: str) -> list[Event]:
-        if remote.asked != "hello":
-            return [self._lost(remote, why)]
+    def _stillborn_on(self, remote: _Remote, why: str) -> list[Event]:
+        """A worker has ended before it began."""
         self._drop(remote)
         if remote.node.id in {node.id for node in nodes(self._ray)}:
             self._stillborn[remote.node.id] += 1
@@ -332,13 +286,17 @@ class RayExecutor:
         self._barred[node.id] = f"node {node.address}: {why}"
         warn(f"node {node.address} is not used: {why}")
 
-    def _ended(self, remote: _Remote) -> str:
-        """Why a worker is gone, as far as it is known."""
+    def _why(self, remote: _Remote, error: Exception) -> str:
+        """Why a worker is lost, as far as it is known."""
+        if isinstance(error, self._ray.exceptions.OutOfMemoryError):
+            return f"the memory of node {remote.node.address} ran out"
+        if not isinstance(error, self._ray.exceptions.RayActorError):
+            return f"its unit or its result did not arrive: {first_line(error)}"
         self._check_head()
         try:
             there = any(node.id == remote.node.id for node in nodes(self._ray))
-        except Exception as error:
-            return error_line(error)
+        except Exception as failure:
+            return error_line(failure)
         return f"{'its process on ' if there else ''}node {remote.node.address} has ended"
 
     def _take_lines(self) -> list[Event]:
@@ -354,11 +312,8 @@ class RayExecutor:
             self._watch.heard(worker)
         told = [Progress(worker, line) for worker, line in lines.items() if line and worker in self._remotes]
         hung = [(self._remotes[worker], why) for worker, why in self._watch.hung().items()]
-        return [*told, *(self._lost(one, f"{why} on node {one.node.address}", hung=True) for one, why in hung)]
-
-    def _drain(self) -> list[Event]:
-        queued, self._queued = self._queued, []
-        return queued
+        lost = [self._lost(remote, f"{why} on node {remote.node.address}", hung=True) for remote, why in hung]
+        return [*told, *lost]
 
 
 def _call(method: Any, group: Literal["work", "control"] = "work") -> Any:
@@ -375,7 +330,5 @@ def _shown(wanted: Mapping[str, float]) -> str:
 
 def _nodes_shown(there: Sequence[Node]) -> str:
     """Nodes and what they have, for a person."""
-    shown = (
-        f"{node.address} ({_shown({name: node.resources.get(name, 0) for name in ('CPU', 'GPU')})})" for node in there
-    )
-    return ", ".join(shown) or "none"
+    amounts = {node.address: {name: node.resources.get(name, 0) for name in ("CPU", "GPU")} for node in there}
+    return ", ".join(f"{address} ({_shown(amount)})" for address, amount in amounts.items()) or "none"

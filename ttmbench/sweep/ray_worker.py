@@ -7,7 +7,6 @@ still say so.
 from __future__ import annotations
 
 import ctypes
-import io
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,24 +25,23 @@ from ttmbench.cache.location import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Signs
 from ttmbench.evaluator.local_executor import OWN
-from ttmbench.evaluator.unit import UnitResult, unit_from_json
+from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
 from ttmbench.results import environment
-from ttmbench.sweep.carried import Carried, missing_plugins, relocated
-from ttmbench.sweep.ray_board import BoardPauses
-from ttmbench.sweep.transfer import Changes, put_files
+from ttmbench.sweep.payload import Changes, Payload, missing_plugins, put_files, relocated
+from ttmbench.sweep.ray_cluster import BoardPauses
 
 _AGAIN = 0.5  # seconds between two lines
 _SIGNS = 2.0  # seconds between two signs of progress: all workers tell one board
 _DAY = 86400.0
 _OWN = "ttmbench-sweep"
-Result: TypeAlias = tuple[dict[str, Any], dict[str, bytes]]
-"""Of a unit: as JSON values, and path -> content of what it wrote where no folder is common."""
+Done: TypeAlias = tuple[UnitResult, dict[str, bytes]]
+"""What became of a unit, and path -> content of what it wrote where no folder is common."""
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What the driver tells a worker that begins.
+    """What the driver tells a worker that begins; called there, it makes the worker.
 
     Attributes:
         root: the sweep's folder, as the driver has it.
@@ -51,7 +49,7 @@ class Greeting:
         cwd: the driver's working folder.
         cache: the driver's folder of kept scores; None if there is none.
         packages: versions that numbers depend on.
-        carried: what came along.
+        payload: what came along.
         variables: of the environment, for what is not set there.
         threads: of the worker's arithmetic.
         board: handle of the board.
@@ -63,11 +61,15 @@ class Greeting:
     cwd: str
     cache: str | None
     packages: Mapping[str, str]
-    carried: Carried
+    payload: Payload
     variables: Mapping[str, str]
     threads: int
     board: Any
     name: str
+
+    def __call__(self) -> RayWorker:
+        """The worker."""
+        return RayWorker(self)
 
 
 class RayWorker:
@@ -86,7 +88,6 @@ class RayWorker:
         if "torch" not in sys.modules:  # which reads them once
             os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(greeting.threads)))
         self._board, self._name = greeting.board, greeting.name
-        self._last: Result | None = None
         self._thread: int | None = None
         self._told = 0.0
         self._signs = Signs(lambda: self._board.tell.remote(self._name, None), _SIGNS)
@@ -95,38 +96,30 @@ class RayWorker:
         for name, value in greeting.variables.items():
             if self.common or not Path(value).is_absolute():
                 os.environ.setdefault(name, value)
-        self.lacks = [*_other_packages(greeting.packages), *missing_plugins(greeting.carried, came_along)]
-        places = {path: str(came_along / place) for path, place in greeting.carried.paths.items()}
+        self.lacks = [*_other_packages(greeting.packages), *missing_plugins(greeting.payload, came_along)]
+        self._here = {path: str(came_along / target) for path, target in greeting.payload.paths.items()}
         if self.common and Path(greeting.cwd).is_dir():
             os.chdir(greeting.cwd)
-            places = {path: place for path, place in places.items() if not Path(path).exists()}
-        self._places = places
+            self._here = {path: target for path, target in self._here.items() if not Path(path).exists()}
         self._root = root if self.common else _own_folder()
-        self._use_cache = self._cache(greeting)
-        self._worker = Worker(self._root, self._use_cache)
+        self._cache = self._use_cache(greeting)
+        self._worker = Worker(self._root, None if self._cache is None else str(self._cache))
 
-    def do(self, unit: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Result:
-        """Does a unit: its result as JSON values, and the files that it wrote where no folder is common."""
+    def do(self, unit: Unit, files: Mapping[str, bytes] | None) -> Done:
+        """Does a unit; ``files`` are what earlier units left, where no folder is common."""
         self._thread = threading.get_ident()
-        asked = relocated(unit_from_json(dict(unit)), self._places)
+        unit = relocated(unit, self._here)
         try:
-            with sharing_pauses(BoardPauses(self._board)), _notes_told(self._tell), steps_told(self._signs):
+            with sharing_pauses(BoardPauses(self._board)), steps_told(self._signs):
                 if self.common:
-                    self._last = (vars(self._worker.do(asked, self._tell)), {})
-                else:
-                    cache = None if self._use_cache is None else Path(self._use_cache)
-                    put_files(self._root, asked.cell, files or {}, cache)
-                    changes = Changes(self._root, asked.cell, cache)
-                    self._last = (vars(self._worker.do(asked, self._tell)), changes.found())
+                    return self._worker.do(unit, self._tell), {}
+                put_files(self._root, unit.cell, files or {}, self._cache)
+                changes = Changes(self._root, unit.cell, self._cache)
+                return self._worker.do(unit, self._tell), changes.found()
         except TtmbenchError as error:  # files of earlier units cannot be written here
-            self._last = (vars(UnitResult("failed", str(error))), {})
+            return UnitResult("failed", str(error)), {}
         finally:
             self._thread = None
-        return self._last
-
-    def again(self) -> Result | None:
-        """The last result, for a driver that it did not reach."""
-        return self._last
 
     def interrupt(self) -> None:
         """Asks the unit under way to stop, as Ctrl-C does."""
@@ -145,7 +138,7 @@ class RayWorker:
             self._told = now
             self._board.tell.remote(self._name, line)
 
-    def _cache(self, greeting: Greeting) -> str | None:
+    def _use_cache(self, greeting: Greeting) -> Path | None:
         """Where raw scores are kept in place of what the configurations say; None to leave that.
 
         Workers of a node that see only their own folders share the node's own cache: scores, digests and prepared
@@ -154,10 +147,9 @@ class RayWorker:
         if greeting.cache is None:
             return None
         if not self.common:
-            here = cache_folder(None)
-            return str(self._root / OWN / SCORES if here is None else here)
-        kept = Path(greeting.cache)
-        return None if (kept / token_name(greeting.token or "")).is_file() else str(self._root / OWN / SCORES)
+            return cache_folder(None) or self._root / OWN / SCORES
+        is_seen = (Path(greeting.cache) / token_name(greeting.token or "")).is_file()
+        return None if is_seen else self._root / OWN / SCORES
 
 
 def actor_class() -> type:
@@ -184,11 +176,8 @@ def actor_class() -> type:
                 return {"lacks": [f"ttmbench cannot begin there: {type(error).__name__}: {error}"]}
             return {"lacks": self._worker.lacks, "common": self._worker.common, "process": os.getpid()}
 
-        def do(self, unit: dict[str, Any], files: dict[str, bytes] | None) -> Any:
+        def do(self, unit: Any, files: dict[str, bytes] | None) -> Any:
             return self._worker.do(unit, files)
-
-        def again(self) -> Any:
-            return self._worker.again()
 
         def interrupt(self) -> None:
             self._worker.interrupt()
@@ -197,17 +186,6 @@ def actor_class() -> type:
             self._worker.leave()
 
     return SweepWorker
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Makes a worker where it is called."""
-
-    greeting: Greeting
-
-    def __call__(self) -> RayWorker:
-        """The worker."""
-        return RayWorker(self.greeting)
 
 
 def leave_token(folder: Path, token: str) -> Path | None:
@@ -234,15 +212,13 @@ def token_name(token: str) -> str:
 
 def _sees(root: Path, token: str) -> bool:
     """Whether this is the driver's folder, and can be written to."""
-    probe = root / OWN / token_name(f"{token}.{os.getpid()}")
     try:
         if not (root / OWN / token_name(token)).is_file():
             return False
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=root / OWN):
+            return True
     except OSError:
         return False
-    return True
 
 
 def _own_folder() -> Path:
@@ -258,10 +234,8 @@ def _own_folder() -> Path:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -269,27 +243,4 @@ def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
     here = environment.packages()
     for name in sorted(wanted.keys() | here.keys()):
         if here.get(name) != wanted.get(name):
-            asked = "none" if name not in wanted else wanted[name]
-            yield f"it has {name} {here.get(name, 'not')}, and {asked} is asked for"
-
-
-@contextmanager
-def _notes_told(tell: Any) -> Iterator[None]:
-    """Inside, lines for a person that would go to this process's stderr are told too."""
-
-    class Notes(io.TextIOBase):
-        def write(self, text: str) -> int:
-            kept.write(text)
-            for line in text.splitlines():
-                if line.startswith("ttmbench: "):
-                    tell(line.removeprefix("ttmbench: "))
-            return len(text)
-
-        def flush(self) -> None:
-            kept.flush()
-
-    kept, sys.stderr = sys.stderr, Notes()
-    try:
-        yield
-    finally:
-        sys.stderr = kept
+            yield f"it has {name} {here.get(name, 'not')}, and {wanted.get(name, 'none')} is asked for"

@@ -37,6 +37,13 @@ class _CellState:
     out: int = 0
     over: bool = False
 
+    def pop(self) -> Unit | None:
+        """A unit that waits, which is given out."""
+        if not self.waiting:
+            return None
+        self.model.waiting -= 1
+        return self.waiting.popleft()
+
 
 @dataclass(slots=True, eq=False)
 class _Model:
@@ -127,13 +134,21 @@ class Scheduler:
         assert state.unit is None, f"{worker} has a unit"
         if self._stops:
             return None
-        unit = self._second_try(state.place) or self._of_cell(state) or self._of_model(state) or self._of_others(state)
+        unit = self._second_try(state.place) or (state.cell.pop() if state.cell is not None else None)
+        if unit is None and state.model is not None:
+            unit = self._from(state.model)
+        if unit is None and self._models:  # from the model with the most waiting units for each worker on it
+            unit = self._from(max(self._models.values(), key=lambda model: model.waiting / (model.workers + 1)))
         if unit is not None:
             cell = self._cells[unit.cell.number]
             state.unit, state.cell = unit, cell
             cell.out += 1
             self._out += 1
-            self._hold(state, cell.model)
+            if state.model is not cell.model:
+                if state.model is not None:
+                    state.model.workers -= 1
+                cell.model.workers += 1
+                state.model = cell.model
         return unit
 
     def finish(self, worker: str, unit: Unit, result: UnitResult) -> CellEnd | None:
@@ -196,9 +211,9 @@ class Scheduler:
     def _stops(self) -> bool:
         return self._failed and self._on_error == "raise"
 
-    def _open_stage(self, state: _CellState) -> None:
-        state.waiting.extend(state.stages.popleft())
-        state.model.waiting += len(state.waiting)
+    def _open_stage(self, cell: _CellState) -> None:
+        cell.waiting.extend(cell.stages.popleft())
+        cell.model.waiting += len(cell.waiting)
 
     def _taken_back(self, worker: str, unit: Unit) -> _CellState:
         state = self._workers[worker]
@@ -211,7 +226,7 @@ class Scheduler:
 
     def _advance(self, cell: _CellState) -> CellEnd | None:
         """The next stage, if this one is over."""
-        if cell.out or cell.waiting or any(one.unit.cell is cell.cell and one.waits for one in self._again.values()):
+        if cell.out or cell.waiting or any(again.unit.cell is cell.cell for again in self._again.values()):
             return None
         if not cell.stages:
             return self._end(cell, None)
@@ -226,8 +241,7 @@ class Scheduler:
         cell.stages.clear()
         self._left -= 1
         self._failed |= error is not None
-        for key in [key for key, one in self._again.items() if one.unit.cell is cell.cell]:
-            del self._again[key]
+        self._again = {key: again for key, again in self._again.items() if again.unit.cell is not cell.cell}
         return CellEnd(cell.cell, error)
 
     def _check_places(self, again: _Again) -> CellEnd | None:
@@ -237,54 +251,23 @@ class Scheduler:
         return None
 
     def _second_try(self, place: str) -> Unit | None:
-        for one in self._again.values():
-            elsewhere = set(self._places) - one.unfit - set(one.lost)
-            if one.waits and place not in one.unfit and (place in elsewhere or not elsewhere):
-                one.waits = False
-                return one.unit
+        for again in self._again.values():
+            elsewhere = set(self._places) - again.unfit - set(again.lost)
+            if again.waits and place not in again.unfit and (place in elsewhere or not elsewhere):
+                again.waits = False
+                return again.unit
         return None
-
-    def _of_cell(self, worker: _WorkerState) -> Unit | None:
-        return None if worker.cell is None else self._pop(worker.cell)
-
-    def _of_model(self, worker: _WorkerState) -> Unit | None:
-        return None if worker.model is None else self._from(worker.model)
-
-    def _of_others(self, worker: _WorkerState) -> Unit | None:
-        """From the model with the most waiting units for each worker on it."""
-        busiest = max(self._models.values(), key=lambda one: one.waiting / (one.workers + 1), default=None)
-        return None if busiest is None else self._from(busiest)
 
     def _from(self, model: _Model) -> Unit | None:
         """A unit of a cell at which nobody is, else of one that can be shared."""
-        if not model.waiting:
-            return None
-        while model.fresh:
-            cell = model.fresh.popleft()
-            if cell.waiting:
-                if len(cell.waiting) > 1:
-                    model.begun.append(cell)
-                return self._pop(cell)
-        while model.begun:
-            cell = model.begun[0]
-            unit = self._pop(cell)
-            if not cell.waiting:
+        while model.fresh or model.begun:
+            is_fresh = bool(model.fresh)
+            cell = model.fresh.popleft() if is_fresh else model.begun[0]
+            unit = cell.pop()
+            if is_fresh and cell.waiting:
+                model.begun.append(cell)
+            elif not is_fresh and not cell.waiting:
                 model.begun.popleft()
             if unit is not None:
                 return unit
         return None
-
-    @staticmethod
-    def _pop(cell: _CellState) -> Unit | None:
-        if not cell.waiting:
-            return None
-        cell.model.waiting -= 1
-        return cell.waiting.popleft()
-
-    @staticmethod
-    def _hold(worker: _WorkerState, model: _Model) -> None:
-        if worker.model is not model:
-            if worker.model is not None:
-                worker.model.workers -= 1
-            model.workers += 1
-            worker.model = model

@@ -56,18 +56,6 @@ class CellEntry(BaseModel):
     error: str | None = None
     document: str
 
-    @classmethod
-    def of(cls, cell: Cell) -> CellEntry:
-        """A cell that waits."""
-        return cls(
-            number=cell.number,
-            cell=cell.folder,
-            model=cell.model,
-            task=cell.task,
-            setting=cell.setting,
-            document=cell.document,
-        )
-
 
 class SweepSummary(BaseModel):
     """The whole of it.
@@ -100,28 +88,28 @@ class SweepSummary(BaseModel):
 
     def write(self, root: Path) -> None:
         """Replaces the file in one step."""
-        counted = Counter(one.state for one in self.cells)
-        self.counts = {state: counted[state] for state in counted}
-        self.updated = _now()
-        content = self.model_dump(mode="json")
-        write_atomically(root / SUMMARY, lambda path: path.write_text(to_json(content), encoding="utf-8"))
+        self.counts, self.updated = dict(Counter(entry.state for entry in self.cells)), _now()
+        content = to_json(self.model_dump(mode="json"))
+        write_atomically(root / SUMMARY, lambda path: path.write_text(content, encoding="utf-8"))
 
 
 def new_summary(plan: str, cells: Sequence[Cell], root: Path) -> SweepSummary:
     """A summary in which every cell waits, with what an earlier command knew of time and workers of the same cells."""
-    summary = SweepSummary(
-        plan=plan, started=_now(), updated=_now(), counts={}, cells=[CellEntry.of(cell) for cell in cells]
-    )
-    try:
-        earlier = {one.cell: one for one in read_summary(root / SUMMARY).cells} if (root / SUMMARY).exists() else {}
-    except DataError as error:
-        warn(f"{error}; it is made anew from the cells' documents")
-        earlier = {}
-    for entry in summary.cells:
-        before = earlier.get(entry.cell)
-        if before is not None:
-            entry.seconds, entry.worker, entry.attempts = before.seconds, before.worker, before.attempts
-    return summary
+    earlier: dict[str, CellEntry] = {}
+    if (root / SUMMARY).exists():
+        try:
+            earlier = {entry.cell: entry for entry in read_summary(root / SUMMARY).cells}
+        except DataError as error:
+            warn(f"{error}; it is made anew from the cells' documents")
+    entries = []
+    for cell in cells:
+        named = {"cell": cell.folder, "document": cell.document}
+        named |= {"model": cell.model, "task": cell.task, "setting": cell.setting}
+        before = (
+            earlier[cell.folder].model_dump(include={"seconds", "worker", "attempts"}) if cell.folder in earlier else {}
+        )
+        entries.append(CellEntry(number=cell.number, **named, **before))
+    return SweepSummary(plan=plan, started=_now(), updated=_now(), counts={}, cells=entries)
 
 
 def read_summary(path: Path) -> SweepSummary:
@@ -131,15 +119,11 @@ def read_summary(path: Path) -> SweepSummary:
         DataError: it cannot be read, or is none.
     """
     try:
-        content = read_json(path)
-        if not isinstance(content, dict):
-            raise DataError(f"{path} is no summary of a sweep")
-        return SweepSummary(**content)
+        return SweepSummary.model_validate(read_json(path))
     except Unreadable as error:
         raise DataError(f"{path} {error}") from None
-    except (ValidationError, TypeError) as error:
-        why = describe(error, SweepSummary) if isinstance(error, ValidationError) else str(error)
-        raise DataError(f"{path} is no summary of a sweep: {why}") from None
+    except ValidationError as error:
+        raise DataError(f"{path} is no summary of a sweep: {describe(error, SweepSummary)}") from None
 
 
 def _now() -> str:

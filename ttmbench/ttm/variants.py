@@ -6,7 +6,7 @@ found it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import held_out
-from ttmbench.results.summary import metric_mean
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
@@ -34,32 +35,6 @@ RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 
 OnSeedDone = Callable[[int, dict[str, Any]], object]
 """Called with the seed and the record of a run that is over, while the model is still adapted."""
-
-
-@dataclass(frozen=True)
-class VariantResult:
-    """What a variant gives.
-
-    Attributes:
-        scores: that each seed ends with.
-        record: for the results document.
-        held: positions of the groups that the scores are of, where these are not all.
-        raw: scores of these groups before training.
-    """
-
-    scores: list[Scores]
-    record: dict[str, Any]
-    held: tuple[int, ...] | None = None
-    raw: Scores | None = None
-
-
-@dataclass(frozen=True)
-class _SeedRun:
-    """One seed of a variant: its iterations, and the scores it ends with."""
-
-    seed: int
-    steps: tuple[Step, ...]
-    final: Scores
 
 
 @dataclass(frozen=True)
@@ -79,7 +54,6 @@ class Adaptation:
         clusters: int [groups], equal where groups share an image; None if none are known to.
         checkpoint: where iterations are kept while it runs.
         told: seeds that another process has run, of whose iterations plugins are told here.
-        silent: plugins are told of nothing.
     """
 
     registry: Registry
@@ -94,7 +68,6 @@ class Adaptation:
     clusters: Int[np.ndarray, " groups"] | None = None
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     told: frozenset[int] = frozenset()
-    silent: bool = False
 
     @property
     def learning_rate(self) -> float:
@@ -115,7 +88,7 @@ class Adaptation:
         audit: bool = False,
         finished: OnSeedDone | None = None,
         complete: Callable[[int], bool] | None = None,
-    ) -> VariantResult:
+    ) -> MethodScores:
         """TTM for every seed; the last iteration is the result.
 
         Args:
@@ -132,7 +105,7 @@ class Adaptation:
             TtmbenchError: the loss became no finite number.
         """
         supervised = self._supervised(algorithm1_selection)
-        runs = self._every_seed("ttm", supervised, notify=True, finished=finished, complete=complete)
+        runs = self._every_seed(TTM, supervised, notify=True, finished=finished, complete=complete)
         record = {
             "hyperparameters": self._hyperparameters(),
             "learning_rate": self._rate_record(),
@@ -145,21 +118,20 @@ class Adaptation:
         }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return VariantResult(_final(runs), record)
+        return MethodScores(TTM, _final(runs), record)
 
-    def oracle(self) -> VariantResult:
+    def oracle(self) -> MethodScores:
         """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
-        runs = self._every_seed("oracle", self._supervised(oracle(self.truth)))
-        return VariantResult(
-            _final(runs), {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
-        )
+        runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
+        record = {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
+        return MethodScores(ORACLE, _final(runs), record)
 
-    def control(self, name: str) -> VariantResult:
+    def control(self, name: str) -> MethodScores:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.supervision.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        return VariantResult(_final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
+        return MethodScores(name, _final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 
-    def holdout(self, share: float) -> VariantResult:
+    def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
 
         Groups that share an image are on the same side, so that no image that is scored was trained on.
@@ -168,7 +140,7 @@ class Adaptation:
             share: of the groups that are held out.
 
         Returns:
-            What it gives on the held-out groups.
+            The held-out groups before training and after it.
 
         Raises:
             UsageError: the share leaves one side without groups, or all groups share images.
@@ -180,7 +152,7 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        runs = part._every_seed("holdout", part._supervised(algorithm1_selection), evaluate=apart.score)
+        runs = part._every_seed(HOLDOUT, part._supervised(algorithm1_selection), evaluate=apart.score)
         record = {
             "share": share,
             "adapted_groups": used.tolist(),
@@ -188,9 +160,13 @@ class Adaptation:
             "seeds": list(self.seeds),
             "iterations": part._lines(runs),
         }
-        return VariantResult(_final(runs), record, tuple(held.tolist()), raw_held)
+        members = held.tolist()
+        return [
+            MethodScores(HOLDOUT_RAW, [raw_held], {}, members),
+            MethodScores(HOLDOUT, _final(runs), record, members),
+        ]
 
-    def simple_match(self, finished: OnSeedDone | None = None) -> VariantResult:
+    def simple_match(self, finished: OnSeedDone | None = None) -> MethodScores:
         """SimpleMatch's overfitting step (section 3.1) for every seed."""
 
         def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
@@ -199,10 +175,10 @@ class Adaptation:
                 self.stage, self.raw, config=settings, learning_rate=rate, seed=seed, resume=resume, keep=keep
             )
 
-        runs = self._every_seed("simple_match", variant, finished=finished)
-        restarts = [len(run.steps) for run in runs]
+        runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
+        restarts = [len(run.steps) for run in runs.values()]
         record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
-        return VariantResult(_final(runs), record)
+        return MethodScores(SIMPLE_MATCH, _final(runs), record)
 
     def steps(
         self,
@@ -236,7 +212,7 @@ class Adaptation:
         finished: OnSeedDone | None = None,
         evaluate: Callable[[], Scores] | None = None,
         complete: Callable[[int], bool] | None = None,
-    ) -> list[_SeedRun]:
+    ) -> dict[int, SeedProgress]:
         """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
 
         Args:
@@ -248,10 +224,10 @@ class Adaptation:
             complete: as in `ttm`.
 
         Returns:
-            One run a seed.
+            Seed -> its iterations and final scores.
         """
-        runs: list[_SeedRun] = []
-        about = {"variant": name if name == "simple_match" else self.spec.matching}
+        runs: dict[int, SeedProgress] = {}
+        about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
         original = Original(self.stage)
         for seed in self.seeds:
             kept = self.checkpoint.seed(name, seed, self.raw)
@@ -272,21 +248,19 @@ class Adaptation:
                         finished(seed, {**about, "hyperparameters": self._hyperparameters()})
                     final = steps[-1].scores if evaluate is None else evaluate()
                 kept.finish(final, len(steps))
-            runs.append(_SeedRun(seed, tuple(steps), final))
+            runs[seed] = SeedProgress(tuple(steps), None, final)
         return runs
 
     def _notify(self, step: Step, seed: int) -> None:
-        if self.silent:
-            return
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 
-    def _lines(self, runs: Sequence[_SeedRun]) -> list[dict[str, Any]]:
+    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, Any]]:
         """Every iteration as the results document has it."""
-        records = [self.record_of(step, run.seed) for run in runs for step in run.steps]
+        records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
         return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
 
-    def _audit(self, first: Sequence[_SeedRun]) -> dict[str, Any]:
+    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, Any]:
         """Runs every seed again with the captions of each group in another order; every selection must map back.
 
         Of groups with more images than captions it is the images that are permuted.
@@ -294,8 +268,8 @@ class Adaptation:
         rows = self.stage.prepared.rows
         of_images = rows.images.shape[1] > rows.captions.shape[1]
         options = rows.images if of_images else rows.captions
-        for run in first:
-            rng = np.random.default_rng([run.seed, 4])
+        for seed, run in first.items():
+            rng = np.random.default_rng([seed, 4])
             order = rng.permuted(np.broadcast_to(np.arange(options.shape[1]), options.shape), axis=1)
             turned = np.take_along_axis(options, order, axis=1)
             again = Rows(turned, rows.captions) if of_images else Rows(rows.images, turned)
@@ -303,8 +277,8 @@ class Adaptation:
             stage = replace(self.stage, prepared=permuted)
             other_run = replace(self, stage=stage, raw=stage.score())
             with restored(stage):
-                for one, other in zip(run.steps, other_run.steps(run.seed), strict=True):
-                    _compare(self.spec, run.seed, one, other, self._unpermuted(other.captions, order))
+                for one, other in zip(run.steps, other_run.steps(seed), strict=True):
+                    _compare(self.spec, seed, one, other, self._unpermuted(other.captions, order))
         return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
 
     def _unpermuted(self, found: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -347,8 +321,8 @@ class Adaptation:
         return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
 
 
-def _final(runs: Sequence[_SeedRun]) -> list[Scores]:
-    return [run.final for run in runs]
+def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:
+    return [run.final for run in runs.values() if run.final is not None]
 
 
 def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
@@ -34,6 +34,11 @@ CHUNK = 1 << 20
 PAGE_BYTES = 1 << 20
 _LEAST_FREE = 1 << 28  # bytes of the disk that a file of unknown size leaves
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
+_MOVED = "; it may have moved, so look for it at the dataset's own page"
+_LOGIN = "; it may ask for a login or an agreement, so open it in a browser"
+_ADVICE = {401: _LOGIN, 403: _LOGIN, 404: _MOVED, 410: _MOVED}
+# Packed on the way, a file would have another size than its server says.
+_HEADERS = {"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,6 @@ class NoAnswerError(OutOfReachError):
     """The server cannot be reached at all."""
 
 
-class _AllHere(Exception):
-    """The part is the whole file: it was interrupted after its last byte."""
-
-
 class _SafeRedirects(HTTPRedirectHandler):
     """Follows to http and https only, and never from https back to http."""
 
@@ -65,10 +66,6 @@ class _SafeRedirects(HTTPRedirectHandler):
             fp.close()
             raise OutOfReachError(f"{req.full_url} leads to {newurl}, which is no safe address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener() -> OpenerDirector:
-    return build_opener(HTTPCookieProcessor(), _SafeRedirects())
 
 
 @dataclass(frozen=True)
@@ -96,39 +93,36 @@ class Web:
     sleep: Callable[[float], None] = time.sleep
     most: int | None = None
     shows: bool = True
-    _opener: OpenerDirector = field(default_factory=_opener, repr=False)
+    _opener: OpenerDirector = field(
+        default_factory=lambda: build_opener(HTTPCookieProcessor(), _SafeRedirects()), repr=False
+    )
     _down: set[str] = field(default_factory=set, repr=False)
 
     def size(self, url: str, timeout: float = 5.0) -> int | None:
         """Bytes that an address would give, as its server says; None if it does not say."""
         if is_drive(url):  # it answers with a page
             return None
-        request = Request(url, method="HEAD", headers=_headers())
+        request = Request(url, method="HEAD", headers=_HEADERS)
         try:
             with self._opener.open(request, timeout=timeout) as response:
                 return digits(response.headers.get("Content-Length"))
-        except HTTPError as error:
-            error.close()
-            return None
-        except (OSError, HTTPException, OutOfReachError):
+        except (OSError, HTTPException, OutOfReachError) as error:
+            if isinstance(error, HTTPError):
+                error.close()
             return None
 
     def fetch(self, origin: Origin, part: Path, what: str) -> Got:
-        """Fetches a file, or the rest of it.
+        """Fetches a file, or the rest of it; size and digest of the whole file in ``part``.
 
         Args:
             origin: its address, and size and digest if they are stated.
             part: where it is written; what is there already is continued, if it is of the same version.
             what: names the file, for messages and the progress bar.
 
-        Returns:
-            Size and digest of the whole file in ``part``.
-
         Raises:
             OutOfReachError: the server cannot be reached, refuses, or stops in the middle again and again.
             DataError: what came is not what ``origin`` says, or it cannot be written.
         """
-        assert origin.url is not None, "a page is visited by a person"
         try:
             got = self._patiently(origin, part, what)
         except OSError as error:
@@ -153,136 +147,116 @@ class Web:
                 failed = 1 if have > most >= 0 and not problem.slow else failed + 1
                 most = max(most, have)
                 wait = self.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
-                kept = f"; the {have} bytes that came are kept, and the next attempt goes on from there" if have else ""
+                rest = f"; the {have} bytes that came are kept, and the next attempt goes on from there" if have else ""
                 if wait > self.longest_wait:
                     asked = f"and the server asks to wait {wait:.0f} seconds; try again then"
-                    raise OutOfReachError(f"{what}: {problem}, {asked}{kept}") from None
+                    raise OutOfReachError(f"{what}: {problem}, {asked}{rest}") from None
                 if failed >= tries:
                     times = f", {failed} times" if failed > 1 else ""
                     if problem.unreachable:
                         self._down.add(host)
                     lost = NoAnswerError if problem.unreachable else OutOfReachError
-                    raise lost(f"{what}: {problem}{times}; try again later{kept}") from None
+                    raise lost(f"{what}: {problem}{times}; try again later{rest}") from None
                 self.sleep(wait)
 
     def _once(self, origin: Origin, part: Path, what: str) -> Got:
         url = str(origin.url)
         state = PartialFile.read(part, url)
-        address = direct(url) if is_drive(url) else url
-        try:
-            return self._rest(address, origin, part, what, state)
-        except _AllHere:
-            return Got(url, state.have, file_digest(part))
-
-    def _rest(self, address: str, origin: Origin, part: Path, what: str, state: PartialFile) -> Got:
-        url = state.url
-        with self._answer(address, state) as response:
+        with self._answer(direct(url) if is_drive(url) else url, state) as response:
+            if response is None:  # the part is the whole file: it was interrupted after its last byte
+                return Got(url, state.have, file_digest(part))
             packed = response.headers.get("Content-Encoding", "identity")
             if packed.lower() != "identity" and not origin.unpack:
                 raise OutOfReachError(f"{what}: {url} is sent packed ({packed}), which was not asked for")
             start, total = state.span_of(response)
             if origin.bytes is not None and total is not None and total != origin.bytes:
                 raise DataError(f"{what}: {url} has {total} bytes, but the task file says {origin.bytes}")
-            PartialFile(url, validator(response.headers), total, start).write(part)
+            PartialFile(url, part, validator(response.headers), total, start).write()
             if total is not None and total - start > shutil.disk_usage(part.parent).free:
                 raise DataError(f"{what} needs {total - start} more bytes than are free in {part.parent}")
-            return self._save(response, part, start, total, Got(url, origin.bytes or -1, ""), what)
+            return self._save(response, part, start, total, origin, what)
 
     @contextlib.contextmanager
     def _answer(self, url: str, state: PartialFile) -> Iterator[Any]:
-        """The answer that brings the file; Drive's question on the way is answered."""
+        """The answer that brings the file, or None if all of it is here; Drive's question on the way is answered."""
         # A page that asks is wanted whole, so Drive is asked for the rest of a file only where the file itself is.
         asks = is_drive(url) and state.have > 0
         for _ in range(4):
-            with self._open(url, PartialFile(url) if asks else state) as response:
-                kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-                if kind != "text/html" or urlsplit(url).path.endswith((".html", ".htm")):
+            with self._open(url, replace(state, have=0) if asks else state) as response:
+                kind = "" if response is None else response.headers.get("Content-Type", "")
+                is_page = kind.partition(";")[0].strip().lower() == "text/html"
+                if not is_page or urlsplit(url).path.endswith((".html", ".htm")):
                     if not asks:
                         yield response
                         return
-                    asks = False
-                    continue
-                asks = False
-                if not is_drive(response.url):
+                elif not is_drive(response.url):
                     raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
-                url = confirmed(response.read(PAGE_BYTES).decode("utf-8", "replace"), response.url)
+                else:
+                    url = confirmed(response.read(PAGE_BYTES).decode("utf-8", "replace"), response.url)
+                asks = False
         raise OutOfReachError(f"{url} gives a page in place of the file again and again; try again later")
 
     @contextlib.contextmanager
     def _open(self, url: str, state: PartialFile) -> Iterator[Any]:
-        """An open answer; what may pass is told apart from what will not."""
+        """An open answer, or None if all is here; what may pass is distinguished from what will not."""
         try:
-            response = self._opener.open(Request(url, headers=_headers() | state.headers()), timeout=self.timeout)
+            response = self._opener.open(Request(url, headers=_HEADERS | state.headers()), timeout=self.timeout)
         except HTTPError as error:
             with error:
                 code, wait = error.code, _asked_to_wait(error.headers)
                 whole = RANGE.fullmatch(error.headers.get("Content-Range", ""))
-            if code == 416:
-                if whole and whole[3] == str(state.have) and state.total in (None, state.have):
-                    raise _AllHere from None
-                state.restart()
+            if code == 416 and whole and whole[3] == str(state.have) and state.total in (None, state.have):
+                response = contextlib.nullcontext()
+            elif code == 416:
+                forget(state.part)
                 raise TryAgain(f"{url} has no such rest", 0.0) from None
-            if code in _PASSING:
+            elif code in _PASSING:
                 raise TryAgain(f"{url} answers {code} ({error.reason})", wait) from None
-            raise OutOfReachError(f"{url} answers {code} ({error.reason}){_advice(code)}") from None
+            else:
+                raise OutOfReachError(f"{url} answers {code} ({error.reason}){_ADVICE.get(code, '')}") from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
             raise TryAgain(f"{urlsplit(url).netloc} cannot be reached ({reason})", unreachable=True) from None
-        with response:
-            yield response
+        with response as answer:
+            yield answer
 
-    def _save(self, response: Any, part: Path, start: int, total: int | None, wanted: Got, what: str) -> Got:
+    def _save(self, response: Any, part: Path, start: int, total: int | None, origin: Origin, what: str) -> Got:
         """Writes the answer to the part and checks that all of it came."""
+        url, wanted, size = str(origin.url), origin.bytes, start
         hashed = hashlib.sha256()
         if start:
             with part.open("rb") as file:
                 while block := file.read(CHUNK):
                     hashed.update(block)
-        size, pace = start, _Pace(self, wanted.url)
+        since, arrived = time.monotonic(), 0
         drawn = {"initial": start, "unit": "B", "unit_scale": True, "disable": None if self.shows else True}
-        shown = progress_bar(total, what, "bytes", **drawn)
-        with _opened(part, start > 0) as file, shown:
-            while block := _read(response, wanted.url):
+        with _opened(part, start > 0) as file, progress_bar(total, what, "bytes", **drawn) as shown:
+            while block := _read(response, url):
                 file.write(block)
                 hashed.update(block)
                 size += len(block)
                 shown.update(len(block))
-                if wanted.bytes >= 0 and size > wanted.bytes:
-                    raise DataError(f"{what}: {wanted.url} gives more than the {wanted.bytes} bytes of the task file")
+                if wanted is not None and size > wanted:
+                    raise DataError(f"{what}: {url} gives more than the {wanted} bytes of the task file")
                 if self.most is not None and size > self.most:
-                    raise OutOfReachError(f"{what}: {wanted.url} gives more than {self.most} bytes")
-                _check_room(size, total, part, what)
-                pace.came(len(block))
+                    raise OutOfReachError(f"{what}: {url} gives more than {self.most} bytes")
+                if total is None:
+                    _check_room(size, part, what)
+                arrived, waited = arrived + len(block), time.monotonic() - since
+                if waited >= self.patience:
+                    if arrived < self.least:
+                        slow = f"{url} gave {arrived} bytes in {waited:.0f} seconds, which is too slow"
+                        raise TryAgain(slow, slow=True)
+                    since, arrived = time.monotonic(), 0
         if total is not None and size != total:
-            raise TryAgain(f"{wanted.url} ended after {size} of {total} bytes")
-        if wanted.bytes >= 0 and size != wanted.bytes:
-            raise DataError(f"{what}: {wanted.url} has {size} bytes, but the task file says {wanted.bytes}")
-        return Got(wanted.url, size, hashed.hexdigest())
+            raise TryAgain(f"{url} ended after {size} of {total} bytes")
+        if wanted is not None and size != wanted:
+            raise DataError(f"{what}: {url} has {size} bytes, but the task file says {wanted}")
+        return Got(url, size, hashed.hexdigest())
 
 
-@dataclass
-class _Pace:
-    """Whether bytes come fast enough."""
-
-    web: Web
-    url: str
-    since: float = field(default_factory=time.monotonic)
-    bytes: int = 0
-
-    def came(self, more: int) -> None:
-        self.bytes += more
-        waited = time.monotonic() - self.since
-        if waited < self.web.patience:
-            return
-        if self.bytes < self.web.least:
-            raise TryAgain(f"{self.url} gave {self.bytes} bytes in {waited:.0f} seconds, which is too slow", slow=True)
-        self.since, self.bytes = time.monotonic(), 0
-
-
-def _check_room(size: int, total: int | None, part: Path, what: str) -> None:
+def _check_room(size: int, part: Path, what: str) -> None:
     """A body of unstated length has an end: the limit, and the disk's."""
-    if total is not None:
-        return
     if size > limit("download_bytes"):
         forget(part)
         raise DataError(f"{what} goes on beyond {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
@@ -306,11 +280,6 @@ def _read(response: Any, url: str) -> bytes:
         raise TryAgain(f"the connection to {urlsplit(url).netloc} broke ({error or type(error).__name__})") from None
 
 
-def _headers() -> dict[str, str]:
-    # Packed on the way, a file would have another size than its server says.
-    return {"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity"}
-
-
 def _asked_to_wait(headers: Any) -> float | None:
     """Seconds of a Retry-After header, which holds seconds or a date."""
     text = (headers.get("Retry-After") or "").strip()
@@ -322,9 +291,3 @@ def _asked_to_wait(headers: Any) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError):
         return None
-
-
-def _advice(code: int) -> str:
-    if code in (401, 403):
-        return "; it may ask for a login or an agreement, so open it in a browser"
-    return "; it may have moved, so look for it at the dataset's own page" if code in (404, 410) else ""

@@ -24,11 +24,7 @@ FORMAT = 1
 
 @contextmanager
 def locked(data_dir: Path, path: str) -> Iterator[None]:
-    """Keeps a path of the data folder to this process; another one waits here, and says so.
-
-    Args:
-        data_dir: the data folder.
-        path: below it.
+    """Keeps a path of the data folder to this process; another one waits here as long as it takes, and says so.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -41,7 +37,11 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             warn(f"{path} is being fetched by another process; waiting until it is done")
-            _wait_for(lock)
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=5)
+            except Timeout:
+                step_done()  # who watches this process hears that it waits
     except OSError as error:
         raise UsageError(
             f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
@@ -50,16 +50,6 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _wait_for(lock: FileLock) -> None:
-    """Waits as long as it takes; who watches this process hears that it waits."""
-    while True:
-        try:
-            lock.acquire(timeout=5)
-            return
-        except Timeout:
-            step_done()
 
 
 def read(data_dir: Path) -> dict[str, dict[str, Any]]:
@@ -73,25 +63,18 @@ def read(data_dir: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        files = content["files"]
-        if content["format"] != FORMAT or not all(isinstance(one, dict) for one in files.values()):
+        files: dict[str, dict[str, Any]] = content["files"]
+        if content["format"] != FORMAT or not all(isinstance(about, dict) for about in files.values()):
             raise ValueError("another format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{file} cannot be read ({error}); move it away, and what is there counts as your own"
         ) from None
-    known: dict[str, dict[str, Any]] = files
-    return known
+    return files
 
 
 def write(data_dir: Path, path: str, about: Mapping[str, Any]) -> None:
-    """Writes down what was fetched to a path, with the time.
-
-    Args:
-        data_dir: the data folder.
-        path: below it.
-        about: JSON values.
-    """
+    """Writes down what was fetched to a path below the data folder, as JSON values with the time."""
     with locked(data_dir, NAME):
         files = read(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}
         text = json.dumps({"format": FORMAT, "files": dict(sorted(files.items()))}, indent=2) + "\n"

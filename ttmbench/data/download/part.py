@@ -25,37 +25,35 @@ class TryAgain(Exception):
 
     def __init__(self, why: str, wait: float | None = None, unreachable: bool = False, slow: bool = False) -> None:
         super().__init__(why)
-        self.wait = wait
-        self.unreachable = unreachable
-        self.slow = slow
+        self.wait, self.unreachable, self.slow = wait, unreachable, slow
 
 
 @dataclass(frozen=True)
 class PartialFile:
-    """What is known of a partial file: address, version (ETag or date), size of the whole, bytes at hand."""
+    """What is known of a partial file: address, where it is, version (ETag or date), whole size, bytes at hand."""
 
     url: str
+    part: Path
     validator: str | None = None
     total: int | None = None
     have: int = 0
-    part: Path | None = None
 
     @staticmethod
     def read(part: Path, url: str) -> PartialFile:
         """The state of a partial file; nothing at hand if it is of another address or cannot be told."""
         try:
-            known = json.loads(beside(part).read_text(encoding="utf-8"))
+            known = json.loads(_beside(part).read_text(encoding="utf-8"))
             have = part.stat().st_size
             if known["url"] == scrub(url) and have:
-                return PartialFile(url, known["validator"], known["total"], have, part)
+                return PartialFile(url, part, known["validator"], known["total"], have)
         except (OSError, ValueError, TypeError, KeyError):
             pass
-        return PartialFile(url, part=part)
+        return PartialFile(url, part)
 
-    def write(self, part: Path) -> None:
+    def write(self) -> None:
         """Writes it down beside the part."""
-        known = {"url": scrub(self.url), "validator": self.validator, "total": self.total}
-        replace_file(beside(part), lambda path: path.write_text(json.dumps(known), encoding="utf-8"), to_disk=False)
+        text = json.dumps({"url": scrub(self.url), "validator": self.validator, "total": self.total})
+        replace_file(_beside(self.part), lambda path: path.write_text(text, encoding="utf-8"), to_disk=False)
 
     def headers(self) -> dict[str, str]:
         """Asks for the rest, if the version is still the same; for the whole, if no version is known."""
@@ -64,10 +62,7 @@ class PartialFile:
         return {"Range": f"bytes={self.have}-", "If-Range": self.validator}
 
     def span_of(self, response: Any) -> tuple[int, int | None]:
-        """Which part of the file an answer has.
-
-        Args:
-            response: the answer, of status 200 or 206.
+        """Which part of the file an answer of status 200 or 206 has.
 
         Returns:
             Its first byte (0 if the server sends the whole file, again or anew), and how many bytes the whole file
@@ -76,40 +71,30 @@ class PartialFile:
         Raises:
             TryAgain: it is another part than was asked for, or one of another version; what is at hand is thrown away.
         """
-        rest = digits(response.headers.get("Content-Length"))
+        length = digits(response.headers.get("Content-Length"))
         if response.status == 200:
-            return 0, rest
-        found = RANGE.fullmatch(response.headers.get("Content-Range", "")) if response.status == 206 else None
-        if found is None or found[1] is None or found[3] == "*":
-            raise self._another("sent another part than was asked for")
-        start, last, total = int(found[1]), int(found[2]), int(found[3])
-        if start != self.have or not start <= last < total or rest not in (None, last + 1 - start):
-            raise self._another("sent another part than was asked for")
-        if not start:
-            if last + 1 < total:
-                raise self._another("sent a part where the whole was asked for")
-            return 0, total
-        if validator(response.headers) != self.validator or self.total not in (None, total):
-            raise self._another("sent a part of another version")
-        return start, total
-
-    def _another(self, what: str) -> TryAgain:
-        self.restart()
-        return TryAgain(f"{self.url} {what}", 0.0)
-
-    def restart(self) -> None:
-        """Throws the part away."""
-        if self.part is not None:
-            forget(self.part)
+            return 0, length
+        span = RANGE.fullmatch(response.headers.get("Content-Range", "")) if response.status == 206 else None
+        wrong = "another part than was asked for"
+        if span is not None and span[1] is not None and span[3] != "*":
+            start, last, total = int(span[1]), int(span[2]), int(span[3])
+            if start == self.have and start <= last < total and length in (None, last + 1 - start):
+                if not start and last + 1 == total:
+                    return 0, total
+                if start and validator(response.headers) == self.validator and self.total in (None, total):
+                    return start, total
+                wrong = "a part of another version" if start else "a part where the whole was asked for"
+        forget(self.part)
+        raise TryAgain(f"{self.url} sent {wrong}", 0.0)
 
 
 def forget(part: Path) -> None:
     """Removes a partial file and what is known of it."""
     part.unlink(missing_ok=True)
-    beside(part).unlink(missing_ok=True)
+    _beside(part).unlink(missing_ok=True)
 
 
-def beside(part: Path) -> Path:
+def _beside(part: Path) -> Path:
     """Where what is known of a partial file is written."""
     return part.with_name(f"{part.name}.json")
 

@@ -43,99 +43,74 @@ class Style:
     Attributes:
         backgrounds: patterns to choose from: "plain", "gradient", "cloud", "stripes".
         lightness: darkest and lightest background, in [0, 1].
-        contrast: strength of the background's pattern.
-        tint: largest saturation of the background.
-        surfaces: surfaces of objects to choose from: "flat", "striped", "bordered".
         saturation: range of the saturation of objects.
         value: range of the brightness of objects.
-        hue_shift: degrees added to every hue.
+        tint: largest saturation of the background.
         hue_jitter: largest extra shift of one object's hue, in degrees.
         rotation: largest rotation of an object, in degrees.
+        contrast: strength of the background's pattern.
+        noise: amplitude of the noise of every pixel.
+        surfaces: surfaces of objects to choose from: "flat", "striped", "bordered".
+        hue_shift: degrees added to every hue.
         specks: largest number of round distractors without much colour.
         speck_radius: their largest radius, in pixels.
-        noise: amplitude of the noise of every pixel.
         cast: what the light does to red, green and blue.
     """
 
     backgrounds: tuple[str, ...]
     lightness: tuple[float, float]
-    contrast: float
-    tint: float
-    surfaces: tuple[str, ...]
     saturation: tuple[float, float]
     value: tuple[float, float]
-    hue_shift: int
+    tint: float
     hue_jitter: int
     rotation: int
-    specks: int
-    speck_radius: int
-    noise: float
-    cast: tuple[float, float, float]
+    contrast: float = 0.0
+    noise: float = 0.0
+    surfaces: tuple[str, ...] = ("flat",)
+    hue_shift: int = 0
+    specks: int = 0
+    speck_radius: int = 0
+    cast: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 STYLES: dict[str, Style] = {
-    "clean": Style(
-        backgrounds=("plain",),
-        lightness=(0.9, 1.0),
-        contrast=0.0,
-        tint=0.05,
-        surfaces=("flat",),
-        saturation=(0.85, 1.0),
-        value=(0.85, 1.0),
-        hue_shift=0,
-        hue_jitter=4,
-        rotation=5,
-        specks=0,
-        speck_radius=0,
-        noise=0.0,
-        cast=(1.0, 1.0, 1.0),
-    ),
+    "clean": Style(("plain",), (0.9, 1.0), (0.85, 1.0), (0.85, 1.0), tint=0.05, hue_jitter=4, rotation=5),
     "light": Style(
-        backgrounds=("plain", "gradient"),
+        ("plain", "gradient"),
         lightness=(0.8, 1.0),
-        contrast=0.1,
-        tint=0.1,
-        surfaces=("flat",),
         saturation=(0.78, 1.0),
         value=(0.78, 1.0),
-        hue_shift=0,
+        tint=0.1,
         hue_jitter=6,
         rotation=10,
-        specks=0,
-        speck_radius=0,
+        contrast=0.1,
         noise=0.02,
-        cast=(1.0, 1.0, 1.0),
     ),
     "mid": Style(
-        backgrounds=("plain", "gradient"),
+        ("plain", "gradient"),
         lightness=(0.55, 1.0),
-        contrast=0.2,
-        tint=0.15,
-        surfaces=("flat",),
         saturation=(0.7, 1.0),
         value=(0.7, 1.0),
-        hue_shift=0,
+        tint=0.15,
         hue_jitter=8,
         rotation=15,
-        specks=0,
-        speck_radius=0,
+        contrast=0.2,
         noise=0.04,
-        cast=(1.0, 1.0, 1.0),
     ),
     "hue": Style(
-        backgrounds=("gradient", "cloud", "stripes"),
+        ("gradient", "cloud", "stripes"),
         lightness=(0.15, 0.35),
-        contrast=0.5,
-        tint=0.3,
-        surfaces=("striped", "bordered"),
         saturation=(0.5, 0.8),
         value=(0.5, 0.85),
-        hue_shift=16,
+        tint=0.3,
         hue_jitter=8,
         rotation=35,
+        contrast=0.5,
+        noise=0.08,
+        surfaces=("striped", "bordered"),
+        hue_shift=16,
         specks=8,
         speck_radius=4,
-        noise=0.08,
         cast=(0.75, 0.88, 1.0),
     ),
 }
@@ -189,31 +164,7 @@ def _half_planes(u: Ints, v: Ints, degrees: tuple[int, ...], distance: int) -> I
 
 
 def _circle(u: Ints, v: Ints, x: int, y: int, radius: int) -> Mask:
-    inside: Mask = (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
-    return inside
-
-
-def _square(u: Ints, v: Ints) -> Mask:
-    return (np.abs(u) <= 810) & (np.abs(v) <= 810)
-
-
-def _triangle(u: Ints, v: Ints) -> Mask:
-    inside: Mask = _half_planes(u, v - 150, (90, 210, 330), 560) == 3
-    return inside
-
-
-def _star(u: Ints, v: Ints) -> Mask:
-    # A point of a pentagram is inside at least four of its five lines.
-    inside: Mask = _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4
-    return inside
-
-
-def _cross(u: Ints, v: Ints) -> Mask:
-    return ((np.abs(u) <= 300) & (np.abs(v) <= 940)) | ((np.abs(v) <= 300) & (np.abs(u) <= 940))
-
-
-def _ring(u: Ints, v: Ints) -> Mask:
-    return _circle(u, v, 0, 0, 960) & ~_circle(u, v, 0, 0, 520)
+    return (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
 
 
 def _heart(u: Ints, v: Ints) -> Mask:
@@ -222,29 +173,26 @@ def _heart(u: Ints, v: Ints) -> Mask:
     return lobes | tip
 
 
-def _moon(u: Ints, v: Ints) -> Mask:
-    return _circle(u, v, 0, 0, 960) & ~_circle(u, v, 480, 0, 760)
-
-
 SHAPES: dict[str, Callable[[Ints, Ints], Mask]] = {
     "circle": lambda u, v: _circle(u, v, 0, 0, 920),
-    "square": _square,
-    "triangle": _triangle,
-    "star": _star,
-    "cross": _cross,
-    "ring": _ring,
+    "square": lambda u, v: (np.abs(u) <= 810) & (np.abs(v) <= 810),
+    "triangle": lambda u, v: _half_planes(u, v - 150, (90, 210, 330), 560) == 3,
+    # A point of a pentagram is inside at least four of its five lines.
+    "star": lambda u, v: _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4,
+    "cross": lambda u, v: (np.minimum(np.abs(u), np.abs(v)) <= 300) & (np.maximum(np.abs(u), np.abs(v)) <= 940),
+    "ring": lambda u, v: _circle(u, v, 0, 0, 960) & ~_circle(u, v, 0, 0, 520),
     "heart": _heart,
-    "moon": _moon,
+    "moon": lambda u, v: _circle(u, v, 0, 0, 960) & ~_circle(u, v, 480, 0, 760),
 }
 """The shapes by name: which points are inside, in coordinates where a thing reaches from -1024 to 1024."""
 
 
+@dataclass(frozen=True)
 class _Canvas:
     """An image being painted, and the random stream of its scene."""
 
-    def __init__(self, rng: np.random.RandomState, pixels: Floats) -> None:
-        self.rng = rng
-        self.pixels = pixels
+    rng: np.random.RandomState
+    pixels: Floats
 
     def paint(self, thing: Thing, degrees: int, color: tuple[float, float, float], stripe: int = 0) -> None:
         """Blend a shape in, or only its stripes when their width (of 1024) is given."""
@@ -290,19 +238,16 @@ def _background(rng: np.random.RandomState, style: Style) -> Floats:
     kind = _pick(rng, style.backgrounds)
     sine, cosine = _trig(int(rng.random_sample() * 360))
     strength = style.contrast * (0.4 + 0.6 * float(rng.random_sample()))
-    pattern: Floats
-    if kind == "plain":
-        pattern = np.zeros((SIZE, SIZE))
-    elif kind == "cloud":
+    positions = np.arange(SIZE, dtype=np.int64) * 2 - SIZE + 1
+    along = positions[None, :] * cosine + positions[:, None] * sine
+    pattern: Floats = np.zeros((SIZE, SIZE))
+    if kind == "cloud":
         pattern = _cloud(rng) - 0.5
-    else:
-        places = np.arange(SIZE, dtype=np.int64) * 2 - SIZE + 1
-        along = places[None, :] * cosine + places[:, None] * sine
-        if kind == "gradient":
-            pattern = along / float(2 * SIZE * _ONE)
-        else:
-            width = (3 + int(rng.random_sample() * 5)) * 2 * _ONE
-            pattern = (along // width % 2).astype(np.float64) - 0.5
+    elif kind == "gradient":
+        pattern = along / float(2 * SIZE * _ONE)
+    elif kind == "stripes":
+        width = (3 + int(rng.random_sample() * 5)) * 2 * _ONE
+        pattern = (along // width % 2).astype(np.float64) - 0.5
     return base[None, None, :] + strength * pattern[:, :, None]
 
 
@@ -341,14 +286,7 @@ def _add_thing(canvas: _Canvas, thing: Thing, style: Style) -> None:
 
 
 def render(scene: Scene) -> Image.Image:
-    """Draw a scene.
-
-    Args:
-        scene: what to draw; nothing else decides about the image.
-
-    Returns:
-        An RGB image of 48x48 pixels.
-    """
+    """An RGB image of 48x48 pixels of a scene, about which nothing else decides."""
     style = STYLES[scene.style]
     rng = np.random.RandomState(scene.seed)
     canvas = _Canvas(rng, _background(rng, style))

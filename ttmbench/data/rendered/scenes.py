@@ -14,38 +14,18 @@ Pixels are made by `ttmbench.data.rendered.drawing`, whose rules about determini
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import DTypeLike
 
-from ttmbench.data.rendered.drawing import HUES, SHAPES, SIZE, STYLES, UNIT, Scene, Style, Thing, render
-
-__all__ = [
-    "COLORS",
-    "KINDS",
-    "OPPOSITE",
-    "PLACES",
-    "RELATIONS",
-    "SHAPES",
-    "STYLES",
-    "Look",
-    "Scene",
-    "SceneGroup",
-    "Style",
-    "Thing",
-    "below",
-    "draw_one",
-    "draw_two",
-    "make_groups",
-    "random_looks",
-    "random_stream",
-    "render",
-]
+from ttmbench.data.rendered.drawing import HUES, SHAPES, SIZE, STYLES, UNIT, Scene, Thing
+from ttmbench.data.rendered.drawing import render as render
 
 KINDS: tuple[str, ...] = ("color", "spatial", "replace", "place", "describe", "name")
 COLORS: tuple[str, ...] = tuple(HUES)
+_SHAPES = tuple(SHAPES)
 
 RELATIONS: dict[str, str] = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
 """Where the first object is, seen from the second, and how a caption says it."""
@@ -124,10 +104,6 @@ def _pixels(rng: np.random.RandomState, low: int, high: int) -> int:
     return low * UNIT + below(rng, (high - low) * UNIT)
 
 
-def _noise_seed(rng: np.random.RandomState) -> int:
-    return below(rng, 2**32)
-
-
 def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> Thing:
     """A thing so far from the side that the relation names, and so far along that side."""
     far = SIZE * UNIT - across
@@ -136,110 +112,90 @@ def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> T
 
 
 def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str, style: str) -> Scene:
-    """A scene of two objects that do not touch.
-
-    Args:
-        rng: where positions, sizes and the noise seed come from.
-        looks: the two objects.
-        relation: where the first is, seen from the second: a key of `RELATIONS`.
-        style: a key of `STYLES`.
-    """
+    """A scene of two objects that do not touch; ``relation``: where the first is, seen from the second."""
     middle = _pixels(rng, 16, 33)
     things = tuple(
         _thing(look, side, _pixels(rng, 11, 13), middle + _pixels(rng, -4, 5), _pixels(rng, 8, 11))
         for look, side in zip(looks, (relation, OPPOSITE[relation]), strict=True)
     )
-    return Scene(things, style, _noise_seed(rng))
+    return Scene(things, style, below(rng, 2**32))
 
 
 def draw_one(rng: np.random.RandomState, look: Look, place: str, style: str) -> Scene:
     """A scene of one object at a side of the image: a key of `RELATIONS`."""
     thing = _thing(look, place, _pixels(rng, 11, 14), _pixels(rng, 14, 35), _pixels(rng, 8, 11))
-    return Scene((thing,), style, _noise_seed(rng))
+    return Scene((thing,), style, below(rng, 2**32))
 
 
 def _any_relation(rng: np.random.RandomState) -> str:
     return tuple(RELATIONS)[below(rng, 4)]
 
 
-def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    shapes, colors = _two_of(rng, tuple(SHAPES)), _two_of(rng, COLORS)
-    pairs = [(Look(first, shapes[0]), Look(second, shapes[1])) for first, second in (colors, colors[::-1])]
-    return SceneGroup(
-        group_id=group_id,
-        scenes=tuple(draw_two(rng, looks, _any_relation(rng), style) for looks in pairs),
-        captions=tuple(f"{looks[0]} and {looks[1]}" for looks in pairs),
-        tags={"shapes": "+".join(sorted(shapes)), "colors": "+".join(sorted(colors))},
-    )
+def _any_look(rng: np.random.RandomState) -> Look:
+    return Look(COLORS[below(rng, len(COLORS))], _SHAPES[below(rng, len(_SHAPES))])
+
+
+def _axis(relation: str) -> dict[str, str]:
+    return {"axis": "left-right" if relation in ("left", "right") else "top-bottom"}
 
 
 def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
     """Two looks that differ in colour and in shape."""
-    shapes, colors = _two_of(rng, tuple(SHAPES)), _two_of(rng, COLORS)
+    shapes, colors = _two_of(rng, _SHAPES), _two_of(rng, COLORS)
     return Look(colors[0], shapes[0]), Look(colors[1], shapes[1])
+
+
+def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
+    first, second = random_looks(rng)
+    pairs = [(first, second), (Look(second.color, first.shape), Look(first.color, second.shape))]
+    return SceneGroup(
+        group_id,
+        scenes=tuple(draw_two(rng, looks, _any_relation(rng), style) for looks in pairs),
+        captions=tuple(f"{looks[0]} and {looks[1]}" for looks in pairs),
+        tags={
+            "shapes": "+".join(sorted((first.shape, second.shape))),
+            "colors": "+".join(sorted((first.color, second.color))),
+        },
+    )
 
 
 def _spatial_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks, relation = random_looks(rng), _any_relation(rng)
     order = (relation, *(other for other in RELATIONS if other != relation))
-    return SceneGroup(
-        group_id=group_id,
-        scenes=(draw_two(rng, looks, relation, style),),
-        captions=tuple(f"{looks[0]} {RELATIONS[name]} {looks[1]}" for name in order),
-        tags={"relation": relation},
-    )
+    captions = tuple(f"{looks[0]} {RELATIONS[name]} {looks[1]}" for name in order)
+    return SceneGroup(group_id, (draw_two(rng, looks, relation, style),), captions, {"relation": relation})
 
 
 def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks = random_looks(rng)
     which, replaced = below(rng, 2), ("color", "shape")[below(rng, 2)]
     # The new word is none of the two in the image: a swapped attribute is the other kind of task.
-    words, used = (
-        (COLORS, [look.color for look in looks])
-        if replaced == "color"
-        else (tuple(SHAPES), [look.shape for look in looks])
-    )
-    unused = [word for word in words if word not in used]
-    word = unused[below(rng, len(unused))]
-    old = looks[which]
-    new = Look(word, old.shape) if replaced == "color" else Look(old.color, word)
-    other = looks[1 - which]
-    shown, false = ((old, other), (new, other)) if which == 0 else ((other, old), (other, new))
-    return SceneGroup(
-        group_id=group_id,
-        scenes=(draw_two(rng, looks, _any_relation(rng), style),),
-        captions=tuple(f"{pair[0]} and {pair[1]}" for pair in (shown, false)),
-        tags={"replaced": replaced},
-    )
+    words = COLORS if replaced == "color" else _SHAPES
+    unused = [word for word in words if word not in [getattr(look, replaced) for look in looks]]
+    false = list(looks)
+    false[which] = replace(looks[which], **{replaced: unused[below(rng, len(unused))]})
+    captions = tuple(f"{pair[0]} and {pair[1]}" for pair in (looks, false))
+    return SceneGroup(group_id, (draw_two(rng, looks, _any_relation(rng), style),), captions, {"replaced": replaced})
 
 
 def _place_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    look = Look(COLORS[below(rng, len(COLORS))], tuple(SHAPES)[below(rng, len(SHAPES))])
-    first = _any_relation(rng)
+    look, first = _any_look(rng), _any_relation(rng)
     places = (first, OPPOSITE[first])
-    return SceneGroup(
-        group_id=group_id,
-        scenes=tuple(draw_one(rng, look, place, style) for place in places),
-        captions=tuple(f"{look} {PLACES[place]}" for place in places),
-        tags={"axis": "left-right" if first in ("left", "right") else "top-bottom"},
-    )
+    scenes = tuple(draw_one(rng, look, place, style) for place in places)
+    return SceneGroup(group_id, scenes, tuple(f"{look} {PLACES[place]}" for place in places), _axis(first))
 
 
 def _described_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks, relation = random_looks(rng), _any_relation(rng)
-    return SceneGroup(
-        group_id=group_id,
-        scenes=(draw_two(rng, looks, relation, style),),
-        captions=(
-            f"{looks[0]} {RELATIONS[relation]} {looks[1]}",
-            f"{looks[1]} {RELATIONS[OPPOSITE[relation]]} {looks[0]}",
-        ),
-        tags={"axis": "left-right" if relation in ("left", "right") else "top-bottom"},
+    captions = (
+        f"{looks[0]} {RELATIONS[relation]} {looks[1]}",
+        f"{looks[1]} {RELATIONS[OPPOSITE[relation]]} {looks[0]}",
     )
+    return SceneGroup(group_id, (draw_two(rng, looks, relation, style),), captions, _axis(relation))
 
 
 def _named_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    look = Look(COLORS[below(rng, len(COLORS))], tuple(SHAPES)[below(rng, len(SHAPES))])
+    look = _any_look(rng)
     return SceneGroup(group_id, (draw_one(rng, look, _any_relation(rng), style),), (str(look),), {"color": look.color})
 
 
@@ -256,22 +212,11 @@ _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
 
 
 def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
-    """The groups of a rendered task.
+    """The first groups of the rendered task of a kind and seed, each of which has a random stream of its own.
 
-    Asking for fewer groups gives a prefix of the same list. Another style gives the same layouts in another look.
-
-    Args:
-        kind: one of `KINDS`.
-        n_groups: how many.
-        seed: each kind and seed has a random stream of its own.
-        style: a key of `STYLES`.
-
-    Returns:
-        Groups without two alike: captions repeat only where a kind has hardly any new ones left ("place" has 128
-        sets of captions, "name" 64), and then about other images.
-
-    Raises:
-        ValueError: the kind or the style is unknown, or n_groups is negative.
+    Another style (a key of `STYLES`) gives the same layouts in another look. No two groups are alike: captions repeat
+    only where a kind has hardly any new ones left ("place" has 128 sets of captions, "name" 64), and then about other
+    images. ValueError if the kind or the style is unknown, or n_groups is negative.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of scene groups: {kind!r}; expected one of {', '.join(KINDS)}")

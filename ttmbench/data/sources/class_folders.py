@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.download.files import DataFile
-from ttmbench.data.layouts import Also, find
-from ttmbench.data.loading import DATA_VARIABLE, below, data_folder, inside, read_options
 from ttmbench.data.origin import Origin
+from ttmbench.data.paths import DATA_VARIABLE, Also, below, data_folder, find, inside, read_options
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
@@ -27,31 +27,23 @@ class ClassFoldersOptions(BaseModel):
         path: folder below the data folder, with a folder for each class.
         classes: how many folders there have to be; their order by name is that of the classes.
         get: where the folder comes from.
-        also: other names for it (`ttmbench.data.layouts`).
+        also: other names for it (`ttmbench.data.paths.Also`).
         exif: whether images are turned upright by their EXIF data.
     """
 
     model_config = ConfigDict(extra="forbid")
     path: str
     classes: int | None = Field(None, ge=2)
-    get: dict[str, Origin] = Field(default_factory=dict)
-    also: Also = Field(default_factory=dict)
+    get: dict[str, Origin] = {}
+    also: Also = {}
     exif: Exif = "apply"
 
 
 def read_class_folders(request: SourceRequest) -> Loaded:
-    """Images by the folders that they lie in: the label of an image is the place of its folder, ordered by name.
+    """Images of a classification task by the folders that they lie in, ordered by name: a class each.
 
-    Args:
-        request: of a task of kind ``classification``.
-
-    Returns:
-        One group an image, in the order of folders and names; its id is ``<folder>/<name without ending>``.
-
-    Raises:
-        OutOfReachError: the folder is not there.
-        DataError: there are more or fewer folders than classes, or an image leads out of the folder.
-        UsageError: the task is of another kind.
+    One group an image, in the order of folders and names; its id is ``<folder>/<name without ending>``. OutOfReachError
+    if the folder is not there; DataError if there are more or fewer folders than classes, or an image leads out.
     """
     if request.kind != "classification":
         raise UsageError("source 'class_folders' gives an image and its class: it is for tasks of kind classification")
@@ -64,11 +56,11 @@ def read_class_folders(request: SourceRequest) -> Loaded:
         raise OutOfReachError(
             f"{options.path} is not in the data folder {base} (--data_dir or {DATA_VARIABLE} names another one){hint}"
         )
-    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if options.classes is not None and len(classes) != options.classes:
         raise DataError(f"{folder} holds {len(classes)} folders; {options.classes} are needed, one for each class")
-    found = list(_images(folder, classes, options.exif, request.limit))
-    return Loaded(found, {"kind": "class_folders", "path": name, "classes": len(classes), "exif": options.exif})
+    groups = list(islice(_images(classes, options.exif), request.limit))
+    return Loaded(groups, {"kind": "class_folders", "path": name, "classes": len(classes), "exif": options.exif})
 
 
 def locations(request: SourceRequest) -> list[DataLocation]:
@@ -80,15 +72,11 @@ def locations(request: SourceRequest) -> list[DataLocation]:
     return [DataLocation("the data folder", [DataFile(base, name, origin)])]
 
 
-def _images(folder: Path, classes: list[Path], exif: Exif, limit: int | None) -> Iterator[Group]:
-    count = 0
-    for label, own in enumerate(classes):
-        for file in sorted(one for one in own.iterdir() if one.suffix.lower() in ENDINGS):
-            if limit is not None and count >= limit:
-                return
-            count += 1
-            name = f"{own.name}/{file.name}"
+def _images(classes: list[Path], exif: Exif) -> Iterator[Group]:
+    for label, folder in enumerate(classes):
+        for file in sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS):
+            name = f"{folder.name}/{file.name}"
             # The folder of a class may be a link that the user made; an image may not lead out of it.
-            path = inside(own, file.name, f"image {name}", (own,))
+            path = inside(folder, file.name, f"image {name}")
             image = ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
-            yield Group(f"{own.name}/{file.stem}", (image,), (str(label),), {})
+            yield Group(f"{folder.name}/{file.stem}", (image,), (str(label),), {})

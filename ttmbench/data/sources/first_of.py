@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.loading import LoadRequest, read_options
-from ttmbench.data.selection import Where
+from ttmbench.data.cells import Where
+from ttmbench.data.paths import read_options
 from ttmbench.data.task_file import Crop, Tags
 from ttmbench.errors import OutOfReachError, UsageError
 from ttmbench.types import Loaded, SourceRequest
@@ -38,30 +38,22 @@ class Columns(BaseModel):
     first_rows: int | None = Field(None, ge=1)
 
 
-def read_first_of(request: LoadRequest) -> Loaded:
-    """The first of several sources that is at hand.
+def read_first_of(request: SourceRequest) -> Loaded:
+    """The first of several sources that is at hand; ``passed_over`` in its record names what was tried before.
 
-    Args:
-        request: ``of`` lists the sources as task files write them, each with columns of its own if it needs them.
-
-    Returns:
-        What that source gives; ``passed_over`` in its record names what was tried before.
-
-    Raises:
-        OutOfReachError: none is at hand; the message says why for each.
-        DataError: the one that is at hand is wrong.
+    ``of`` lists the sources as task files write them, each with columns of its own if it needs them. OutOfReachError
+    says for each why it is not at hand; DataError if the one that is at hand is wrong.
     """
     return first_available(read_options(FirstOfOptions, request).of, request)
 
 
-def first_available(sources: Sequence[Mapping[str, Any]], request: LoadRequest) -> Loaded:
+def first_available(sources: Sequence[Mapping[str, Any]], request: SourceRequest) -> Loaded:
     """Reads sources in their order until one is at hand; arguments and errors as for `read_first_of`."""
     reasons: list[str] = []
     passed: list[str] = []
     for source in sources:
-        options = {key: value for key, value in source.items() if key != "columns"}
         try:
-            loaded = request.read(options, with_columns(request, source.get("columns")))
+            loaded = request.read(*_asked(source, request))
         except OutOfReachError as error:
             reasons.append(str(error))
             passed.append(f"{source['kind']} {source.get('file') or source.get('path') or ''}".strip())
@@ -73,30 +65,27 @@ def first_available(sources: Sequence[Mapping[str, Any]], request: LoadRequest) 
     raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
 
 
-def locations(request: LoadRequest) -> list[DataLocation]:
+def locations(request: SourceRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
     return locations_of_all(read_options(FirstOfOptions, request).of, request)
 
 
-def locations_of_all(sources: Sequence[dict[str, Any]], request: LoadRequest) -> list[DataLocation]:
+def locations_of_all(sources: Sequence[Mapping[str, Any]], request: SourceRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
-    places: list[DataLocation] = []
-    for source in sources:
-        options = {key: value for key, value in source.items() if key != "columns"}
-        places += request.places(options, with_columns(request, source.get("columns")))
-    return places
+    return [location for source in sources for location in request.locations(*_asked(source, request))]
 
 
-def with_columns(request: LoadRequest, columns: Any) -> SourceRequest:
-    """The request for one of several sources, whose ``columns`` may be its own; UsageError if they are none."""
+def _asked(source: Mapping[str, Any], request: SourceRequest) -> tuple[Mapping[str, Any], SourceRequest]:
+    """One of several sources, and the request for it: ``columns`` may be its own; UsageError if they are none."""
+    columns = source.get("columns")
+    options = {key: value for key, value in source.items() if key != "columns"}
     if columns is None:
-        return request
+        return options, request
     try:
-        given = Columns(**columns)
+        stated = Columns(**columns).model_dump(exclude_none=True)
     except (TypeError, ValidationError) as error:
         what = describe(error, Columns) if isinstance(error, ValidationError) else "should be a mapping"
         raise UsageError(f"source.of.columns: {what}") from None
-    own = given.model_dump(exclude_none=True)
-    if "label" in own:  # which stands in the place of the caption, as in every request
-        own["captions"] = [own.pop("label")]
-    return replace(request, columns={**request.columns, **own})
+    if "label" in stated:  # which stands in the place of the caption, as in every request
+        stated["captions"] = [stated.pop("label")]
+    return options, replace(request, columns={**request.columns, **stated})

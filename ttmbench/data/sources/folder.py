@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile
-from ttmbench.data.loading import inside, read_options
+from ttmbench.data.paths import inside, read_options
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
@@ -33,22 +33,21 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
 
     The task file's ``group:`` names the columns. Image paths are relative to the ``images`` folder and stay inside it.
     """
-    options = read_options(FolderOptions, request)
-    base = request.folder or Path()
-    file = inside(base, options.path, "source.path")
-    images = inside(base, options.images, "source.images")
+    options, file, images = _paths(request)
 
-    def image(one: ImageCell) -> ImageRef:
-        name = one.name
-        path = inside(images, name, f"{file}: '{one.column}' of group {one.group_id}")
-        return stored_image(name, path, options.exif, options.npy)
+    def image(cell: ImageCell) -> ImageRef:
+        path = inside(images, cell.name, f"{file}: '{cell.column}' of group {cell.group_id}")
+        return stored_image(cell.name, path, options.exif, options.npy)
 
     yield from groups_from_rows(read_rows(file), request, str(file), image)
 
 
 def locations(request: SourceRequest) -> list[DataLocation]:
     """A file of groups and a folder of images beside the task file."""
-    options = read_options(FolderOptions, request)
-    base = request.folder or Path()
-    paths = [inside(base, options.path, "source.path"), inside(base, options.images, "source.images")]
-    return [DataLocation("the task's own folder", [LocalFile(path) for path in paths])]
+    return [DataLocation("the task's own folder", [LocalFile(path) for path in _paths(request)[1:]])]
+
+
+def _paths(request: SourceRequest) -> tuple[FolderOptions, Path, Path]:
+    """The options, the file of groups and the folder of images."""
+    options, base = read_options(FolderOptions, request), request.folder or Path()
+    return options, inside(base, options.path, "source.path"), inside(base, options.images, "source.images")

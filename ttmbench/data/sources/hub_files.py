@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttmbench.data.availability import DataLocation, LocalFile
-from ttmbench.data.download.files import count_of_images
-from ttmbench.data.download.hub import HubFiles
-from ttmbench.data.hub_access import HubFilesOptions, commit_of, snapshot
-from ttmbench.data.loading import check_folder, data_folder, read_hub_options
-from ttmbench.data.sources.annotations import missing_images, read_files
+from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
+from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, read_hub_options, roots_of, snapshot
+from ttmbench.data.image_files import FileOptions, missing_images, read_files
+from ttmbench.data.paths import check_folder, data_folder
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.types import Loaded, SourceRequest
 
 
-@dataclass(frozen=True)
-class LocalImages(LocalFile):
-    """A local file of rows, and the images that it names."""
+class HubFilesOptions(FileOptions, HubOptions):
+    """Options of ``kind: hub_files``: how files are read, and of which repository.
 
-    folder: Path
-    absent: Callable[[Path], list[str]]
+    Attributes:
+        allow: patterns of the files to fetch; all by default.
+    """
 
-    def missing(self) -> str | None:
-        """Whether the file and all of its images are there."""
-        if not self.path.exists():
-            return super().missing()
-        try:
-            absent = self.absent(self.folder)
-        except TtmbenchError as error:
-            return str(error)
-        return f"incomplete: {count_of_images(absent)} not in {self.folder}" if absent else None
+    allow: tuple[str, ...] = ()
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder has the files of rows."""
+        return all((folder / file).is_file() for file in self.row_files)
 
 
 def read_hub_files(request: SourceRequest) -> Loaded:
-    """Loose files of a dataset repository: a file of rows and images, through ``huggingface_hub``.
+    """Loose files of a dataset repository, through ``huggingface_hub``: the groups, and the digest of the file of rows.
 
-    Args:
-        request: ``file`` and ``images`` are paths in the repository.
-
-    Returns:
-        The groups, and the digest of the file of rows.
-
-    Raises:
-        OutOfReachError: the repository is neither in the cache nor to be fetched.
-        DataError: a file is missing or not what it should be; file and group are named.
+    ``file`` and ``images`` are paths in the repository. OutOfReachError if it is neither in the cache nor to be
+    fetched; DataError names file and group if a file is missing or not what it should be.
     """
     options = read_hub_options(HubFilesOptions, request)
     check_folder(options.path)
@@ -54,10 +39,9 @@ def read_hub_files(request: SourceRequest) -> Loaded:
         loaded = read_files(own, options, request)
         return Loaded(loaded.groups, {"revision": None, "folder": str(own), **loaded.source})
     folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
-    # In the hub's cache a snapshot's files are links to blobs beside the snapshots, in the same repository's folder.
-    roots = [folder.parents[1]] if folder.parent.name == "snapshots" else []
     try:
-        loaded = read_files(folder, options, request, roots, hint=lambda name: "; `ttmbench download` fetches it again")
+        hint = "; `ttmbench download` fetches it again"
+        loaded = read_files(folder, options, request, roots_of(folder), hint=lambda name: hint)
     except DataError as error:
         raise type(error)(f"{options.where}: {error}") from None
     return Loaded(loaded.groups, {"revision": commit_of(folder), **loaded.source})
@@ -67,11 +51,17 @@ def locations(request: SourceRequest) -> list[DataLocation]:
     """Loose files of a repository of the hub, or a local folder of them."""
     options = read_hub_options(HubFilesOptions, request)
 
-    def absent(folder: Path) -> list[str]:
-        # The hub's cache is a folder of links; whether they stay inside is for the reader to check.
-        return missing_images(folder, options, replace(request, limit=None), [folder, *folder.parents[1:2]])
+    def lacking(folder: Path, where: str = "the cache") -> str | None:
+        absent = [file for file in options.row_files if not (folder / file).is_file()]
+        if absent:
+            return f"{absent[0]} is not in {where}"
+        try:  # the hub's cache is a folder of links; whether they stay inside is for the reader to check
+            images = list(missing_images(folder, options, request, [folder, *folder.parents[1:2]]))
+        except TtmbenchError as error:
+            return str(error)
+        return f"incomplete: {count_of_images(images)} not in {where}" if images else None
 
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
-        return [DataLocation(str(own), [LocalImages(own / options.row_files[0], own, absent)])]
-    return [DataLocation(options.where, [HubFiles(options, absent)])]
+        return [DataLocation(str(own), [LocalFile(own / options.row_files[0], lambda: lacking(own, str(own)))])]
+    return [DataLocation(options.where, [HubRepository(options, list(options.allow) or None, lacking)])]

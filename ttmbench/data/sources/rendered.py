@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.limits import limit
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.loading import read_options
+from ttmbench.data.paths import read_options
 from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef, SourceRequest
 
@@ -25,33 +25,25 @@ class RenderedOptions(BaseModel):
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
     """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`): the same images on every machine."""
-    from ttmbench.data.rendered import scenes
+    from ttmbench.data.rendered import drawing, scenes
 
     options = read_options(RenderedOptions, request)
-    _known("scene", options.scene, scenes.KINDS)
-    _known("style", options.style, scenes.STYLES)
+    for what, value, known in (("scene", options.scene, scenes.KINDS), ("style", options.style, drawing.STYLES)):
+        if value not in known:
+            raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")
     if request.n_groups is None:
         raise UsageError("a rendered task needs 'group.n_groups'")
     if request.n_groups > limit("rendered_groups"):
         raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
     for group in scenes.make_groups(options.scene, wanted, options.seed, options.style):
-        yield Group(
-            group_id=group.group_id,
-            images=tuple(
-                ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
-                for index, scene in enumerate(group.scenes)
-            ),
-            captions=group.captions,
-            tags=group.tags,
+        images = (
+            ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
+            for index, scene in enumerate(group.scenes)
         )
+        yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
 def locations(request: SourceRequest) -> list[DataLocation]:
     """Scenes are drawn: nothing is needed."""
     return [DataLocation("drawn on this machine", ())]
-
-
-def _known(what: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")

@@ -1,63 +1,78 @@
-"""Datasets in webdataset shards: tar files of images with texts beside them, on the hub or in a folder."""
+"""Datasets in webdataset shards: tar files of images with texts beside them, on the hub or in a folder.
+
+Files of one name and several endings are one sample.
+"""
 
 from __future__ import annotations
 
 import io
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from ttmbench._util.images import open_image
+from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import Unreadable, parse_json
 from ttmbench.data.availability import DataLocation, LocalFile
-from ttmbench.data.download.hub import HubShards
-from ttmbench.data.hub_access import commit_of, snapshot, where_it_is
-from ttmbench.data.layouts import Also
-from ttmbench.data.loading import below, check_folder, data_folder, is_local, read_hub_options
+from ttmbench.data.cells import Row
+from ttmbench.data.download.archive import ShortReads, check_end
+from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, read_hub_options, snapshot
+from ttmbench.data.paths import check_folder, data_folder
 from ttmbench.data.rows import ImageCell, groups_from_rows
-from ttmbench.data.tar_rows import TarMember, in_order, tar_members, tar_rows
 from ttmbench.errors import DataError
-from ttmbench.types import Exif, ImageRef, Loaded, SourceRequest
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from ttmbench.types import ImageRef, Loaded, SourceRequest
 
 COUNT = "nshards.txt"  # beside the shards, how many there are
+IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp")
+TEXTS = ("txt", "json", "cls")
+MOST_TEXT = 1 << 20
 
 
-class WebdatasetOptions(BaseModel):
+@dataclass(frozen=True)
+class TarMember:
+    """A file of a tar: the archive, the name in it, the first byte and the number of bytes."""
+
+    tar: Path
+    name: str
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        """Its bytes; DataError if the archive ends before them."""
+        if self.size > limit("image_bytes"):
+            raise DataError(f"{self.tar}: {self.name} has {self.size} bytes; {raised_by('image_bytes')}")
+        with self.tar.open("rb") as file:
+            file.seek(self.start)
+            content = file.read(self.size)
+        if len(content) < self.size:
+            raise DataError(f"{self.tar} ends within {self.name}; it was not fetched whole")
+        return content
+
+
+class WebdatasetOptions(HubOptions):
     """Options of ``kind: webdataset``.
 
     Attributes:
-        path: id of a dataset repository, or the absolute path of a local folder of its files.
-        revision: commit.
         shards: pattern of the tar files of the split.
         lines: columns of texts whose lines are items of a list: several captions of an image.
-        exif: whether images are turned upright by their EXIF data.
-        also: id of the repository -> folders of the data folder that may hold its files.
     """
 
-    model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
     shards: str = "test/*.tar"
     lines: tuple[str, ...] = ()
-    exif: Exif = "apply"
-    also: Also = Field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """What messages call it."""
-        return where_it_is(self.path, None if is_local(self.path) else self.revision)
 
     @property
     def patterns(self) -> list[str]:
         """Files to fetch."""
         return [self.shards, (PurePosixPath(self.shards).parent / COUNT).as_posix()]
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder has shards."""
+        return folder.is_dir() and bool(self.found_in(folder))
 
     def found_in(self, folder: Path) -> list[str]:
         """Names of the shards that a folder has, in order."""
@@ -66,59 +81,35 @@ class WebdatasetOptions(BaseModel):
 
     def incomplete(self, folder: Path) -> str | None:
         """What is missing of the shards; None if they are as many as the folder says, or it does not say."""
-        found = self.found_in(folder)
+        shards = self.found_in(folder)
         count = folder / PurePosixPath(self.shards).parent / COUNT
         text = count.read_text(encoding="utf-8").strip() if count.is_file() and count.stat().st_size < 100 else ""
-        if text.isascii() and text.isdigit() and int(text) != len(found):
-            return f"{len(found)} of {text} shards are there"
-        return None if found else f"there is no {self.shards}"
+        if text.isascii() and text.isdigit() and int(text) != len(shards):
+            return f"{len(shards)} of {text} shards are there"
+        return None if shards else f"there is no {self.shards}"
 
     def damaged(self, folder: Path) -> dict[str, str]:
         """Shards that cannot be read to their end -> why."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for name in self.found_in(folder):
             try:
-                for _ in tar_members(folder / name):
+                for _ in _members(folder / name):
                     pass
             except DataError as error:
-                found[name] = str(error)
-        return found
+                reasons[name] = str(error)
+        return reasons
 
     def unusable(self, folder: Path) -> str | None:
         """What is missing of the shards, or why the first of the damaged ones cannot be read."""
-        return self.incomplete(folder) or next(iter(self.damaged(folder).values()), None)
-
-    def local_copy(self, data_dir: Path) -> Path | None:
-        """The folder of the user's own that has the shards, if there is one."""
-        if is_local(self.path):
-            return Path(self.path)
-        folders = [below(data_dir, name, "source.also") for name in self.also.get(self.path, ())]
-        return next((folder for folder in folders if folder.is_dir() and self.found_in(folder)), None)
-
-
-@dataclass(frozen=True)
-class LocalShards(LocalFile):
-    """A local folder of shards."""
-
-    options: WebdatasetOptions
-
-    def missing(self) -> str | None:
-        """Whether all shards are there and whole."""
-        return super().missing() or self.options.unusable(self.path)
+        why = self.incomplete(folder) or next(iter(self.damaged(folder).values()), None)
+        return None if why is None else f"incomplete: {why}"
 
 
 def read_webdataset(request: SourceRequest) -> Loaded:
-    """Images with texts, from tar files.
+    """Images with texts, from tar files; columns are ``image``, ``txt``, ``json.name``, ``cls`` and ``__key__``.
 
-    Args:
-        request: columns are ``image``, ``txt``, ``json.name``, ``cls``, ``__key__``.
-
-    Returns:
-        The groups.
-
-    Raises:
-        OutOfReachError: the repository is neither in the cache nor to be fetched.
-        DataError: a shard is missing or not what it should be.
+    OutOfReachError if the repository is neither in the cache nor to be fetched; DataError if a shard is missing or not
+    what it should be.
     """
     options = read_hub_options(WebdatasetOptions, request)
     check_folder(options.path)
@@ -128,15 +119,15 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     if lacking is not None:
         raise DataError(f"{options.where}: {lacking} in {folder}; `ttmbench download` fetches it again")
 
-    def image(one: ImageCell) -> ImageRef:
-        member = one.value
+    def image(cell: ImageCell) -> ImageRef:
+        member = cell.value
         if not isinstance(member, TarMember):
-            raise DataError(f"{one.where}: '{one.column}' of group {one.group_id} is no image")
+            raise DataError(f"{cell.where}: '{cell.column}' of group {cell.group_id} is no image")
         name = f"{member.tar.relative_to(folder).as_posix()}/{member.name}"
-        return ImageRef(name, partial(_open, member), read=member.read, exif=options.exif)
+        return ImageRef(name, lambda: open_image(io.BytesIO(member.read())), read=member.read, exif=options.exif)
 
     shards = [folder / name for name in options.found_in(folder)]
-    groups = groups_from_rows(tar_rows(shards, options.lines), replace(request, limit=None), options.where, image)
+    groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), options.where, image)
     record: dict[str, Any] = {"revision": None if own else commit_of(folder), "exif": options.exif}
     if own is not None:
         record["folder"] = str(own)
@@ -148,9 +139,88 @@ def locations(request: SourceRequest) -> list[DataLocation]:
     options = read_hub_options(WebdatasetOptions, request)
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
-        return [DataLocation(str(own), [LocalShards(own, options)])]
-    return [DataLocation(options.where, [HubShards(options)])]
+        return [DataLocation(str(own), [LocalFile(own, lambda: options.unusable(own))])]
+    need = HubRepository(options, options.patterns, options.unusable, options.damaged)
+    return [DataLocation(options.where, [need])]
 
 
-def _open(member: TarMember) -> Image:
-    return open_image(io.BytesIO(member.read()))
+def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
+    """The samples of tar files, one after the other, numbered through.
+
+    Cells are ``__key__`` (the name without its ending), ``image`` (a `TarMember`), and by their endings ``txt`` and
+    ``cls`` (texts) and ``json`` (what it holds). Of the texts in ``lines``, each line is an item of a list.
+    """
+    samples = ((tar, key, cells) for tar in tars for key, cells in _samples(tar))
+    for index, (tar, key, cells) in enumerate(samples):
+        if "image" not in cells:
+            raise DataError(f"{tar}: sample {key!r:.80} has no image ({', '.join(IMAGES)})")
+        for column in lines:
+            if isinstance(cells.get(column), str):
+                cells[column] = [line.strip() for line in cells[column].splitlines() if line.strip()]
+        yield Row(str(index), cells, index)
+
+
+def _samples(tar: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    key: str | None = None
+    cells: dict[str, Any] = {}
+    for member in _members(tar):
+        folder, slash, name = member.name.rpartition("/")
+        stem, _, ending = name.partition(".")
+        sample, ending = f"{folder}{slash}{stem}", ending.lower()
+        if sample != key:
+            if key is not None:
+                yield key, cells
+            key, cells = sample, {"__key__": sample}
+        column = "image" if ending in IMAGES else ending
+        if column in cells:
+            raise DataError(f"{tar}: sample {sample!r:.80} has '{column}' twice")
+        if column == "image":
+            cells[column] = member
+        elif ending in TEXTS:
+            cells[column] = _text(member, ending)
+    if key is not None:
+        yield key, cells
+
+
+def _members(tar: Path) -> Iterator[TarMember]:
+    """The files of an uncompressed tar, and at last whether it is whole.
+
+    Raises:
+        DataError: it is no such tar, is damaged or cut off, or has something else than files and folders.
+    """
+    try:
+        with tar.open("rb") as stream:
+            short: Any = ShortReads(stream, tar)  # tarfile asks for less of a file than its type says
+            opened = tarfile.open(fileobj=short, mode="r:")
+            for count, member in enumerate(opened):
+                if count >= limit("archive_files"):
+                    raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
+                if member.isreg() and member.sparse is None:
+                    yield TarMember(tar, member.name, member.offset_data, member.size)
+                elif not member.isdir():
+                    raise DataError(f"{tar}: {member.name!r:.80} is neither a file nor a folder")
+            check_end(opened)
+            if not opened.getmembers():
+                raise tarfile.ReadError("it has no files")
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise DataError(f"{tar} cannot be read as an uncompressed tar ({error}); download it again") from None
+
+
+def _text(member: TarMember, ending: str) -> Any:
+    where = f"{member.tar}: {member.name}"
+    if member.size > MOST_TEXT:
+        raise DataError(f"{where} has {member.size} bytes, too many for a text")
+    try:
+        text = io.TextIOWrapper(io.BytesIO(member.read()), encoding="utf-8-sig").read()
+        return parse_json(text) if ending == "json" else text.strip()
+    except (UnicodeDecodeError, Unreadable) as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Names by the numbers in them.
+
+    >>> in_order(["test/10.tar", "test/2.tar"])
+    ['test/2.tar', 'test/10.tar']
+    """
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])

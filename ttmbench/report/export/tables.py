@@ -11,7 +11,8 @@ from pathlib import Path
 from ttmbench import stats
 from ttmbench._util.escape import csv_cell, latex
 from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
-from ttmbench.report.terminal import NOTHING, headline
+from ttmbench.report.table import NOTHING
+from ttmbench.report.terminal import headline
 from ttmbench.results.labels import (
     ORACLE_COLUMN,
     OVERFITTED_COLUMN,

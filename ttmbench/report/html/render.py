@@ -14,6 +14,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from ttmbench.report.table import percent
+
 # Not allowed in HTML, or not encodable: they would change how a reader's browser takes the page.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -49,6 +51,11 @@ def number_cell(value: Any, text: Any) -> Markup:
     return Markup(f'<td class="number" data-value="{escape("" if value is None else value)}">{escape(text)}</td>\n')
 
 
+def percent_cell(value: float | None, digits: int = 2) -> Markup:
+    """A cell with a fraction as percent."""
+    return number_cell(value, percent(value, digits))
+
+
 @cache  # a site has hundreds of pages, and a template is compiled once an environment
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -58,7 +65,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals["number_cell"] = number_cell
+    environment.globals |= {"number_cell": number_cell, "percent_cell": percent_cell, "percent": percent}
     return environment
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ttmbench._util.escape import one_line
 
 TOLERANCE = 1e-12
-"""By how much two floats may differ, relative to the larger one and to 1: another processor may round the last bits."""
+"""By how much two floats may differ, relative to the larger one and to 1: another CPU may round the last bits."""
 
 _SHOWN = 160  # characters of a value in a line
 _PLACE = 200  # of the place
@@ -57,20 +57,22 @@ class Findings:
     @property
     def wrong(self) -> list[SubmissionFinding]:
         """Those that refuse the submission whatever is allowed."""
-        return [one for one in self.found if not one.unchecked]
+        return [finding for finding in self.found if not finding.unchecked]
 
     @property
     def unchecked(self) -> list[SubmissionFinding]:
         """Those of what could not be checked."""
-        return [one for one in self.found if one.unchecked]
+        return [finding for finding in self.found if finding.unchecked]
 
-    def refuse(self, place: str, words: str) -> None:
+    def refuse(self, place: str, words: str, unchecked: bool = False) -> None:
         """Adds what is wrong."""
-        self._add(SubmissionFinding(place, words))
+        finding = SubmissionFinding(place, words, unchecked)
+        if finding not in self.found:
+            self.found.append(finding)
 
     def leave_open(self, place: str, words: str) -> None:
         """Adds what cannot be checked."""
-        self._add(SubmissionFinding(place, words, unchecked=True))
+        self.refuse(place, words, unchecked=True)
 
     def same(self, place: str, found: Any, expected: Any, by: str) -> bool:
         """Compares a value with what it should be.
@@ -85,32 +87,21 @@ class Findings:
             Whether they agree.
         """
         if isinstance(found, Mapping) and isinstance(expected, Mapping):
-            absent = object()
-            keys = dict.fromkeys([*expected, *found])
-            return all(
-                [
-                    self._one(f"{place}.{key}", found.get(key, absent), expected.get(key, absent), absent, by)
-                    for key in keys
-                ]
-            )
+            agreed = True
+            for key in dict.fromkeys([*expected, *found]):
+                if key not in found:
+                    self.refuse(f"{place}.{key}", f"is missing, {by} {_shown(expected[key])}")
+                elif key not in expected:
+                    self.refuse(f"{place}.{key}", f"is {_shown(found[key])}, {by} no such thing")
+                elif self.same(f"{place}.{key}", found[key], expected[key], by):
+                    continue
+                agreed = False
+            return agreed
         self.compared += 1
         if agree(found, expected):
             return True
         self.refuse(place, f"is {_shown(found)}, {by} {_shown(expected)}")
         return False
-
-    def _one(self, place: str, found: Any, expected: Any, absent: object, by: str) -> bool:
-        if found is absent:
-            self.refuse(place, f"is missing, {by} {_shown(expected)}")
-        elif expected is absent:
-            self.refuse(place, f"is {_shown(found)}, {by} no such thing")
-        else:
-            return self.same(place, found, expected, by)
-        return False
-
-    def _add(self, finding: SubmissionFinding) -> None:
-        if finding not in self.found:
-            self.found.append(finding)
 
 
 def agree(found: Any, expected: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.text import read_json_lines
+from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
-from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.lines import check_choice_lines, check_rank_lines, check_sample_lines, choices_of
-from ttmbench.reproduce.submission.tasks import MOST_RESAMPLES, OfTask
+from ttmbench.reproduce.submission.task import MOST_RESAMPLES, SubmittedTask, metrics_of
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.labels import CHOICE, HOLDOUT_RAW, RAW, numbers_in, split_key
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, TTM, base_metric, numbers_in
 from ttmbench.results.ranks import summarise_ranks
 from ttmbench.results.ranks_file import read_saved
-from ttmbench.results.scores_file import StoredScores, read_scores
+from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import groups_digest
@@ -26,82 +27,107 @@ from ttmbench.scoring.forced_choice.summary import summarise_choices
 from ttmbench.types import Group, MetricSpec
 
 
-def check_numbers(one: OfTask, findings: Findings) -> StoredScores | None:
+def check_numbers(task: SubmittedTask) -> StoredScores | None:
     """Computes the numbers of a task again.
 
     Args:
-        one: the task.
-        findings: takes what differs, and what cannot be checked.
+        task: of the submission; its findings take what differs, and what cannot be checked.
 
     Returns:
         The scores of a task that has some.
     """
-    if one.config.bootstrap_iters > MOST_RESAMPLES:
-        findings.refuse(
-            "config.bootstrap_iters", f"is {one.config.bootstrap_iters}, at most {MOST_RESAMPLES} are taken"
-        )
+    asked = task.config.bootstrap_iters
+    if asked > MOST_RESAMPLES:
+        task.findings.refuse("config.bootstrap_iters", f"is {asked}, at most {MOST_RESAMPLES} are taken")
         return None
     try:
-        if one.spec.kind != "groups":
-            _check_ranks(one, findings)
+        if task.spec.kind != "groups":
+            _check_ranks(task)
             return None
-        if all(name == CHOICE for _, name in numbers_in(one.document["results"][one.spec.task])):
-            _check_choices(one, findings)
+        if task.is_choice:
+            _check_choices(task)
             return None
-        return _check_scores(one, findings)
+        return _check_scores(task)
     except TtmbenchError as error:
-        findings.refuse(f"results.{one.spec.task}", str(error))
+        task.findings.refuse(f"results.{task.name}", str(error))
         return None
 
 
-def _check_scores(one: OfTask, findings: Findings) -> StoredScores | None:
-    task, file, samples = one.spec.task, one.file("scores"), one.file("samples")
-    stored = None if file is None else read_scores(file, one.spec.shape)
+def check_transfer(task: SubmittedTask) -> None:
+    """Checks what a document says of adapted models on other tasks (``ttm_also``); these numbers rank nowhere."""
+    findings = task.findings
+    for other, record in task.document.ttm_also.get(task.name, {}).items():
+        place = f"ttm_also.{task.name}.{other}"
+        if other not in task.registry.task_files:
+            findings.refuse(place, "is a task that this package does not have")
+            continue
+        spec = find_task(task.registry, other).spec
+        findings.same(f"{place}.version", record.version, spec.version, "this package has")
+        findings.same(f"{place}.seeds", record.seeds, task.config.run_seeds, "config.seeds says")
+        file = task.file("also_scores", other)
+        if spec.kind != "groups" or file is None:
+            findings.leave_open(place, "there is no file of its scores (--save_scores)")
+            continue
+        try:
+            scores = read_scores(file, spec.shape)
+            metrics = metrics_of(task.registry, spec)
+            summary = summarise(scores.scores, metrics, *task.resampling, scores.clusters, scores.subsets)
+        except TtmbenchError as error:
+            findings.refuse(place, str(error))
+            continue
+        if not {RAW, TTM} <= set(scores.scores):
+            findings.refuse(place, f"its file of scores lacks filter {RAW} or {TTM}")
+            continue
+        for key in ("results", "ci", "chance", "ties"):
+            findings.same(f"{place}.{key}", getattr(record, key), getattr(summary, key), "its scores give")
+
+
+def _check_scores(task: SubmittedTask) -> StoredScores | None:
+    findings, file, samples = task.findings, task.file("scores"), task.file("samples")
+    stored = None if file is None else read_scores(file, task.spec.shape)
     if file is not None:
-        _check_metadata(one, file, findings)
+        about = read_arrays(file).about
+        _check_metadata(task, file, about, {"task_version": str(task.document.versions[task.name])})
+        seeds = str(about.get("seeds", "")).replace(" ", "")
+        run_seeds = str(task.config.run_seeds).replace(" ", "")
+        findings.same(f"{file.name}.seeds", seeds, run_seeds, "config.seeds says")
     if samples is not None:
-        lines = read_scores(samples, one.spec.shape)
+        lines = read_scores(samples, task.spec.shape)
         if stored is not None:
-            _check_alike(stored, lines, samples.name, findings)
-        check_sample_lines(one, samples, lines, findings)
+            _check_alike(task, stored, lines, samples.name)
+        check_sample_lines(task, samples, lines)
         stored = lines if stored is None else stored
     if stored is None:
-        findings.leave_open(f"results.{task}", "there is neither a file of scores (--save_scores) nor one of samples")
+        words = "there is neither a file of scores (--save_scores) nor one of samples"
+        findings.leave_open(f"results.{task.name}", words)
         return None
-    if not _is_whole(one, stored, findings):
+    if not _is_whole(task, stored):
         return None
-    lacking = _lacking(one, stored)
-    for name in lacking:
-        what = "all pairs" if name in lacking and one.registry.metric(name).scope == "global" else "pairs of captions"
-        findings.leave_open(f"results.{task}.{name}", f"it needs the scores of {what}; --save_scores keeps them")
-    metrics = [metric for metric in one.metrics if metric.name not in lacking]
-    summary = summarise(stored.scores, metrics, *one.resampling, stored.clusters, stored.subsets)
-    _compare(one.document, task, summary, lacking, findings)
-    counts = one.document["n-samples"][task]
-    if "clusters" in counts:
-        among = counts["effective"] if stored.clusters is None else stored.clusters.count
-        findings.same(f"n-samples.{task}.clusters", counts["clusters"], among, "its scores have")
-    _check_by_tag(one, stored, metrics, findings)
+    lacking = _lacking(task, stored)
+    for metric, what in lacking.items():
+        words = f"it needs the scores of {what}; --save_scores keeps them"
+        findings.leave_open(f"results.{task.name}.{metric}", words)
+    metrics = [metric for metric in task.metrics if metric.name not in lacking]
+    summary = summarise(stored.scores, metrics, *task.resampling, stored.clusters, stored.subsets)
+    _compare(task, summary, "scores", lacking)
+    if task.counts.clusters is not None:
+        among = task.counts.effective if stored.clusters is None else stored.clusters.count
+        findings.same(f"n-samples.{task.name}.clusters", task.counts.clusters, among, "its scores have")
+    _check_by_tag(task, stored, metrics)
     return stored
 
 
-def _check_metadata(one: OfTask, file: Path, findings: Findings) -> None:
-    """What a file of scores says of itself: it is of this run and of no other."""
-    about, task = read_arrays(file).about, one.spec.task
-    expected = {
-        "task": task,
-        "task_version": str(one.document["versions"][task]),
-        "model": one.document["model_name"],
-        "data_sha256": one.document["datasets"][task]["fingerprint"],
-    }
+def _check_metadata(task: SubmittedTask, file: Path, about: Mapping[str, Any], more: Mapping[str, str]) -> None:
+    """What a file of scores or ranks says of itself: it is of this run and of no other."""
+    data = task.document.datasets[task.name].fingerprint
+    expected = {"task": task.name, **more, "model": task.document.model_name, "data_sha256": data}
     for key, value in expected.items():
-        findings.same(f"{file.name}.{key}", about.get(key), value, "the document says")
-    seeds = str(about.get("seeds", "")).replace(" ", "")
-    findings.same(f"{file.name}.seeds", seeds, str(one.config.run_seeds).replace(" ", ""), "config.seeds says")
+        task.findings.same(f"{file.name}.{key}", about.get(key), value, "the document says")
 
 
-def _check_alike(stored: StoredScores, lines: StoredScores, name: str, findings: Findings) -> None:
+def _check_alike(task: SubmittedTask, stored: StoredScores, lines: StoredScores, name: str) -> None:
     """Samples and scores of one run hold the same scores, bit for bit."""
+    findings = task.findings
     if lines.group_ids != stored.group_ids:
         findings.refuse(name, "its groups are not those of the file of scores, in this order")
         return
@@ -109,152 +135,134 @@ def _check_alike(stored: StoredScores, lines: StoredScores, name: str, findings:
         findings.refuse(name, "its filters and held-out groups are not those of the file of scores")
         return
     for filter_, arrays in stored.scores.items():
-        if len(arrays) != len(lines.scores[filter_]):
-            findings.refuse(
-                name, f"has filter {filter_} for {len(lines.scores[filter_])} seeds, the scores {len(arrays)}"
-            )
+        others = lines.scores[filter_]
+        if len(arrays) != len(others):
+            findings.refuse(name, f"has filter {filter_} for {len(others)} seeds, the scores {len(arrays)}")
             continue
-        for seed, (one, other) in enumerate(zip(arrays, lines.scores[filter_], strict=True)):
-            findings.compared += one.groups.size
-            differs = (one.groups != other.groups).any(axis=(1, 2))
+        for seed, (scores, other) in enumerate(zip(arrays, others, strict=True)):
+            findings.compared += scores.groups.size
+            differs = (scores.groups != other.groups).any(axis=(1, 2))
             if differs.any():
-                first = int(np.argmax(differs))
+                first = stored.group_ids[int(np.argmax(differs))]
                 findings.refuse(
                     name,
                     f"filter {filter_}, seed index {seed}: {int(differs.sum())} groups have other scores than the file "
-                    f"of scores, the first is {stored.group_ids[first]}",
+                    f"of scores, the first is {first}",
                 )
 
 
-def _is_whole(one: OfTask, stored: StoredScores, findings: Findings) -> bool:
+def _is_whole(task: SubmittedTask, stored: StoredScores) -> bool:
     """As many groups, filters and seeds as the document says."""
-    task = one.spec.task
-    effective = one.document["n-samples"][task]["effective"]
-    whole = findings.same(f"n-samples.{task}.effective", effective, len(stored.group_ids), "its scores have")
-    found = set(stored.scores)
-    stated = {name for _, name in numbers_in(one.document["results"][task])}
-    for name in sorted(stated - found):
-        findings.refuse(f"results.{task}", f"has numbers with filter {name}, of which there are no scores")
-    for name in sorted(found - stated):
-        findings.refuse(f"results.{task}", f"has no numbers with filter {name}, of which there are scores")
-    for name in sorted(found & stated):
-        seeds = 1 if name in (RAW, HOLDOUT_RAW) else len(one.config.run_seeds)
-        if len(stored.scores[name]) != seeds:
-            findings.refuse(
-                f"results.{task}", f"filter {name} has scores of {len(stored.scores[name])} seeds, config.seeds {seeds}"
-            )
+    findings, place = task.findings, f"results.{task.name}"
+    effective = f"n-samples.{task.name}.effective"
+    whole = findings.same(effective, task.counts.effective, len(stored.group_ids), "its scores have")
+    given, stated = set(stored.scores), set(task.filters)
+    for name in sorted(stated - given):
+        findings.refuse(place, f"has numbers with filter {name}, of which there are no scores")
+    for name in sorted(given - stated):
+        findings.refuse(place, f"has no numbers with filter {name}, of which there are scores")
+    for name in sorted(given & stated):
+        count, seeds = len(stored.scores[name]), 1 if name in (RAW, HOLDOUT_RAW) else len(task.config.run_seeds)
+        if count != seeds:
+            findings.refuse(place, f"filter {name} has scores of {count} seeds, config.seeds {seeds}")
             whole = False
-    return whole and found == stated
+    return whole and given == stated
 
 
-def _lacking(one: OfTask, stored: StoredScores) -> set[str]:
-    """Metrics that need more than the scores inside groups, where there is no more."""
+def _lacking(task: SubmittedTask, stored: StoredScores) -> dict[str, str]:
+    """Metrics that need more than the scores inside groups, where there is no more -> what they need."""
     raw = stored.scores[RAW][0]
-    there = {"group": True, "global": raw.all_pairs is not None, "captions": raw.caption_pairs is not None}
-    stated = {name for name, _ in numbers_in(one.document["results"][one.spec.task])}
-    return {metric.name for metric in one.metrics if metric.name in stated and not there.get(metric.scope, False)}
+    needs = {"global": "all pairs"} if raw.all_pairs is None else {}
+    needs |= {"captions": "pairs of captions"} if raw.caption_pairs is None else {}
+    stated = {name for name, _ in numbers_in(task.results)}
+    wanted = [metric for metric in task.metrics if metric.name in stated]
+    return {metric.name: needs[metric.scope] for metric in wanted if metric.scope in needs}
 
 
-def _compare(
-    document: Mapping[str, Any], task: str, summary: Summary, lacking: set[str], findings: Findings, by: str = "scores"
-) -> None:
-    """Holds a summary against the numbers of a document, or of a part of one that has the same keys."""
-
-    def told(numbers: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in numbers.items() if not _is_of(key, lacking)}
-
-    for key, expected in (("results", summary.results), ("ci", summary.ci), ("ties", summary.ties)):
-        findings.same(f"{key}.{task}", told(document[key][task]), expected, f"its {by} give")
-    findings.same(f"chance.{task}", told(document["chance"][task]), summary.chance, "the task's shape gives")
+def _compare(task: SubmittedTask, summary: Summary, by: str, lacking: Collection[str] = ()) -> None:
+    """Compares the numbers of a document with a summary, those left out that need what the files lack."""
+    for key in ("results", "ci", "ties", "chance"):
+        numbers: Mapping[str, Any] = getattr(task.document, key)[task.name]
+        stated = {name: value for name, value in numbers.items() if base_metric(name.partition(",")[0]) not in lacking}
+        source = "the task's shape gives" if key == "chance" else f"its {by} give"
+        task.findings.same(f"{key}.{task.name}", stated, getattr(summary, key), source)
 
 
-def _is_of(key: str, metrics: set[str]) -> bool:
-    name = split_key(key)[0] if key.count(",") == 1 else key
-    return any(name in (one, f"{one}_stderr", f"{one}_seed_std") for one in metrics)
-
-
-def _check_by_tag(one: OfTask, stored: StoredScores, metrics: Sequence[MetricSpec], findings: Findings) -> None:
+def _check_by_tag(task: SubmittedTask, stored: StoredScores, metrics: Sequence[MetricSpec]) -> None:
     """Numbers by tag and means over tags, from the tags of the data, else of the samples."""
-    task, document = one.spec.task, one.document
-    by_tag, means = (document.get(key, {}).get(task, {}) for key in ("breakdowns", "tag_means"))
-    digest = document["datasets"][task].get("groups_sha256")
-    if one.groups is not None:
-        groups = list(one.groups)
+    name, document, findings = task.name, task.document, task.findings
+    by_tag, means = document.breakdowns.get(name, {}), document.tag_means.get(name, {})
+    if task.groups is not None:
+        groups = list(task.groups)
         if [group.group_id for group in groups] != stored.group_ids:
-            findings.refuse(f"results.{task}", "its groups are not those of the task's data, in their order")
+            findings.refuse(f"results.{name}", "its groups are not those of the task's data, in their order")
             return
-    elif stored.tags is not None or one.file("samples") is not None:
-        stated = stored.tags or _tags_of_lines(one, stored.group_ids)
-        groups = [Group(name, (), (), tags) for name, tags in zip(stored.group_ids, stated, strict=True)]
-    elif by_tag or means:
-        findings.leave_open(
-            f"breakdowns.{task}", "tags are in the samples (--log_samples) or in the data; neither is here"
-        )
-        return
+    elif stored.tags is not None or task.file("samples") is not None:
+        stated = stored.tags or _tags_of_lines(task, stored.group_ids)
+        groups = [Group(group, (), (), tags) for group, tags in zip(stored.group_ids, stated, strict=True)]
     else:
+        if by_tag or means:
+            words = "tags are in the samples (--log_samples) or in the data; neither is here"
+            findings.leave_open(f"breakdowns.{name}", words)
         return
+    digest, by = document.datasets[name].groups_sha256, "ids and tags of its groups give"
     if digest is not None:
-        findings.same(
-            f"datasets.{task}.groups_sha256", digest, groups_digest(groups), "ids and tags of its groups give"
-        )
-    expected = breakdowns(groups, stored.scores, metrics, stored.subsets, one.spec.means)
-    findings.same(f"breakdowns.{task}", by_tag, expected, "its scores give")
-    expected = tag_means(groups, stored.scores, metrics, stored.subsets, one.spec.means, stored.clusters)
-    findings.same(f"tag_means.{task}", means, expected, "its scores give")
+        findings.same(f"datasets.{name}.groups_sha256", digest, groups_digest(groups), by)
+    rows = {tag: {value: row.model_dump() for value, row in values.items()} for tag, values in by_tag.items()}
+    expected = breakdowns(groups, stored.scores, metrics, stored.subsets, task.spec.means)
+    findings.same(f"breakdowns.{name}", rows, expected, "its scores give")
+    records = {mean: record.model_dump(exclude_unset=True) for mean, record in means.items()}
+    of_tags = tag_means(
+        groups, stored.scores, metrics, stored.subsets, task.spec.means, stored.clusters, task.resampling
+    )
+    findings.same(f"tag_means.{name}", records, of_tags, "its scores give")
 
 
-def _tags_of_lines(one: OfTask, group_ids: Sequence[str]) -> list[dict[str, str]]:
-    samples = one.file("samples")
-    found = dict[str, dict[str, str]]()
+def _tags_of_lines(task: SubmittedTask, group_ids: Sequence[str]) -> list[dict[str, str]]:
+    samples, known = task.file("samples"), dict[str, dict[str, str]]()
     for _, line in read_json_lines(samples) if samples is not None else ():
         tags = line.get("tags")
-        found[str(line.get("group_id"))] = tags if isinstance(tags, dict) else {}
-    return [{str(tag): str(value) for tag, value in found.get(group, {}).items()} for group in group_ids]
+        known[str(line.get("group_id"))] = tags if isinstance(tags, dict) else {}
+    return [{str(tag): str(value) for tag, value in known.get(group, {}).items()} for group in group_ids]
 
 
-def _check_choices(one: OfTask, findings: Findings) -> None:
+def _check_choices(task: SubmittedTask) -> None:
     """Forced choices: the answers are in the samples."""
-    task, samples = one.spec.task, one.file("samples")
-    record = one.document.get("choice", {}).get(task)
+    samples, record = task.file("samples"), task.document.choice.get(task.name)
     if record is None:
-        findings.refuse(f"choice.{task}", "is missing; it says how forced choices were asked")
+        task.findings.refuse(f"choice.{task.name}", "is missing; it says how forced choices were asked")
         return
     if samples is None:
-        findings.leave_open(f"results.{task}", "answers are in the samples (--log_samples), and there are none")
+        words = "answers are in the samples (--log_samples), and there are none"
+        task.findings.leave_open(f"results.{task.name}", words)
         return
-    choices, clusters = choices_of(samples, one.spec.shape, record)
-    effective = one.document["n-samples"][task]["effective"]
-    if findings.same(f"n-samples.{task}.effective", effective, len(choices), "its samples have"):
-        summary = summarise_choices(choices, one.spec.shape, record["orders"], *one.resampling, clusters)
-        _compare(one.document, task, summary, set(), findings, by="answers")
-        check_choice_lines(samples, choices, findings)
+    choices, clusters = choices_of(samples, task.spec.shape, record)
+    place = f"n-samples.{task.name}.effective"
+    if task.findings.same(place, task.counts.effective, len(choices), "its samples have"):
+        summary = summarise_choices(choices, task.spec.shape, record.orders, *task.resampling, clusters)
+        _compare(task, summary, "answers")
+        check_choice_lines(samples, choices, task.findings)
 
 
-def _check_ranks(one: OfTask, findings: Findings) -> None:
+def _check_ranks(task: SubmittedTask) -> None:
     """Retrieval and classification: recall and accuracy from the ranks."""
-    task, file = one.spec.task, one.file("ranks")
+    name, findings, file, samples = task.name, task.findings, task.file("ranks"), task.file("samples")
     if file is None:
-        findings.leave_open(f"results.{task}", "there is no file of ranks (--save_scores)")
+        findings.leave_open(f"results.{name}", "there is no file of ranks (--save_scores)")
         return
     content = read_arrays(file)
     stored = read_saved(file, content)
     if stored is None:
         findings.refuse(file.name, "is no file of ranks")
         return
-    expected = {"task": task, "model": one.document["model_name"]}
-    expected["data_sha256"] = one.document["datasets"][task]["fingerprint"]
-    for key, value in expected.items():
-        findings.same(f"{file.name}.{key}", content.about.get(key), value, "the document says")
-    record = one.document.get("ranking", {}).get(task, {})
+    _check_metadata(task, file, content.about, {})
+    record = task.document.ranking.get(name)
     queries = {scope: len(ranks) for scope, ranks in stored.ranks.items()}
     candidates = {scope: ranks.candidates for scope, ranks in stored.ranks.items()}
-    findings.same(f"ranking.{task}.queries", record.get("queries"), queries, "its ranks have")
-    findings.same(f"ranking.{task}.candidates", record.get("candidates"), candidates, "its ranks have")
+    for key, expected in (("queries", queries), ("candidates", candidates)):
+        findings.same(f"ranking.{name}.{key}", getattr(record, key, None), expected, "its ranks have")
     images = queries.get("class", queries.get("i2t"))
-    effective = one.document["n-samples"][task]["effective"]
-    findings.same(f"n-samples.{task}.effective", effective, images, "its ranks have")
-    summary = summarise_ranks(stored.ranks, one.metrics, *one.resampling, stored.of_query)
-    _compare(one.document, task, summary, set(), findings, by="ranks")
-    samples = one.file("samples")
+    findings.same(f"n-samples.{name}.effective", task.counts.effective, images, "its ranks have")
+    _compare(task, summarise_ranks(stored.ranks, task.metrics, *task.resampling, stored.of_query), "ranks")
     if samples is not None:
-        check_rank_lines(samples, stored, one.metrics, findings)
+        check_rank_lines(samples, stored, task.metrics, findings)

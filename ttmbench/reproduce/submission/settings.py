@@ -17,6 +17,7 @@ from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.breakdown import aggregates
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import TRACK_ORDER
 from ttmbench.types import AdapterSpec
 
@@ -37,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
 
 def check_settings(
-    document: Mapping[str, Any], registry: Registry, read_command: ReadCommand, findings: Findings
+    document: ResultsDocument, registry: Registry, read_command: ReadCommand, findings: Findings
 ) -> RunConfig | None:
     """Checks what a document says of its run.
 
@@ -51,7 +52,9 @@ def check_settings(
         The configuration; None if it is none.
     """
     _check_status(document, findings)
-    _check_secrets(document, findings)
+    for place, text in _texts(document.to_dict(), ""):
+        if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:
+            findings.refuse(place, "holds what looks like a key, a token or a password; take it out and revoke it")
     config = _config(document, findings)
     if config is None:
         return None
@@ -61,66 +64,47 @@ def check_settings(
     return config
 
 
-def check_key(document: Mapping[str, Any], config: RunConfig, registry: Registry, findings: Findings) -> None:
-    """The run's key follows from the settings, task files and packages that the document states.
-
-    Args:
-        document: of results.
-        config: of the run.
-        registry: models and tasks of this package.
-        findings: takes another key, and why it could not be computed.
-    """
+def check_key(document: ResultsDocument, config: RunConfig, registry: Registry, findings: Findings) -> None:
+    """The run's key follows from the settings, task files and packages that the document states."""
     try:
-        settings = {
-            name: task_settings(registry, config, find_task(registry, name).spec) for name in document["results"]
-        }
-        expected = stated_key(document, config, settings)
+        settings = {name: task_settings(registry, config, find_task(registry, name).spec) for name in document.results}
+        expected = stated_key(document.to_dict(), config, settings)
     except TtmbenchError:
         return  # of a task or a setting that this package does not have, which is said elsewhere
     except ValueError as why:
         findings.notes.append(f"run_key is not computed again: {why}")
         return
-    findings.same("run_key", document["run_key"], expected, "its settings, task files and packages give")
+    findings.same("run_key", document.run_key, expected, "its settings, task files and packages give")
 
 
-def check_track(document: Mapping[str, Any], findings: Findings) -> None:
+def check_track(document: ResultsDocument, findings: Findings) -> None:
     """The track of the whole document is the furthest of its numbers'."""
-    used = {track for tracks in document["tracks"].values() for track in tracks.values()}
+    used = {track for tracks in document.tracks.values() for track in tracks.values()}
     expected = next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot")
-    findings.same("track", document["track"], expected, "its numbers reach")
+    findings.same("track", document.track, expected, "its numbers reach")
 
 
-def check_means(document: Mapping[str, Any], registry: Registry, findings: Findings) -> None:
+def check_means(document: ResultsDocument, registry: Registry, findings: Findings) -> None:
     """Means over the tasks of a dataset, from the numbers of its tasks as they stand."""
-    known = {name: one for name in document["results"] for one in _registered(registry, name)}
+    names = [name for name in document.results if name in registry.task_files]
+    known = {name: task for name in names for task in select_tasks(registry, [name]).values()}
     members = datasets_of(registry, known)
-    expected = aggregates(document["results"], members)
-    findings.same("groups", document.get("groups", {}), expected, "the tasks' mean is")
-    stated = document.get("group_subtasks", {})
-    findings.same("group_subtasks", stated, {name: members[name] for name in expected}, "the dataset has")
+    expected = aggregates(document.results, members)
+    findings.same("groups", document.groups, expected, "the tasks' mean is")
+    subtasks = {name: members[name] for name in expected}
+    findings.same("group_subtasks", document.group_subtasks, subtasks, "the dataset has")
 
 
-def _registered(registry: Registry, name: str) -> Iterator[Any]:
-    if name in registry.task_files:
-        yield from select_tasks(registry, [name]).values()
-
-
-def _check_status(document: Mapping[str, Any], findings: Findings) -> None:
-    if document["status"] != "done":
-        findings.refuse("status", f"is {document['status']}, a submission is of a run that is done")
-    for place, error in enumerate(document["errors"]):
-        findings.refuse(f"errors.{place}", f"task {error['task']} failed: {error['message']:.200}")
-    for task, status in document.get("task_status", {}).items():
-        if status != "done" or task not in document["results"]:
+def _check_status(document: ResultsDocument, findings: Findings) -> None:
+    if document.status != "done":
+        findings.refuse("status", f"is {document.status}, a submission is of a run that is done")
+    for place, error in enumerate(document.errors):
+        findings.refuse(f"errors.{place}", f"task {error.task} failed: {error.message:.200}")
+    for task, status in document.task_status.items():
+        if status != "done" or task not in document.results:
             findings.refuse(f"task_status.{task}", f"is {status}, and every task of a submission is done, with numbers")
-    if not document["results"]:
+    if not document.results:
         findings.refuse("results", "has no task")
-
-
-def _check_secrets(document: Mapping[str, Any], findings: Findings) -> None:
-    for place, text in _texts(document, ""):
-        if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:
-            findings.refuse(place, "holds what looks like a key, a token or a password; take it out and revoke it")
 
 
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -134,8 +118,8 @@ def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _texts(one, f"{place}.{index}")
 
 
-def _config(document: Mapping[str, Any], findings: Findings) -> RunConfig | None:
-    stated = {key: value for key, value in document["config"].items() if key not in OF_THE_PLACE}
+def _config(document: ResultsDocument, findings: Findings) -> RunConfig | None:
+    stated = {key: value for key, value in document.config.items() if key not in OF_THE_PLACE}
     if "model" not in stated:
         findings.refuse("config.model", "is missing: numbers of stored scores say nothing of a model and its run")
         return None
@@ -144,15 +128,13 @@ def _config(document: Mapping[str, Any], findings: Findings) -> RunConfig | None
     except TtmbenchError as error:
         findings.refuse("config", str(error))
         return None
-    findings.same("model_name", document["model_name"], config.model_name, "config says")
+    findings.same("model_name", document.model_name, config.model_name, "config says")
     return config
 
 
-def _check_command(
-    document: Mapping[str, Any], config: RunConfig, read_command: ReadCommand, findings: Findings
-) -> None:
+def _check_command(document: ResultsDocument, config: RunConfig, read_command: ReadCommand, findings: Findings) -> None:
     """What the command says stands in the configuration; without ``--config`` all of that stands in the command."""
-    command = document["command"]
+    command = document.command
     if not command.strip():
         findings.refuse("command", "is empty; a submission states the command that gives its numbers")
         return
@@ -171,28 +153,25 @@ def _check_command(
         if key not in OF_THE_PLACE:
             findings.same(f"config.{key}", found[key], said[key], "the command says")
     if not from_file or "samples" in given:
-        findings.same("config.samples", document["config"].get("samples"), given.get("samples"), "the command says")
+        findings.same("config.samples", document.config.get("samples"), given.get("samples"), "the command says")
 
 
-def _check_tasks(document: Mapping[str, Any], config: RunConfig, registry: Registry, findings: Findings) -> None:
+def _check_tasks(document: ResultsDocument, config: RunConfig, registry: Registry, findings: Findings) -> None:
     """The tasks are those that the configuration names: none is left out for its numbers."""
     try:
         expected = list(select_tasks(registry, config.tasks))
     except TtmbenchError as error:
         findings.refuse("config.tasks", f"{error}; results are compared on tasks that everybody has")
         return
-    for task in expected:
-        if task not in document["results"]:
-            findings.refuse(f"results.{task}", "is missing, config.tasks names it")
-    for task in document["results"]:
-        if task not in expected:
-            findings.refuse(f"results.{task}", "is there, config.tasks does not name it")
+    for task in (task for task in expected if task not in document.results):
+        findings.refuse(f"results.{task}", "is missing, config.tasks names it")
+    for task in (task for task in document.results if task not in expected):
+        findings.refuse(f"results.{task}", "is there, config.tasks does not name it")
 
 
-def _check_model(document: Mapping[str, Any], config: RunConfig, registry: Registry, findings: Findings) -> None:
-    info = document["model_info"]
-    declared = info.get("fingerprint")
-    if not isinstance(declared, Mapping) or not declared:
+def _check_model(document: ResultsDocument, config: RunConfig, registry: Registry, findings: Findings) -> None:
+    info, declared = document.model_info, document.fingerprint
+    if not declared:
         findings.refuse("model_info.fingerprint", "is missing; it says which weights the numbers are of")
         return
     has_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in declared.values())
@@ -210,13 +189,9 @@ def _check_model(document: Mapping[str, Any], config: RunConfig, registry: Regis
         findings.same(f"model_info.fingerprint.{key}", declared.get(key), expected, f"model {config.model} has")
     if spec.card is not None and "finetuned" not in info and not config.model_args:
         known = None if spec.card.trained_on is None else list(spec.card.trained_on)
-        if "trained_on" in info or (known is not None and not _is_older(document)):
+        # Documents of before do not say what their model was trained on, nor how its name came about.
+        if "trained_on" in info or (known is not None and "model_name" in document.config):
             findings.same("model_info.trained_on", info.get("trained_on"), known, f"model {config.model} states")
-
-
-def _is_older(document: Mapping[str, Any]) -> bool:
-    """Whether a document is of before documents said what their model was trained on, and how its name came about."""
-    return "model_name" not in document["config"]
 
 
 def _pinned(spec: AdapterSpec, config: RunConfig) -> dict[str, Any]:

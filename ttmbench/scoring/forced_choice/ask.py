@@ -66,7 +66,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredQuestions:
     """All answers of a task, which questions were answered right, the fingerprint of the data, and their clusters."""
 
     given: list[Given]
@@ -75,7 +75,9 @@ class Answered:
     clusters: Clusters
 
 
-def ask_choices(model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int) -> Answered:
+def ask_choices(
+    model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int
+) -> AnsweredQuestions:
     """Asks every question of a task.
 
     Args:
@@ -121,7 +123,7 @@ def ask_choices(model: Capabilities, groups: Sequence[Group], batch_size: int | 
             shown.update(len(part))
     fingerprint.add_remaining()
     right = _choices(given, len(groups), GroupShape(len(groups[0].images), options))
-    return Answered(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
+    return AnsweredQuestions(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:

@@ -1,0 +1,142 @@
+"""Writes the tables of all named models (docs/models.md) and of all tasks (docs/tasks.md).
+
+python scripts/docs/tables.py write    # after the catalogue or a task file changed
+python scripts/docs/tables.py check    # fails if a table is not what these say
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.plugins.registry import build_registry
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
+# Kinds of models that the test-time stage can train.
+TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
+TASK_HEAD = [
+    *("task", "groups", "shape", "chance: group score", "chance: group match", "images needed", "source", "licence"),
+    *("gated", "known how", "fetched by", "in the data folder", "known label errors"),
+]
+
+
+def models() -> str:
+    """The Markdown table, one line a name that has weights."""
+    lines = ["| " + " | ".join(MODEL_HEAD) + " |", "|" + "---|" * len(MODEL_HEAD)]
+    specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
+    for name, spec in sorted(specs.items()):
+        card, arguments = spec.card, spec.model_args
+        kind = spec.target.partition(":")[0].rpartition(".")[2]
+        commit = arguments.get("revision")
+        extras = [need for need in spec.needs if need.startswith("ttmbench[")]
+        cells = (
+            f"`{name}`",
+            _repository(kind, arguments),
+            f"`{commit}`" if commit else "-" if kind == "tiny_clip" else "newest",
+            card.weights,
+            card.size,
+            card.license or "none declared",
+            "yes" if card.gated else "no",
+            ", ".join(f"`pip install '{extra}'`" for extra in extras) or "-",
+            ("itself: " if kind == "tiny_clip" else "copy: ")
+            + ("raw, TTM" if kind in TRAINED else "raw")
+            + ", offline",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _repository(kind: str, arguments: dict[str, str]) -> str:
+    if kind == "tiny_clip":
+        return "[part of ttmbench](builtin.md)"
+    if kind != "open_clip":
+        return f"[{arguments['pretrained']}](https://huggingface.co/{arguments['pretrained']})"
+    import open_clip
+
+    tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
+    repository = tag["hf_hub"].rpartition("/")[0]
+    return f"[{repository}](https://huggingface.co/{repository}), `{arguments['model']}` `{arguments['pretrained']}`"
+
+
+def tasks() -> str:
+    """The Markdown table, one line a task."""
+    registry = build_registry()
+    lines = ["| " + " | ".join(TASK_HEAD) + " |", "|" + "---|" * len(TASK_HEAD)]
+    for name, file in all_tasks(registry).items():
+        spec = file.spec
+        chances = []
+        for metric in ("group_score", "group_match"):
+            chance = registry.metric(metric).chance if spec.kind == "groups" else None
+            value = chance(spec.shape.images, spec.shape.captions) if chance else None
+            chances.append("-" if value is None else f"{100 * value:.2f}")
+        cells = [
+            f"`{name}`",
+            "-" if spec.group.n_groups is None else str(spec.group.n_groups),
+            f"{spec.shape}, global" if spec.is_global else _shape(spec),
+            *chances,
+            spec.images_needed or "-",
+            ", else ".join(_places(spec.source)),
+            spec.license,
+            "yes" if spec.gated else "no",
+            ", ".join(f"{fact}: {how}" for fact, how in spec.evidence.items()) or "-",
+            "-" if spec.source["kind"] == "rendered" else f"`ttmbench download {name}`",
+            ", ".join(f"`{path}`" for path in _files(spec.source, spec.group.tag_files)) or "-",
+            spec.label_errors or "-",
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _shape(spec: TaskSpec) -> str:
+    return spec.extent if spec.kind == "groups" else f"{spec.extent}, {spec.kind}"
+
+
+def _places(source: Mapping[str, Any]) -> Iterator[str]:
+    """Where the data come from, in the order in which the places are tried."""
+    if "of" in source:
+        for one in source["of"]:
+            yield from _places(one)
+    elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
+        path, revision = source["path"], source.get("revision")
+        pinned = f"at `{revision[:7]}`" if revision else "not pinned"
+        yield f"[{path}](https://huggingface.co/datasets/{path}) ({pinned})"
+    elif source["kind"] == "rendered":
+        yield "[rendered](builtin.md)"
+    else:
+        yield "the data folder"
+
+
+def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]:
+    """What a user may put into the data folder."""
+    files: list[str] = []
+    for one in source.get("of", [source]):
+        if one["kind"] == "class_folders":
+            files.append(one["path"])
+        if one["kind"] == "annotations":
+            files += one["get"] if "get" in one else [one["file"], one["images"]]
+    return files + [one.file for one in tag_files.values()]
+
+
+def main() -> None:
+    """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
+    if sys.argv[1:] not in (["write"], ["check"]):
+        sys.exit(__doc__)
+    for name, table in (("models", models), ("tasks", tasks)):
+        page = DOCS / f"{name}.md"
+        text = page.read_text(encoding="utf-8")
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        end = rest[rest.index(f"\n<!-- /{name} -->") :]
+        new = f"{before}{start}{table()}{end}"
+        if sys.argv[1] == "write":
+            page.write_text(new, encoding="utf-8")
+        elif new != text:
+            sys.exit(f"{page.name}: its table is stale; run `python scripts/docs/tables.py write`")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Datasets of the Hub, or folders in their place: which one a task wants, and its files in the Hub's cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, patiently, quiet_hub, trouble
+from ttmbench.data.availability import amount
+from ttmbench.data.paths import Also, below, is_local, local_path, read_options
+from ttmbench.errors import DataError, OutOfReachError
+from ttmbench.types import Exif, SourceRequest
+
+if TYPE_CHECKING:
+    from ttmbench.data.download.http import Web
+
+T = TypeVar("T")
+
+
+class HubOptions(BaseModel):
+    """Options that all sources of datasets of the Hub have.
+
+    Attributes:
+        path: id of a dataset repository, or the absolute path of a local folder of its files.
+        revision: commit.
+        exif: whether images are turned upright by their EXIF data.
+        also: id of the repository -> folders of the data folder that may hold its files.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+    revision: str | None = None
+    exif: Exif = "apply"
+    also: Also = {}
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return where_it_is(self.path, None if is_local(self.path) else self.revision)
+
+    def local_copy(self, data_dir: Path) -> Path | None:
+        """The folder of the user's own that has the data, if there is one."""
+        if is_local(self.path):
+            return Path(self.path)
+        folders = (below(data_dir, name, "source.also") for name in self.also.get(self.path, ()))
+        return next((folder for folder in folders if self.is_copy(folder)), None)
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder of the data folder holds the data."""
+        raise NotImplementedError
+
+
+Wanted = TypeVar("Wanted", bound=HubOptions)
+
+
+def read_hub_options(model: type[Wanted], request: SourceRequest) -> Wanted:
+    """As `read_options`; a ``path`` that is a folder is made absolute."""
+    options = read_options(model, request)
+    return options.model_copy(update={"path": local_path(options.path, request.folder or Path())})
+
+
+@dataclass(frozen=True)
+class HubRepository:
+    """Files of a dataset repository, as a `DataNeed`.
+
+    Attributes:
+        options: which repository.
+        patterns: of the files to fetch; None for all.
+        lacking: given a folder of them, why it cannot be used; None if it is whole.
+        damaged: given a folder, the files of it to fetch once more.
+    """
+
+    options: HubOptions
+    patterns: list[str] | None = None
+    lacking: Callable[[Path], str | None] = lambda folder: None
+    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()
+
+    @property
+    def name(self) -> str:
+        """Repository and revision."""
+        return where_it_is(self.options.path, self.options.revision)
+
+    @property
+    def origin(self) -> str:
+        """The repository's page."""
+        return f"https://huggingface.co/datasets/{self.options.path}"
+
+    @property
+    def where(self) -> str:
+        """The Hub's cache."""
+        from huggingface_hub import constants
+
+        return str(constants.HF_HUB_CACHE)
+
+    def planned(self) -> list[str] | None:
+        """Patterns of the files to fetch, without fetching any."""
+        return self.patterns
+
+    def missing(self) -> str | None:
+        """Whether they are in the Hub's cache, whole."""
+        try:
+            folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=True)
+        except OutOfReachError:
+            return "it is not in the cache, or not all of it"
+        return self.lacking(folder)
+
+    def size(self, web: Web) -> int | None:
+        """Bytes of the files that are not in the cache yet, as the Hub says."""
+        from huggingface_hub import snapshot_download
+
+        path, revision = self.options.path, self.options.revision
+        try:
+            with quiet_hub():
+                if not hub_answers():
+                    return None
+                files = snapshot_download(
+                    path, repo_type="dataset", revision=revision, allow_patterns=self.planned(), dry_run=True
+                )
+            return sum(file.file_size or 0 for file in files if file.will_download)
+        except Exception:  # the size is a courtesy: whatever is wrong is told when the dataset is fetched
+            return None
+
+    def fetch(self, web: Web) -> str:
+        """Fetches them, those that are damaged once more; says what came."""
+        folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=False)
+        damaged = list(self.damaged(folder))
+        if damaged:
+            snapshot(self.options.path, self.options.revision, damaged, offline=False, again=True)
+        return content_of(folder)
+
+
+def content_of(folder: Path) -> str:
+    """How many files a snapshot has, and their size."""
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
+
+
+def where_it_is(path: str, revision: str | None) -> str:
+    """What messages call a dataset.
+
+    >>> where_it_is("MMVP/MMVP_VLM", None)
+    'dataset MMVP/MMVP_VLM'
+    """
+    return f"dataset {path}" + (f" at revision {revision}" if revision else "")
+
+
+def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
+    """The folder of a dataset repository in the Hub's cache, fetched if need be; OutOfReachError if it cannot be had.
+
+    ``patterns`` of the files to fetch, None for all; ``again``: also fetch files that are in the cache.
+    """
+    from huggingface_hub import snapshot_download
+
+    def fetch() -> str:
+        cached = offline or not hub_answers()
+        return snapshot_download(
+            path,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=patterns,
+            local_files_only=cached,
+            force_download=again,
+        )
+
+    return Path(reach(where_it_is(path, revision), path, offline, fetch))
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that a folder of the Hub's cache holds; None for any other folder.
+
+    >>> commit_of(Path("hub/datasets--a--b/snapshots/" + "0" * 40)) == "0" * 40, commit_of(Path("/mine/snapshot"))
+    (True, None)
+    """
+    is_commit = re.fullmatch(r"[0-9a-f]{40}", folder.name) is not None
+    return folder.name if folder.parent.name == "snapshots" and is_commit else None
+
+
+def roots_of(folder: Path) -> list[Path]:
+    """Where links in a folder may lead: a snapshot's files are links to blobs in the same repository's folder."""
+    return [folder.parents[1]] if folder.parent.name == "snapshots" else []
+
+
+def list_files(path: str, revision: str | None) -> list[str]:
+    """Names of all files of a dataset repository, from the Hub; OutOfReachError if it cannot be reached."""
+    from huggingface_hub import HfApi
+
+    def fetch() -> list[str]:
+        if not hub_answers():
+            raise ConnectionError("the hub cannot be reached")
+        return HfApi().list_repo_files(path, repo_type="dataset", revision=revision)
+
+    return list(reach(where_it_is(path, revision), path, False, fetch))
+
+
+def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
+    """Calls a function of the Hub's libraries, again where the Hub is busy; what goes wrong is told in one line."""
+    try:
+        with quiet_hub(offline=offline, fetches=True):
+            return fetch() if offline else patiently(fetch)
+    except Exception as error:
+        page, kind, text = f"https://huggingface.co/datasets/{path}", trouble(error), one_line(error, 200)
+        match kind:
+            case "gated":
+                raise OutOfReachError(accept_terms(where, page)) from error
+            case "token":
+                raise OutOfReachError(f"{where} cannot be loaded: {UNKNOWN_TOKEN}") from error
+            case "unreachable":
+                from huggingface_hub import constants
+
+                unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
+                raise OutOfReachError(
+                    f"{where} cannot be loaded: it is not in the cache and the hub cannot be reached; run once with "
+                    f"network and without --offline{unset}, and it stays in the cache"
+                ) from error
+            case "other":
+                raise DataError(f"{where} cannot be loaded: {text}") from error
+            case _:
+                raise OutOfReachError(f"{where} cannot be loaded: {text} ({page})") from error

@@ -1,0 +1,210 @@
+"""Files of rows beside images, the same wherever they come from: their options, and groups made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ttmbench._util.files import file_digest
+from ttmbench._util.images import Colors, open_image
+from ttmbench.data.origin import PathOrMapping
+from ttmbench.data.paths import below, inside
+from ttmbench.data.row_files import joined, rows_of_files
+from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.errors import DataError, OutOfReachError
+from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
+
+_ABSENT = "absent"  # what tells an image that is not there, until its group is left out
+
+
+class RowFile(PathOrMapping):
+    """One of several files of rows.
+
+    Attributes:
+        cells: further cells of all of its rows.
+    """
+
+    cells: dict[str, str] = Field(default_factory=dict)
+
+
+class JoinedFile(PathOrMapping):
+    """A file whose rows stand beside those of another, row by row.
+
+    Attributes:
+        same: columns that have to agree in both files.
+    """
+
+    same: list[str] = Field(default_factory=list)
+
+
+class FileOptions(BaseModel):
+    """Options of files of rows beside images, the same wherever the files come from.
+
+    Attributes:
+        file: JSON, JSON lines, CSV or TSV of the rows.
+        files: in its place, name -> one of several such files; ids of groups begin with the name.
+        join: name -> a file with as many rows as ``file``, whose cells are further ones: ``name.column``.
+        images: folder that image names start from, or folders in which an image is looked for one after the other.
+        strip: left off the beginning of image names.
+        fields: names of the cells, where rows are JSON lists.
+        nested: rows lie in lists, and these in objects of any depth, whose keys become parts of ids.
+        literals: columns whose texts are lists as Python or JSON writes them.
+        rows_per_group: consecutive rows that make one group.
+        exif: whether images are turned upright by their EXIF data.
+        npy: order of the colours in images that are ``.npy`` arrays.
+        missing: what becomes of a group with an image that is not there: it is an error (``refuse``), or it is left out
+            and counted (``leave_out``).
+        addresses: columns of the images' addresses, in the order of ``group.images``; for ``listed`` folders.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    file: str | None = None
+    files: dict[str, RowFile] = {}
+    join: dict[str, JoinedFile] = {}
+    images: str | list[str] = "."
+    strip: str = ""
+    fields: tuple[str, ...] = ()
+    nested: bool = False
+    literals: tuple[str, ...] = ()
+    rows_per_group: int = Field(1, ge=1)
+    exif: Exif = "apply"
+    npy: Colors = "rgb"
+    missing: Literal["refuse", "leave_out"] = "refuse"
+    addresses: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> FileOptions:
+        if (self.file is None) == (not self.files):
+            raise ValueError("needs either 'file' or 'files'")
+        if not self.folders:
+            raise ValueError("'images' should name a folder, or several")
+        if self.join and self.file is None:
+            raise ValueError("'join' goes with 'file': the rows of one file beside those of another")
+        return self
+
+    @property
+    def parts(self) -> dict[str, RowFile]:
+        """Name -> file of rows; one file alone has the empty name."""
+        return self.files if self.file is None else {"": RowFile(file=self.file)}
+
+    @property
+    def row_files(self) -> list[str]:
+        """Paths of the files of rows."""
+        return [part.file for part in self.parts.values()] + [part.file for part in self.join.values()]
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders in which images are looked for."""
+        return [self.images] if isinstance(self.images, str) else self.images
+
+    def moved(self, paths: Mapping[str, str]) -> Self:
+        """The same files and folders under other paths: path -> its new one."""
+        files = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.files.items()}
+        join = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.join.items()}
+        file = None if self.file is None else paths[self.file]
+        images = paths[self.images] if isinstance(self.images, str) else [paths[folder] for folder in self.images]
+        return self.model_copy(update={"file": file, "files": files, "join": join, "images": images})
+
+
+def read_files(
+    base: Path,
+    options: FileOptions,
+    request: SourceRequest,
+    roots: Sequence[Path] = (),
+    hint: Callable[[str], str] = lambda name: "",
+) -> Loaded:
+    """Groups from a file of rows beside images, with file and digest as their source.
+
+    Args:
+        base: folder that the paths of the options start from.
+        options: the paths, and how rows are read. If groups without images are left out, ``coverage`` says which.
+        request: columns, shape and limit.
+        roots: where links of image files may lead; the images folder by default.
+        hint: how to mend a missing image, by its name.
+
+    Raises:
+        DataError: the file or an image is not what it should be; file and group are named.
+    """
+    folders = _folders(base, options)
+    where = " or ".join(map(str, folders))
+    present: dict[str, Path] = {}
+    leave_out = options.missing == "leave_out"
+
+    def image(cell: ImageCell) -> ImageRef:
+        name = cell.name.removeprefix(options.strip)
+        if name not in present:
+            path = _path(cell, name, folders, roots)
+            if not path.is_file():
+                if leave_out:
+                    return ImageRef(name, partial(open_image, path), variant=_ABSENT)
+                raise DataError(f"{cell.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}")
+            present[name] = path
+        return stored_image(name, present[name], options.exif, options.npy)
+
+    # How much of the data is here is known only of all rows.
+    groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))
+    record: dict[str, Any] = {}
+    if leave_out:
+        here = [group for group in groups if all(image.variant != _ABSENT for image in group.images)]
+        if not here:
+            raise OutOfReachError(f"none of {len(groups)} groups has its images in {where}")
+        known = {group.group_id for group in here}
+        missing = [group.group_id for group in groups if group.group_id not in known]
+        record["coverage"] = {"rows": len(groups), "here": len(here), "missing": missing}
+        groups = here[: request.limit]
+    digests = {file: file_digest(below(base, file, "source.file")) for file in options.row_files}
+    if options.file is None or options.join:
+        return Loaded(groups, {"files": digests, "exif": options.exif, **record})
+    return Loaded(groups, {"file": options.file, "sha256": digests[options.file], "exif": options.exif, **record})
+
+
+def missing_images(
+    base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()
+) -> dict[str, ImageCell]:
+    """Name of each image that rows name and that is not there -> the first cell that names it; as for `read_files`."""
+    folders = _folders(base, options)
+    present: dict[str, bool] = {}
+    missing: dict[str, ImageCell] = {}
+
+    def image(cell: ImageCell) -> ImageRef:
+        name = cell.name.removeprefix(options.strip)
+        if name not in present:
+            present[name] = _path(cell, name, folders, roots).is_file()
+            if not present[name]:
+                missing[name] = cell
+        return ImageRef(name, partial(open_image, Path(name)))
+
+    for _ in _groups(base, options, replace(request, limit=None), image):
+        pass
+    return missing
+
+
+def _groups(
+    base: Path, options: FileOptions, request: SourceRequest, image: Callable[[ImageCell], ImageRef]
+) -> Iterable[Group]:
+    files = {name: (below(base, part.file, "source.file"), part.cells) for name, part in options.parts.items()}
+    where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
+    rows = rows_of_files(files, options.fields, options.literals, options.nested)
+    if options.join:
+        others = {name: (below(base, part.file, "source.join"), part.same) for name, part in options.join.items()}
+        rows = joined(rows, others, options.fields)
+    return groups_from_rows(rows, request, where, image, options.rows_per_group)
+
+
+def _folders(base: Path, options: FileOptions) -> list[Path]:
+    return [below(base, folder, "source.images") for folder in options.folders]
+
+
+def _path(cell: ImageCell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
+    """Where an image lies: in the first of several folders that has it; what later ones have is not looked at."""
+    what = f"{cell.where}: '{cell.column}' of group {cell.group_id}"
+    first = inside(folders[0], name, what, roots)
+    if first.is_file():
+        return first
+    others = (inside(folder, name, what, roots) for folder in folders[1:])
+    return next((path for path in others if path.is_file()), first)

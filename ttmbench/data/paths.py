@@ -1,0 +1,151 @@
+"""Where data lie: the data folder, paths that never leave their folder, and the options of sources that name them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ttmbench._util.third_party_errors import describe
+from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.types import SourceRequest
+
+HUB_KINDS = ("huggingface", "hub_files", "webdataset")  # of sources whose path is a dataset of the Hub or a folder
+DATA_VARIABLE = "TTMBENCH_DATA"
+Options = TypeVar("Options", bound=BaseModel)
+Also = dict[str, tuple[str, ...]]
+"""A path of the documented layout -> folders of the data folder that may stand in its place: names of other people's
+code, and of archives unpacked by hand. The documented path is looked for first."""
+
+_LOCAL = ("./", "../", "~", "/", ".\\", "..\\")
+
+
+def data_folder(given: Path | None = None) -> Path:
+    """The data folder: as given, else the environment variable TTMBENCH_DATA, else one in the user's cache folder."""
+    if given is not None:
+        return Path(given).expanduser()
+    if os.environ.get(DATA_VARIABLE):
+        return Path(os.environ[DATA_VARIABLE]).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ttmbench", appauthor=False) / "data"
+
+
+def given_data_folder(given: str | Path | None) -> Path:
+    """As `data_folder`, for commands that read: UsageError if the folder that was asked for does not exist."""
+    if given is not None and not Path(given).expanduser().is_dir():
+        raise UsageError(f"--data_dir {given} is no folder; `ttmbench download TASKS --data_dir {given}` makes it")
+    return data_folder(Path(given) if given is not None else None)
+
+
+def read_options(model: type[Options], request: SourceRequest) -> Options:
+    """The options of a source, checked by a model; UsageError names an unknown, missing or wrong one."""
+    try:
+        return model(**request.options)
+    except ValidationError as error:
+        raise UsageError(f"source: {describe(error, model)}") from None
+
+
+def is_local(path: str) -> bool:
+    """Whether a source's ``path`` is a folder of this machine by its form, and no id of a dataset on the Hub.
+
+    >>> [is_local(one) for one in ("./mine", "../mine", "~/mine", "/data/mine", "mine", "owner/mine")]
+    [True, True, True, True, False, False]
+    """
+    return path in (".", "..") or path.startswith(_LOCAL) or Path(path).is_absolute()
+
+
+def local_path(path: str, base: Path) -> str:
+    """A source's ``path``: the absolute path of a folder of this machine, or the id of a dataset on the Hub as it is.
+
+    A relative folder starts from ``base``, that of the task file. UsageError if ``path`` is an id by its form, and
+    beside the task file there is a folder of that name.
+    """
+    if is_local(path):
+        return os.path.abspath(base / Path(path).expanduser())  # noqa: PTH100 - links on the way stay what they are
+    if (base / path).is_dir():
+        raise UsageError(
+            f"source.path: '{path}' is the id of a dataset on the Hub by its form, but there is a folder "
+            f"{(base / path).absolute()}; write './{path}' for the folder, or rename it to read the dataset"
+        )
+    return path
+
+
+def check_folder(path: str) -> None:
+    """OutOfReachError if ``path`` is the absolute path of a folder and the folder does not exist."""
+    if is_local(path) and not Path(path).is_dir():
+        raise OutOfReachError(
+            f"source.path: the folder {path} does not exist (relative paths start from the folder of the task file)"
+        )
+
+
+def below(base: Path, relative: str, what: str) -> Path:
+    """A path of a task file below a folder; UsageError names the option ``what`` if it is absolute or has ``..``.
+
+    Links on the way are the user's own arrangement and may lead elsewhere.
+    """
+    path = PurePosixPath(relative)
+    if path.is_absolute() or ".." in path.parts or Path(relative).is_absolute():
+        raise UsageError(f"{what}: '{relative}' leaves the folder {base}")
+    return base / relative
+
+
+def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> Path:
+    """A path that data name below a folder, links followed; anything else is refused.
+
+    Args:
+        base: the folder that the path starts from.
+        relative: the path.
+        what: names the place, for the message.
+        roots: where links may lead: one of these folders or anything below it. The base itself by default.
+
+    Raises:
+        DataError: the path leaves its folder.
+    """
+    path = base / relative
+    # Before links are followed: with wider roots, ".." must not reach what lies beside the base.
+    lexical = _is_below(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a null character
+        raise DataError(f"{what}: {relative!r} is no usable path ({error})") from None
+    ends, end = roots or (base,), str(resolved)
+    # Most folders have no link on the way to them, and there is nothing to follow once for each image.
+    if not lexical or not (
+        any(_is_below(end, str(root)) for root in ends) or any(_is_below(end, str(root.resolve())) for root in ends)
+    ):
+        raise DataError(f"{what}: '{relative}' leaves the folder {base}")
+    return resolved
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether an absolute path without ``..`` is a folder or something in it; text, since images are many."""
+    path, folder = os.path.normcase(path), os.path.normcase(folder)
+    return path == folder or path.startswith(os.path.join(folder, ""))  # noqa: PTH118
+
+
+def names_of(path: str, also: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A path, and what may stand in its place, in the order in which they are looked for.
+
+    >>> list(names_of("whatsup/a.json", {"whatsup": ["whatsup_a_raw", "."]}))
+    ['whatsup/a.json', 'whatsup_a_raw/a.json', 'a.json']
+    >>> list(names_of("whatsup_b/a.json", {"whatsup": ["."]}))
+    ['whatsup_b/a.json']
+    """
+    yield path
+    for name, others in also.items():
+        if path == name or path.startswith(f"{name}/"):
+            for other in others:
+                yield (PurePosixPath(other) / path[len(name) + 1 :]).as_posix()
+
+
+def find(base: Path, path: str, also: Mapping[str, Sequence[str]], inner: Sequence[str] = ()) -> str:
+    """Which of a path's names (`names_of`) exists below the data folder with all of ``inner`` in it; else the path."""
+    for name in names_of(path, also):
+        folder = below(base, name, "source")
+        if folder.exists() and all((folder / inside).exists() for inside in inner):
+            return name
+    return path

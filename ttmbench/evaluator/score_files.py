@@ -1,0 +1,114 @@
+"""From files of stored scores, ranks or answers to results: the numbers of a paper checked without its model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.record import RunRecord
+from ttmbench.evaluator.stored_answers import answered_files
+from ttmbench.evaluator.stored_ranks import ranked_files
+from ttmbench.evaluator.stored_scores import scored_file
+from ttmbench.evaluator.task_result import TaskResult
+from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.forced_choice.stored_answers import is_answers
+from ttmbench.stats import IntervalMethod
+
+
+def score_files(
+    paths: Sequence[Path],
+    task: str | TaskFile | None,
+    *,
+    include_path: Sequence[str] = (),
+    logit_scale: float = 1.0,
+    limit: int | None = None,
+    bootstrap_iters: int = 1000,
+    interval: IntervalMethod = "wilson",
+    seed: int = 0,
+    command: Sequence[str] = (),
+    model_name: str | None = None,
+) -> EvalResults:
+    """Computes every metric that stored scores, ranks or answers define.
+
+    Args:
+        paths: one file of scores; ranks of a task that ranks, in one file or one for each side; or answers, in one file
+            or ColorSwap's two. Formats: `ttmbench.results.scores_file`, `ttmbench.results.ranks_file`,
+            `ttmbench.scoring.forced_choice.stored_answers`.
+        task: name or file of the task whose shape and size they have, or the task; None takes those of a file of
+            scores, and results call the task ``scores``.
+        include_path: folders of further task files.
+        logit_scale: factor on products of embeddings.
+        limit: the files are of the task's first groups only.
+        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
+        interval: how intervals are made.
+        seed: of the resampling.
+        command: the command line, for the record.
+        model_name: what results call the model; None takes the names of the files.
+
+    Returns:
+        The results, in which the metrics of the task come first. Where a file of scores states tags that the task has
+        parts by, each part is a further task.
+
+    Raises:
+        UsageError: no such task, a limit or answers without one, or too many files.
+        DataError: a file is not what the task says; the message names the group.
+    """
+    started, clock = datetime.now().astimezone(), time.perf_counter()
+    registry = build_registry(include_path)
+    spec = None if task is None else (find_task(registry, task) if isinstance(task, str) else task).spec
+    if spec is not None and limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
+        limit = None  # the whole task
+    resampling, names = (bootstrap_iters, seed, interval), [path.name for path in paths]
+    config: dict[str, Any] = {"scores": "+".join(names), "task": task}
+    if spec is not None and spec.kind != "groups":
+        results = [ranked_files(paths, spec, registry, limit, logit_scale, resampling)]
+    elif all(is_answers(path) for path in paths):
+        if spec is None:
+            raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
+        config = {"answers": names, "task": task}
+        results = [answered_files(paths, spec, registry, limit, resampling)]
+    else:
+        absent = [path for path in paths if not path.is_file()]
+        if len(paths) > 1 and not absent:
+            raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
+        if spec is None and limit is not None:
+            raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
+        results = scored_file((absent or paths)[0], spec, registry, limit, logit_scale, resampling)
+    config["task"] = task if isinstance(task, str) else results[0].spec.task
+    config |= {} if "answers" in config else {"logit_scale": logit_scale}
+    config |= {"limit": limit, "seed": seed, "bootstrap_iters": bootstrap_iters, "interval": interval}
+    name = model_name or "+".join(path.stem for path in paths)
+    return results_of(name, config, command, started, clock, results)
+
+
+def results_of(
+    name: str,
+    config: Mapping[str, Any],
+    command: Sequence[str],
+    started: datetime,
+    clock: float,
+    results: Sequence[TaskResult],
+) -> EvalResults:
+    """The results document of task results that were computed at once.
+
+    Args:
+        name: what results call the model.
+        config: for the record.
+        command: the command line, for the record.
+        started: when it began.
+        clock: the same by ``time.perf_counter``.
+        results: of the tasks.
+
+    Returns:
+        The results.
+    """
+    record = RunRecord(name, config, command, started)
+    record.results = {result.spec.task: result for result in results}
+    return EvalResults(record.document("done", clock, None), record.results)

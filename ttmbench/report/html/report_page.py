@@ -1,0 +1,274 @@
+"""``ttmbench report``: from a folder of results to one HTML page. Percent from here on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from ttmbench.errors import DataError
+from ttmbench.report import charts
+from ttmbench.report.groups import GroupSet, groups_from_scores, read_groups
+from ttmbench.report.html.render import json_block, render
+from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
+from ttmbench.report.load import Gathered, ReportedRun, gather
+from ttmbench.report.summary_table import AnswerRow, answer_of
+from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
+from ttmbench.results.breakdown import MOST_VALUES
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.numbers import Number
+from ttmbench.results.transfer_deltas import TITLE, transfers_of
+
+STATUS = {
+    "done": "finished",
+    "failed": "a task failed",
+    "running": "not finished: it is still running, or was killed",
+    "interrupted": "interrupted; tasks that were finished are here",
+}
+_SETTINGS = ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows.
+
+    Attributes:
+        gathered: runs, and files that were left out.
+        rows: of the first table.
+        sets: groups with samples.
+        thumbnails: of the groups, by `GroupSet.images_of`.
+    """
+
+    gathered: Gathered
+    rows: Sequence[AnswerRow]
+    sets: Sequence[GroupSet]
+    thumbnails: Mapping[tuple[str, str], Thumbnails]
+
+
+def read_report(place: Path, options: ThumbnailOptions, published: Sequence[Number] = ()) -> Report:
+    """Reads what a page shows.
+
+    Args:
+        place: a folder, or one results document.
+        options: how images come onto the page.
+        published: numbers from papers, to stand beside those of runs.
+
+    Returns:
+        The runs, with everything that was left out; and the groups, with the images of each task.
+
+    Raises:
+        UsageError: there is nothing to read.
+    """
+    gathered = gather(place)
+    skipped = dict(gathered.skipped)
+    sets: list[GroupSet] = []
+    for run in gathered.runs:
+        samples, scores = run.files.get("samples", {}), run.files.get("scores", {})
+        for task, path in {**scores, **samples}.items():
+            try:
+                if task in samples:
+                    sets.append(read_groups(run, task, path))
+                else:
+                    sets.append(groups_from_scores(run, task, path, options.data_dir, options.include_path))
+            except DataError as error:
+                name = (Path(run.name).parent / path.name).as_posix()
+                skipped[name] = str(error).removeprefix(f"{path}: ")
+    by_data: dict[tuple[str, str], list[GroupSet]] = {}
+    for groups in sets:
+        by_data.setdefault(groups.images_of, []).append(groups)
+    thumbnails = {key: thumbnails_for(same, options) for key, same in by_data.items()}
+    return Report(Gathered(gathered.runs, skipped), answer_of(gathered.runs, published), sets, thumbnails)
+
+
+def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
+    """Lays the page out.
+
+    Args:
+        report: what it shows.
+        title: its heading.
+        links: images are links to files.
+
+    Returns:
+        One file without any address to load from, unless links to images were asked for.
+    """
+    runs, rows = report.gathered.runs, report.rows
+    numbers = [number for run in runs for number in run.numbers]
+    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document)]
+    counts = {"run": len(runs), "model": len({run.model for run in runs})}
+    counts["task"] = len({task for run in runs for task in run.document.results})
+    keys = list(report.thumbnails)
+    return render(
+        "report.html",
+        styles=["page.css", "report.css"],
+        scripts=["tables.js", "report.js"],
+        images="data: file:" if links else "data:",
+        title=title,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        size=", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items()),
+        answer=rows,
+        answer_bar=_answer_bar,
+        disagrees_mark=DISAGREES_MARK,
+        runs=[_run(run) for run in runs],
+        tracks=_tracks(runs),
+        seen_mark=SEEN_MARK,
+        bar=bar,
+        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(transfers)},
+        models=sorted({run.model for run in runs}),
+        tasks=sorted({number.task for number in numbers}),
+        metrics=list(dict.fromkeys(number.metric for number in numbers)),
+        courses=[_course(run, course) for run in runs for course in charts.courses_of(run.document)],
+        tags=[(run, table) for run in runs for table in charts.tag_tables_of(run.document)],
+        tag_bar=_tag_bar,
+        most_values=MOST_VALUES,
+        sets=[
+            {"of": groups, "thumbnails": keys.index(groups.images_of), "json": json_block(groups.data)}
+            for groups in report.sets
+        ],
+        thumbnails=[{"json": json_block(one.images), "why": one.why} for one in report.thumbnails.values()],
+        configs=dict(sorted((task, run.document.configs[task]) for run in runs for task in run.document.results)),
+        skipped=report.gathered.skipped,
+    )
+
+
+def bar(
+    marks: Mapping[str, float | None],
+    chances: Iterable[float | None],
+    interval: tuple[float, float] | None = None,
+    joined: tuple[float | None, float | None] = (None, None),
+) -> Markup:
+    """Values on a line from 0 to 100 %, for a cell of a table.
+
+    Args:
+        marks: ``full``, ``open`` or ``diamond`` -> a value; the last one is on top.
+        chances: levels to compare with.
+        interval: of the value.
+        joined: two values with a line between them, whose colour says whether the second is better.
+
+    Returns:
+        The element.
+    """
+
+    def x(value: float) -> str:
+        return f"{2 + 120 * value:.1f}"
+
+    parts = ['<path class="g" d="M2 9H122"/>']
+    parts += [f'<path class="l" d="M{x(chance)} 1V17"/>' for chance in dict.fromkeys(chances) if chance is not None]
+    if interval is not None:
+        parts.append(f'<path class="b" d="M{x(interval[0])} 9H{x(interval[1])}"/>')
+    before, after = joined
+    if before is not None and after is not None:
+        parts.append(f'<path class="{"u" if after >= before else "d"}" d="M{x(before)} 9H{x(after)}"/>')
+    for kind, value in marks.items():
+        if value is not None and kind == "diamond":
+            parts.append(f'<path class="diamond" d="M{x(value)} 4l5 5-5 5-5-5Z"/>')
+        elif value is not None:
+            parts.append(f'<circle class="{kind}" cx="{x(value)}" cy="9" r="{4.5 if kind == "open" else 3.5}"/>')
+    return Markup(f'<svg class="bar" viewBox="-4 0 132 18" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def _answer_bar(row: AnswerRow) -> Markup:
+    raw, matched, ttm = (None if one is None else one.value for one in (row.raw, row.matched, row.ttm))
+    marks = {"diamond": matched, "full": ttm, "open": raw}
+    joined = (None, None) if row.gain is None else (matched, ttm)
+    return bar(marks, [number.chance for number in row.numbers], joined=joined)
+
+
+def _tag_bar(table: charts.TagTable, numbers: Sequence[float | None]) -> Markup:
+    drawn = [numbers[column] for column in table.drawn] + [None, None]
+    return bar({"open": drawn[0], "full": drawn[1]}, [table.chance], joined=(drawn[0], drawn[1]))
+
+
+def _run(run: ReportedRun) -> dict[str, Any]:
+    document = run.document
+    return {
+        "run": run,
+        "document": document,
+        "status_words": STATUS[document.status],
+        "good": document.status == "done" and not run.damaged,
+        "date": datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "notes": document.notes | document.group_notes,
+        "facts": dict(_facts(document)),
+    }
+
+
+def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
+    """What else a reader of a run asks for, in a few words each."""
+    for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
+        if document.config.get(key) is not None:
+            yield key, _words(document.config[key])
+    for state, words in (("pending", "not reached"), ("failed", "failed")):
+        tasks = [task for task, status in document.task_status.items() if status == state]
+        if tasks:
+            yield f"tasks {words}", ", ".join(tasks)
+    kinds = [artifact.kind for artifact in document.artifacts.values()]
+    if kinds:
+        yield "files beside it", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    for key in ("platform", "accelerator"):
+        if document.hardware.get(key):
+            yield key, str(document.hardware[key])
+    if document.git_hash:
+        yield "commit", document.git_hash
+    plain = {key: value for key, value in document.fingerprint.items() if not isinstance(value, Mapping)}
+    if document.fingerprint:
+        yield "the model states", _words(plain)
+    yield from ((str(key), _words(value)) for key, value in document.fingerprint.items() if key not in plain)
+
+
+def _words(value: object, depth: int = 3) -> str:
+    """A setting as a reader writes it; of a sha256 the beginning. What is nested deeper than anybody reads stays."""
+
+    def inside(part: object) -> str:
+        words = _words(part, depth - 1)
+        return f"({words})" if isinstance(part, Mapping | list) and depth > 1 else words
+
+    if isinstance(value, Mapping) and depth:
+        return ", ".join(f"{key} {inside(part)}".strip() for key, part in value.items())
+    if isinstance(value, list) and depth:
+        return ", ".join(map(inside, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
+def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """A table for each track; a number never stands in two, and tracks never share one."""
+    titles: dict[str | None, str] = {**TRACK_TITLES, None: UNRANKED_TITLE}  # type: ignore[dict-item]
+    rows: dict[str | None, list[tuple[ReportedRun, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
+    for run in runs:
+        for number in run.numbers:
+            rows[number.track if number.track in titles else None].append((run, number))
+    return [
+        {
+            "id": track or "unranked",
+            "title": titles[track],
+            "adapted": any(number.seeds is not None for _, number in found),
+            "legend": SEEN_LEGEND if any(number.seen for _, number in found) else None,
+            "rows": sorted(found, key=lambda row: row[1].limited),
+        }
+        for track, found in rows.items()
+        if found
+    ]
+
+
+def _course(run: ReportedRun, course: charts.Course) -> dict[str, Any]:
+    settings = {key: course.settings[key] for key in _SETTINGS if key in course.settings}
+    return {
+        "run": run,
+        "of": course,
+        "chart": charts.as_image(
+            lambda: charts.draw_course(course, run.model), f"{course.title} on {course.task}, iteration by iteration"
+        ),
+        "settings": ", ".join(f"{key} {_setting(value)}" for key, value in settings.items()),
+        "metrics": list(course.rows[0].metrics),
+    }
+
+
+def _setting(value: object) -> str:
+    return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

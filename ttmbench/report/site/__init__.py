@@ -1,1 +1,0 @@
-"""A leaderboard as a static site: an overview, a page a task and a model, and the documents that they come from."""
