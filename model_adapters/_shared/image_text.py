@@ -18,6 +18,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
+from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights

@@ -19,6 +19,7 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
+from ttmbench.model_adapters._shared.options import ChatOptions
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")

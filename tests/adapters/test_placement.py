@@ -17,6 +17,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
 from ttmbench.model_adapters._shared.fingerprints import quantization_of
+from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.placement import Placement, untrainable
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -22,6 +22,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.options import ContrastiveOptions
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.prepare import prepare
