@@ -40,9 +40,9 @@ def show(options: argparse.Namespace) -> int:
         adapter, plugin = registry.adapters[name]
         card = None if adapter.card is None else vars(adapter.card)
         shown = {**vars(adapter), "card": card, "plugin": plugin}
-        options = shown.pop("options")
-        if options is not None:
-            shown["arguments"] = load_target(options).described()
+        takes = shown.pop("options")
+        if takes is not None:
+            shown["arguments"] = load_target(takes).described()
         echo(json.dumps(shown, indent=2, default=list))
         return 0
     known = sorted({*registry.task_files, *registry.adapters})
