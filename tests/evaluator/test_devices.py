@@ -13,7 +13,7 @@ from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.local_executor import LocalExecutor
-from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import trainer
