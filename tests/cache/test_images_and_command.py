@@ -23,6 +23,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.options import ContrastiveOptions
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -347,9 +348,8 @@ def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups
         assert one.images["pixel_values"].dtype == torch.uint8
     other.image_processor.size = {"height": 16, "width": 16}
     assert store.prepared(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.prepared(model)._key
-    changed = hf.TransformersModel(
-        model.model, model.tokenizer, other.image_processor, name="x", device="cpu", dtype="fp32"
-    )
+    asked = ContrastiveOptions(pretrained="x", device="cpu")
+    changed = hf.TransformersModel(model.model, model.tokenizer, other.image_processor, asked)
     assert store.prepared(changed)._key != store.prepared(model)._key
 
 
