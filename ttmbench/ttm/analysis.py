@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._arrays.checked import fewer_first
+from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
