@@ -102,15 +102,9 @@ def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -
 def compare(
     table: PublishedTable, documents: Iterable[tuple[Path, ResultsDocument]], registry: Registry
 ) -> list[ComparedRow]:
-    """Compares every number of a table.
+    """Compares every number of a table with documents and their paths: a row a number, in the table's order.
 
-    Args:
-        table: the published numbers.
-        documents: results documents, with their paths.
-        registry: says which models are the same under two names.
-
-    Returns:
-        A row a number, in the table's order.
+    The registry says which models are the same under two names.
     """
     runs = [
         _Run(

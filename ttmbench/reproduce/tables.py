@@ -203,16 +203,9 @@ def shipped_tables() -> dict[str, Traversable]:
 
 
 def load_table(name: str) -> PublishedTable:
-    """A table by name, or by the path of its YAML.
+    """A table by its name, or by the path of its YAML.
 
-    Args:
-        name: of a shipped table, or a file.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: no such table, or a file of it is wrong; file and key or line are named.
+    UsageError if there is no such table, or a file of it is wrong; file and key or line are named.
     """
     shipped = shipped_tables()
     if name in shipped:
@@ -234,16 +227,9 @@ def published_tables(name: str) -> list[PublishedTable]:
 
 
 def published_numbers(names: Sequence[str]) -> list[Number]:
-    """The numbers that ``--published`` names, to stand beside those of runs.
+    """The numbers that ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
 
-    Args:
-        names: each of a shipped table, ``all``, or a CSV of one's own.
-
-    Returns:
-        The numbers, marked as published. Those of shipped tables have our names of tasks and metrics.
-
-    Raises:
-        DataError: a CSV is not what it should be; file and line are named.
+    Those of shipped tables have our names of tasks and metrics. DataError naming file and line if a CSV is wrong.
     """
     found: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     for name in names:
