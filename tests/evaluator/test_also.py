@@ -18,12 +18,11 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.deltas import difference_of, seed_interval
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import Summary
+from ttmbench.results.summary import Summary, difference_of, seed_interval
 from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.types import Scores
 

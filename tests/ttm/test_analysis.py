@@ -18,7 +18,7 @@ from ttmbench.cli.analyze import KNOWN
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.analyze_transfer import TRANSFER
+from ttmbench.evaluator.analyze import TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.scoring.capabilities import capabilities_of

@@ -13,8 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.single_groups import groups_by_task
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.numbers import numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 

@@ -23,9 +23,8 @@ from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
-from ttmbench.results.deltas import difference_of, differences
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
-from ttmbench.results.summary import MethodScores, Summary, summarise
+from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 

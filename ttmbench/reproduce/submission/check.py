@@ -87,8 +87,7 @@ def _check_content(task: SubmittedTask) -> None:
 def refuse_copies(checked: Mapping[str, Findings]) -> None:
     """Refuses submissions of two models that have the very same scores: one of them is a copy.
 
-    Args:
-        checked: name of the document -> its findings, which are added to.
+    Takes the findings by the name of the document, and adds to them.
     """
     first: dict[tuple[str, str], str] = {}
     for name, findings in checked.items():
